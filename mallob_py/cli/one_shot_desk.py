@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
 from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
-from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.desk import Desk
@@ -101,6 +101,9 @@ class OneDesk:
     def job_rests(self, job: int) -> None:
         pass
 
+    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
+        pass
+
     def job_sought(self, job: int, now: float) -> None:
         pass
 
@@ -175,6 +178,9 @@ class OneShotDesk(Desk):
         pass
 
     def job_rests(self, job: int) -> None:
+        pass
+
+    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
         pass
 
     def job_sought(self, job: int, now: float) -> None:

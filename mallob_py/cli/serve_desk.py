@@ -13,7 +13,7 @@ from typing import Any
 
 from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
-from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
@@ -282,6 +282,10 @@ class ClientDesks:
     def job_rests(self, job: int) -> None:
         if (service := self._client_of(job)) is not None:
             service.job_rests(job)
+
+    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
+        if (service := self._client_of(job)) is not None:
+            service.job_given_up(job, spent, now)
 
     def job_sought(self, job: int, now: float) -> None:
         if (service := self._client_of(job)) is not None:

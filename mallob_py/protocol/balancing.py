@@ -25,7 +25,7 @@ from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.rank_tree import place_of
-from mallob_py.protocol.rotation import OFF, Rotation, Slices, halted, rotated
+from mallob_py.protocol.rotation import OFF, Rotation, Since, Slices, halted, rotated
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -68,12 +68,11 @@ def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
         if slices is None:
             volumes = volumes_of(jobs, size)
             return Image(jobs, volumes, sum(volumes.values()))
-        rotation, news = image.rotation, (epoch.events, epoch.elapsed_s)
+        since = Since(image.rotation, image.volumes, image.jobs, epoch.events, epoch.elapsed_s)
         if len(jobs) > size:
-            rotation, volumes = rotated(rotation, image.volumes, jobs, image.jobs, *news, size, slices)
+            rotation, volumes = rotated(since, jobs, size, slices)
         else:
-            rotation = halted(rotation, image.volumes, jobs, image.jobs, *news, slices)
-            volumes = volumes_of(jobs, size)
+            rotation, volumes = halted(since, jobs, slices), volumes_of(jobs, size)
         return Image(jobs, volumes, sum(volumes.values()), rotation)
 
     return rule

@@ -16,18 +16,31 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobRests, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
+from mallob_py.protocol.effects import (
+    JobEnded,
+    JobGivenUp,
+    JobRests,
+    JobSaved,
+    JobSought,
+    JobStats,
+    Log,
+    Outbox,
+    Outcome,
+    Spent,
+)
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
+    JOB_AGAIN,
+    NEW_JOB,
     Blamed,
     Checkpoint,
     CheckpointGiven,
@@ -37,6 +50,7 @@ from mallob_py.protocol.messages import (
     Denied,
     Description,
     JobEvent,
+    LeaveWanted,
     Offer,
     Offered,
     Prefer,
@@ -137,18 +151,29 @@ class ClientJob:
         self.version = 0
         self.demand = 1
         self.is_sought = False
+        #: its root has run since the submission
+        self.has_run = False
         self.has_rested = False
+        #: it goes as soon as it rests
+        self.is_given_up = False
+        #: it is given up, and rests: it gets nothing any more
+        self.is_withdrawn = False
+        #: the PE where it rests; -1: it had no root when it began to
+        self.rests_at = -1
+        #: of its submission: whoever offers itself in an earlier one was asked before the job was given up
+        self.since_epoch = 0
         #: what the application could use, whatever it may have
         self.wanted: int | None = 1
         self.submitted_s = now
         self.balanced_s: float | None = None
         self.scheduled_s: float | None = None
-        self.started_s: float | None = None
+        before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0)
+        self.started_s: float | None = before.started_s
         self.volume = 0
-        self.max_volume = 0
-        self.pe_s = 0.0
-        self.cpu_s = 0.0
-        self.peak_memory_bytes = 0
+        self.max_volume = before.max_volume
+        self.pe_s = before.pe_s
+        self.cpu_s = before.cpu_s
+        self.peak_memory_bytes = before.peak_memory_bytes
         #: of a job that has told how far it is
         self.checkpoint: LastCheckpoint | None = None
         #: its root runs, and leaves in order
@@ -158,7 +183,7 @@ class ClientJob:
         self.interim: Interim | None = None
         self.root: int | None = None
         #: the root's PE that others have been told of
-        self.told_root = -1
+        self.told_root = NEW_JOB if parameters.spent is None else JOB_AGAIN
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
         #: when to publish the job, or that it may have more workers than its root
@@ -203,8 +228,9 @@ class ClientJob:
         """In a new generation nobody has heard of it yet. `root`: where its first one was."""
         self.root = root
         self.version = self.volume = 0
-        self.told_root = -1
+        self.told_root = JOB_AGAIN if self.has_rested else NEW_JOB
         self.lost_at.clear()
+        self.since_epoch = 0
         if self.checkpoint is not None:
             self.checkpoint = LastCheckpoint(self.checkpoint.data)
         self.due_s = math.inf
@@ -212,7 +238,14 @@ class ClientJob:
 
     def _workers(self) -> int:
         """Workers to charge for: the volume, or the root alone before the first one is known."""
-        return self.volume if self.balanced_s is not None else 1
+        is_first = self.balanced_s is None and self.parameters.spent is None
+        return 1 if is_first else self.volume
+
+    @property
+    def had_turn(self) -> bool:
+        """It has had what it is to have before it is said to rest."""
+        spent = self.parameters.spent
+        return self.pe_s - (0.0 if spent is None else spent.pe_s) >= self.parameters.turn_s
 
     def used_up(self, now: float, threads: int) -> Outcome | None:
         """The limit that is reached, if any (budgets must be counted up to `now`)."""
@@ -300,6 +333,7 @@ class ClientJobs:
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         if checkpoint is not None:
             record.checkpoint = LastCheckpoint(checkpoint)
+        record.since_epoch = self._balancer.epoch
         fields = {"job": job, "priority": parameters.priority, "demand": self._demand_max(record)}
         self._out.act(Log("submitted", fields))
         plenty = self._out.size - self._balancer.total_volume - len(self._unseen)
@@ -325,6 +359,9 @@ class ClientJobs:
         """Have the live jobs of a client of the last generation go on, as if submitted again."""
         self._now = now
         for job, record in former.jobs.items():
+            if record.is_withdrawn:
+                self._tell_given_up(record)
+                continue
             held = record.seats.seat(0)
             root = succession.pe(held.rank) if held is not None and held.rank >= 0 else None
             near = record.parameters.near
@@ -348,6 +385,40 @@ class ClientJobs:
         if (record := self.jobs.get(job)) is not None:
             self._end(record, Outcome.INTERRUPTED)
 
+    def set_back(self, job: int, now: float) -> None:
+        """Give a job up as soon as it rests, if it is live here: `JobGivenUp` follows, or its end.
+
+        What its root has is saved if the root leaves in order. Then the others are told, as of a job that has
+        ended. `JobGivenUp` waits until that is in an epoch, so that what is said of the job after its next
+        submission comes later everywhere.
+        """
+        self._now = now
+        if (record := self.jobs.get(job)) is None or record.is_given_up:
+            return
+        record.is_given_up = True
+        if record.volume == 0:
+            self._withdraw(record)
+
+    def _withdraw(self, record: ClientJob) -> None:
+        record.is_withdrawn = True
+        record.seats.close()
+        if record.is_saved_by_root and record.rests_at >= 0:
+            self._out.send(record.rests_at, LeaveWanted(record.job, self._balancer.epoch))
+        else:
+            self._retract(record)
+
+    def _retract(self, record: ClientJob) -> None:
+        record.seats.close()
+        self._unseen.discard(record.job)
+        self._balancer.author(self._final_event(record))
+
+    def _tell_given_up(self, record: ClientJob) -> None:
+        spent = Spent(
+            record.started_s, record.pe_s, record.cpu_s, record.max_volume, record.peak_memory_bytes
+        )
+        self._out.act(Log("given up", {"job": record.job, "pe_s": record.pe_s}))
+        self._out.act(JobGivenUp(record.job, spent))
+
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         """Go on with another priority and bound (0: none), if the job is live here.
 
@@ -359,7 +430,7 @@ class ClientJobs:
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
-        if record.is_published:  # else its first event says it
+        if record.is_published and not record.is_withdrawn:  # else its first event says it
             self._demand(record, record.wanted, changed)
 
     # --- balancing ------------------------------------------------------------------------
@@ -399,13 +470,20 @@ class ClientJobs:
         record.announce_at_s = when_s
         self._schedule(record)
 
-    def on_epoch(self, now: float) -> None:
+    def on_epoch(self, now: float, ended: Sequence[int]) -> None:
         self._now = now
+        for job in ended:
+            if (over := self.jobs.get(job)) is not None and over.is_withdrawn:
+                self._remove(over)
+                self._tell_given_up(over)
         for job in self._in_question():
             record = self.jobs[job]
             volume = self._balancer.volume(job)
-            if volume is None:
+            if volume is None or record.is_withdrawn:
                 continue
+            if record.is_given_up and not self._balancer.rotation.is_on:
+                # There are PEs for all again; when it rests next, it may be asked for anew.
+                record.is_given_up = record.has_rested = False
             if job in self._unseen:
                 self._unseen.remove(job)
             elif volume == record.volume:
@@ -428,15 +506,20 @@ class ClientJobs:
             if self._balancer.rotation.is_on:
                 record.seats.prefer(0, self._balancer.rotation.places.get(job), self._balancer.epoch)
             self._fit(record, volume, now)
+            if record.is_given_up and not volume:
+                self._withdraw(record)
 
     def _rest(self, record: ClientJob) -> None:
-        if record.started_s is not None and not record.has_rested and self._balancer.rotation.is_on:
+        record.rests_at = record.root_pe
+        if not record.has_run or record.has_rested or not self._balancer.rotation.is_on:
+            return
+        if record.had_turn:
             record.has_rested = True
             self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
         """Of a job that has outlived its first moment: tell where its root is, if its turns depend on it."""
-        is_young = record.announce_at_s < math.inf or record.started_s is None
+        is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)
 
@@ -463,7 +546,7 @@ class ClientJobs:
     def receive_offer(self, source: int, offer: Offer, now: float) -> None:
         self._now = now
         record = self.jobs.get(offer.job)
-        if record is None:
+        if record is None or record.is_withdrawn or offer.epoch < record.since_epoch:
             self._out.send(source, offer.rejection())
             return
         if not record.seats.receive_offer(source, offer, self._volume(record), self._balancer.epoch):
@@ -523,9 +606,10 @@ class ClientJobs:
         if record is not None:
             self._blame(record, source)
             record.seats.leaves = record.is_saved_by_root = message.leaves
-        if record is not None and record.started_s is None:
+        if record is not None and not record.has_run:
             record.count(now, self._config.threads)
-            record.started_s = now
+            record.has_run = True
+            record.started_s = now if record.started_s is None else record.started_s
             if record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
                 record.announce_at_s = now + (self._config.growth_delay_s if delay_s is None else delay_s)
@@ -534,6 +618,8 @@ class ClientJobs:
     def receive_root_left(self, message: RootLeft) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.is_saved_by_root = False
+            if record.is_withdrawn:
+                self._retract(record)
 
     @property
     def awaits_roots(self) -> bool:
@@ -541,7 +627,8 @@ class ClientJobs:
         return any(record.is_saved_by_root for record in self.jobs.values())
 
     def receive_demand(self, message: DemandChanged) -> None:
-        if (record := self.jobs.get(message.job)) is not None:
+        record = self.jobs.get(message.job)
+        if record is not None and not record.is_withdrawn:
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
@@ -598,7 +685,8 @@ class ClientJobs:
             record.count(now, self._config.threads)
             if now >= record.announce_at_s:
                 record.announce_at_s = math.inf
-                self._demand(record, None if record.started_s is not None else 1)
+                if not record.is_withdrawn:
+                    self._demand(record, None if record.has_run else 1)
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
             else:
@@ -636,6 +724,16 @@ class ClientJobs:
         """When a job will next be published, or ask for more than its root."""
         return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
+    def _final_event(self, record: ClientJob) -> JobEvent:
+        return JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
+
+    def _remove(self, record: ClientJob) -> None:
+        del self.jobs[record.job]
+        self._unseen.discard(record.job)
+        self._seated.discard(record.job)
+        self.deadline_s = self._next_due()
+        record.seats.close()
+
     def _end(
         self,
         record: ClientJob,
@@ -646,15 +744,9 @@ class ClientJobs:
     ) -> None:
         """`is_of_root`: its root has found the result, and with that has ended itself."""
         record.count(self._now, self._config.threads)
-        del self.jobs[record.job]
-        self._unseen.discard(record.job)
-        self._seated.discard(record.job)
-        self.deadline_s = self._next_due()
-        record.seats.close()
+        self._remove(record)
         if not (is_of_root and self._has_left_no_trace(record)):
-            self._balancer.author(
-                JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
-            )
+            self._balancer.author(self._final_event(record))
         stats = record.stats(self._now)
         fields = {
             "job": record.job,

@@ -166,9 +166,26 @@ class JobSought(Effect, frozen=True):
 
 
 class JobRests(Effect, frozen=True):
-    """A job taken in here has had a turn, and waits for the next one: said once for each job at most."""
+    """A job taken in here has had a turn, and waits for the next one: said once at most."""
 
     job: int
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """A job's use of the PEs before it was given up for a while. Times on the client's clock."""
+
+    started_s: float | None
+    pe_s: float
+    cpu_s: float
+    max_volume: int
+    peak_memory_bytes: int
+
+
+class JobGivenUp(Effect, frozen=True):
+    """A job taken in here has been given up: nothing is left of it, and it may be submitted again."""
+
+    job: int
+    spent: Spent
 
 
 class JobSaved(Effect, frozen=True):
@@ -215,6 +232,7 @@ AnyEffect: TypeAlias = (
     | BlameHost
     | JobSought
     | JobRests
+    | JobGivenUp
     | JobSaved
     | JobEnded
     | Log

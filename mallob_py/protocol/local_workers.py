@@ -12,12 +12,12 @@ workers. Were the seat given up, its parent would ask anew at once, and most lik
 would begin to use up memory again. When there is memory, a paused worker gets another process, which
 begins anew; and whenever its job's volume drops below its index it leaves like any other.
 
-**To be drained.** A rank that is to leave soon starts nothing new: its PEs offer no token, deny queries,
-and pass on requests that come all the same. Workers that leave in order hand over what they have at once, and
-keep their seats without a process, so that those below them stay. But a root has what it has lent handed back
-to it: it sends its children away, saves its job, and only when its process is gone leaves the seat, so that
-the next root, elsewhere, begins with all that was done. Other workers run on until the rank leaves, also if
-the generation changes meanwhile.
+**To be drained.** A rank that is to leave soon starts nothing new: its PEs offer no token, deny queries, and
+pass on requests that come all the same. Workers that leave in order hand over what they have at once, and
+keep their seats without a process, so that those below them stay. But a root has what it has lent handed
+back to it: it sends its children away, saves its job, and only when its process is gone leaves the seat, so
+that the next root, elsewhere, begins with all that was done. A root that rests saves its job, too. Others
+run on until the rank leaves, also if the generation changes meanwhile.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     Description,
+    LeaveWanted,
     Offer,
     Offered,
     PastWorker,
@@ -60,6 +61,7 @@ from mallob_py.protocol.messages import (
     Request,
     RequestFailed,
     ResultFound,
+    RootLeft,
     RootStarted,
     TreeMessage,
     Used,
@@ -168,6 +170,7 @@ class LocalWorkers:
             self._let_go_of_the_unheard()
         if self.leaving.deadline_s <= now:
             self.leaving.tick(now)
+            self._save_resting_roots(now)
         self._let_go_of_a_drained_root(now)
         self.update_token()
 
@@ -703,13 +706,24 @@ class LocalWorkers:
         self.is_draining = True
         self._holds = {job: until for job, until in self._holds.items() if self._is_to_hand_over(job)}
         self._hand_over(now)
+        self._save_resting_roots(now)
         self.update_token()
+
+    def _save_resting_roots(self, now: float) -> None:
+        """Have the roots that rest here, and save, do so, a few at a time: their next turns are elsewhere."""
+        if not self.is_draining:
+            return
+        for worker in list(filter(self._can_leave_from_rest, self.suspended.values())):
+            if len(self.leaving) >= self._config.leavers_max:
+                break
+            self._leave_from_rest(worker, now)
 
     @property
     def is_drained(self) -> bool:
         """Whether no process here does anything, or has anything to hand over."""
         is_at_work = self.active is not None and self.active.is_at_work
         is_waited_for = any(map(self._is_to_hand_over, self._holds))
+        is_waited_for |= any(map(self._can_leave_from_rest, self.suspended.values()))
         return self.is_draining and not (is_at_work or self.leaving or is_waited_for)
 
     def _is_to_hand_over(self, job: int) -> bool:
@@ -723,6 +737,25 @@ class LocalWorkers:
         if worker.index == 0:
             worker.seats.dismiss(since_epoch=0)
         self._pause(worker, now)
+
+    def receive_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
+        """A job is given up while it rests here: its root saves what it has."""
+        worker = self.suspended.get(message.job)
+        if worker is not None and self._can_leave_from_rest(worker):
+            self._leave_from_rest(worker, now)
+        else:
+            self._out.send(source, RootLeft(message.job))
+
+    def _can_leave_from_rest(self, worker: Worker) -> bool:
+        is_root = worker.index == 0 and not worker.is_carried_over
+        return is_root and worker.leaves and worker.state is WorkerState.SUSPENDED
+
+    def _leave_from_rest(self, worker: Worker, now: float) -> None:
+        del self.suspended[worker.job]
+        self._holds.pop(worker.job, None)
+        self.leaving.add(worker, now)
+        worker.happens(Happens.LEFT_IN_ORDER, self._out)
+        self.update_token()
 
     def _let_go_of_a_drained_root(self, now: float) -> None:
         """It has saved what it had, and had back what it has lent: the next one may begin with that."""
@@ -868,6 +901,7 @@ class LocalWorkers:
                 self._out.send(leaver.client, Used(leaver.job, cpu_s, 0))
             self.leaving.left(number)
             self._let_go_of_a_drained_root(now)
+            self._save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
         """The process died: restart it here, a few times.
@@ -884,6 +918,7 @@ class LocalWorkers:
         if isinstance(worker, Leaver):
             self.leaving.left(worker.number)
             self._let_go_of_a_drained_root(now)
+            self._save_resting_roots(now)
             return
         if worker is not self.active:
             self._forget_suspended(worker, Happens.DIED)

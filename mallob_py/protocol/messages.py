@@ -39,11 +39,15 @@ class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int = 0
 
 
+#: where the root is of a job that has none yet, and of one that is new to nobody: it was given up for a while
+NEW_JOB, JOB_AGAIN = -1, -2
+
+
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
 
     `standing` orders the jobs that wait when there are more jobs than PEs, larger first. `root`: the PE that
-    has, or had last, the job's root; -1: none yet.
+    has, or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet.
     """
 
     job: int
@@ -51,7 +55,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     demand: Count
     priority: float
     standing: float
-    root: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    root: Annotated[int, msgspec.Meta(ge=JOB_AGAIN)] = NEW_JOB
 
 
 # --- balancing (balancing.py) ---------------------------------------------------------------
@@ -324,6 +328,14 @@ class RootStarted(Message, frozen=True, tag=23):
     leaves: bool = False
 
 
+class LeaveWanted(Message, frozen=True, tag=48):
+    """From the client to where a job's root rests: hand over what there is and end; `RootLeft` follows."""
+
+    job: int
+    #: the one in which it rests
+    epoch: int
+
+
 class RootLeft(Message, frozen=True, tag=47):
     """The process of a root that left in order is gone: it saves nothing any more."""
 
@@ -521,6 +533,7 @@ AnyMessage: TypeAlias = (
     | TreeMessage
     | RootStarted
     | RootLeft
+    | LeaveWanted
     | DemandChanged
     | ResultFound
     | Used

@@ -45,6 +45,7 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     Described,
+    LeaveWanted,
     Offer,
     Offered,
     Prefer,
@@ -71,6 +72,7 @@ from mallob_py.protocol.stimuli import (
     DropPast,
     HostRests,
     JobInterrupted,
+    JobSetBack,
     JobSubmitted,
     PauseWorker,
     Received,
@@ -218,7 +220,7 @@ class PE:
             self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
         if self.client.jobs:
-            self.client.on_epoch(now)
+            self.client.on_epoch(now, ended)
         self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)
@@ -261,6 +263,12 @@ class PE:
     def _on_query(self, source: int, message: Query, now: float) -> None:
         if not self._wait_for_epoch_of(message.request, source, message):
             self.workers.receive_query(message.request, now)
+
+    def _on_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
+        if message.epoch > self.balancer.epoch:
+            self._park(message.epoch, source, message)
+        else:
+            self.workers.receive_leave_wanted(source, message, now)
 
     # News for a parent in a job tree; the parent of index 0 is the client.
 
@@ -330,6 +338,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
         it.job, it.parameters, it.description, now, it.checkpoint
     ),
     JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
+    JobSetBack: lambda pe, it, now: pe.client.set_back(it.job, now),
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
     WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
     WorkerAnswered: lambda pe, it, now: pe.workers.answered(it),
@@ -375,6 +384,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
     Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
     RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
+    LeaveWanted: PE._on_leave_wanted,
     RootLeft: lambda pe, _, message, now: pe.client.receive_root_left(message),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, source, message, now: pe.client.receive_result(source, message, now),

@@ -30,13 +30,13 @@ Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
-from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.messages import NEW_JOB, JobEvent
 
 _HOMES_MAX = 4
 #: how long a job with a whole PE remembers what jobs that are gone have had before it
@@ -95,6 +95,18 @@ class Rotation(msgspec.Struct, frozen=True):
 OFF = Rotation({}, {}, {}, 0.0, math.inf)
 
 
+class Since(NamedTuple):
+    """The last epoch, and what has happened since: its volumes have been in force for `elapsed_s`."""
+
+    rotation: Rotation
+    volumes: Mapping[int, int]
+    #: the jobs of that epoch
+    known: Collection[int]
+    #: the news of the present epoch
+    events: Sequence[JobEvent]
+    elapsed_s: float
+
+
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
     """When it is the turn again of a job that rests, about, from the beginning of the epoch on.
 
@@ -121,25 +133,16 @@ def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
 
 
 def rotated(
-    before: Rotation,
-    volumes: Mapping[int, int],
-    jobs: Mapping[int, JobEvent],
-    known: Collection[int],
-    events: Iterable[JobEvent],
-    elapsed_s: float,
-    size: int,
-    slices: Slices,
+    since: Since, jobs: Mapping[int, JobEvent], size: int, slices: Slices
 ) -> tuple[Rotation, dict[int, int]]:
-    """The rotation and the volumes for `jobs`, which are more than `size`.
-
-    `volumes` have been in force for `elapsed_s`; `known` are the jobs of that time, `events` the news since.
-    """
-    shares = fair_shares(jobs, size) if events or not before.is_on else before.shares
+    """The rotation and the volumes for `jobs`, which are more than `size`."""
+    before, volumes = since.rotation, since.volumes
+    shares = fair_shares(jobs, size) if since.events or not before.is_on else before.shares
     whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
     left = size - sum(whole.values())
     rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
-    accounts = _charged(before, volumes, jobs, known, events, elapsed_s, slices, rests)
-    period_left_s = before.period_left_s - elapsed_s if before.is_on else slices.slice_s
+    accounts = _charged(since, jobs, slices, rests)
+    period_left_s = before.period_left_s - since.elapsed_s if before.is_on else slices.slice_s
     is_new_period = period_left_s <= slices.shortest_s
     if is_new_period:
         period_left_s = slices.slice_s
@@ -196,44 +199,30 @@ def rotated(
     return Rotation(accounts, shares, taken, period_left_s, max(next_s, slices.shortest_s)), found
 
 
-def halted(
-    before: Rotation,
-    volumes: Mapping[int, int],
-    jobs: Mapping[int, JobEvent],
-    known: Collection[int],
-    events: Iterable[JobEvent],
-    elapsed_s: float,
-    slices: Slices,
-) -> Rotation:
+def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
     """There are no more jobs than PEs now; what each is behind is kept for the next time."""
-    if not before.accounts:
+    accounts = since.rotation.accounts
+    if not accounts:
         return OFF
-    kept = {job: event for job, event in jobs.items() if job in before.accounts}
-    accounts = _charged(before, volumes, kept, known, events, elapsed_s, slices, {})
+    kept = {job: event for job, event in jobs.items() if job in accounts}
+    accounts = _charged(since, kept, slices, {})
     return Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF
 
 
 def _charged(
-    before: Rotation,
-    volumes: Mapping[int, int],
-    jobs: Mapping[int, JobEvent],
-    known: Collection[int],
-    events: Iterable[JobEvent],
-    elapsed_s: float,
-    slices: Slices,
-    rests: Mapping[int, float],
+    since: Since, jobs: Mapping[int, JobEvent], slices: Slices, rests: Mapping[int, float]
 ) -> dict[int, Account]:
-    """The accounts of `jobs` after `elapsed_s`, those of new ones included.
+    """The accounts of `jobs` after the time since the last epoch, those of new ones included.
 
     What those that are gone were ahead, the others are behind. That is forgotten by and by.
     """
-    if not before.is_on:
-        elapsed_s = 0.0
+    before, volumes = since.rotation, since.volumes
+    elapsed_s = since.elapsed_s if before.is_on else 0.0
     accounts: dict[int, Account] = {}
     for job, event in jobs.items():
         account = before.accounts.get(job)
         if account is None:
-            is_new = job not in known and event.root < 0
+            is_new = job not in since.known and event.root == NEW_JOB
             accounts[job] = Account(
                 0.0,
                 0.0 if is_new else slices.slice_s,
@@ -251,7 +240,7 @@ def _charged(
             )
         else:
             accounts[job] = account
-    for event in events:
+    for event in since.events:
         account = accounts.get(event.job)
         if account is not None and event.root >= 0 and account.homes[-1:] != (event.root,):
             others = tuple(home for home in account.homes if home != event.root)

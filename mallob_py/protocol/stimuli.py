@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from mallob_py.protocol.effects import Spent
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_terms import JobTerms
@@ -47,11 +48,15 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
 
     `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
     `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
+    `turn_s`: what it is to have had when it is said to rest (`JobRests`). `spent`: what it had before it was
+    given up.
     """
 
     near: int | None = None
     growth_delay_s: float | None = None
     waiting_since_s: float | None = None
+    turn_s: float = 0.0
+    spent: Spent | None = None
 
 
 class JobSubmitted(Stimulus, frozen=True):
@@ -66,6 +71,15 @@ class JobSubmitted(Stimulus, frozen=True):
 
 class JobInterrupted(Stimulus, frozen=True):
     """A job that was submitted here is not wanted any more; nothing, if it is not live."""
+
+    job: int
+
+
+class JobSetBack(Stimulus, frozen=True):
+    """A job that was submitted here is to be given up as soon as it rests; `JobGivenUp` follows.
+
+    Unless it ends before, or is not live.
+    """
 
     job: int
 
@@ -277,6 +291,7 @@ AnyStimulus: TypeAlias = (
     | Tick
     | JobSubmitted
     | JobInterrupted
+    | JobSetBack
     | TermsChanged
     | OfWorker
     | DescriptionHere

@@ -231,6 +231,11 @@ def _leave(worker: Worker, out: Outbox, now: float) -> None:
     out.act(LeaveWorker(worker.number))
 
 
+def _resume_to_leave(worker: Worker, out: Outbox, now: float) -> None:
+    out.act(ResumeWorker(worker.number, worker.index, worker.index + 1))
+    _leave(worker, out, now)
+
+
 def _resume(worker: Worker, out: Outbox, now: float) -> None:
     out.act(ResumeWorker(worker.number, worker.index, worker.volume))
     worker.update_process(out)
@@ -312,6 +317,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     #
     (WorkerState.SUSPENDED, Happens.READOPTED): (WorkerState.RUNNING, _resume),
     (WorkerState.SUSPENDED, Happens.STARTED): (WorkerState.SUSPENDED, None),
+    (WorkerState.SUSPENDED, Happens.LEFT_IN_ORDER): (WorkerState.GONE, _resume_to_leave),
     (WorkerState.SUSPENDED, Happens.DIED): (WorkerState.GONE, None),
     (WorkerState.SUSPENDED, Happens.UNFORKED): (WorkerState.GONE, None),
     (WorkerState.SUSPENDED, Happens.ENDED): (WorkerState.GONE, _terminate),

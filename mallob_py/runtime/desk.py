@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
 
@@ -25,7 +25,10 @@ class Desk(Protocol):
     def job_sought(self, job: int, now: float) -> None: ...
 
     def job_rests(self, job: int) -> None:
-        """It has had a turn, and waits for the next one: said once for each job at most."""
+        """It has had a turn, and waits for the next one: said once for each submission at most."""
+
+    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
+        """Nothing is left of it, as `Rank.set_back` has wanted: it may be submitted again."""
 
     def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
         """It may be submitted again with this checkpoint, and goes on from there."""

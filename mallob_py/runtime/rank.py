@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mallob_py.loop_rate import LoopRate, shown
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobRests, JobSaved, JobSought, Log
+from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.messages import Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
@@ -87,6 +87,7 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     JobInterrupted,
     JobParameters,
+    JobSetBack,
     JobSubmitted,
     TermsChanged,
 )
@@ -290,6 +291,10 @@ class Rank:
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
         return self._tell_of(job, JobInterrupted(job))
+
+    def set_back(self, job: int) -> bool:
+        """Have a job given up as soon as it rests; False if it is not live."""
+        return self._tell_of(job, JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
         """Have a job go on with another priority and bound (0: none); False if it is not live."""
@@ -534,6 +539,9 @@ class Rank:
             case JobRests(job):
                 assert self._desk is not None
                 self._desk.job_rests(job)
+            case JobGivenUp(job, spent):
+                assert self._desk is not None
+                self._desk.job_given_up(job, spent, self.now())
             case JobSaved(job, checkpoint):
                 assert self._desk is not None
                 self._desk.job_saved(job, checkpoint, self.now())

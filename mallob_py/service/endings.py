@@ -33,6 +33,24 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 from mallob_py.service.turns import Turns
 
 
+def early_statistics(live: LiveJob, now: float) -> JobStatistics:
+    """Of a job that is not at work: what it had before it was given up, if it ever was at work."""
+    total_s = now - live.accepted_s
+    if (spent := live.spent) is None:
+        return JobStatistics(total_s=total_s)
+    wallclock_s = 0.0 if spent.started_s is None else now - spent.started_s
+    return JobStatistics(
+        parsing_s=live.parsing_s,
+        processing_s=wallclock_s,
+        total_s=total_s,
+        used_pe_s=spent.pe_s,
+        used_wallclock_s=wallclock_s,
+        max_volume=spent.max_volume,
+        peak_memory_bytes=spent.peak_memory_bytes,
+        used_cpu_s=spent.cpu_s,
+    )
+
+
 class Endings:
     """Ends the jobs of one client."""
 
@@ -89,7 +107,7 @@ class Endings:
     def end_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """A job is interrupted, or has reached a limit."""
         self._reply(live, Ending(outcome), statistics)
-        self._leave_early(live, outcome, statistics.total_s, now)
+        self._leave_early(live, outcome, statistics, now)
 
     def fail_early(
         self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
@@ -101,7 +119,7 @@ class Endings:
             self._chains.drop(live.id)
         self._publish(live, file, reply, None)
         self._status.job_ended(live, Outcome.FAILED, statistics, error=f"{field}: {message}")
-        self._leave_early(live, Outcome.FAILED, statistics.total_s, now)
+        self._leave_early(live, Outcome.FAILED, statistics, now)
 
     def lose(self, live: LiveJob, error: JobFileError, now: float) -> None:
         """The file of an accepted job cannot be read again."""
@@ -109,20 +127,20 @@ class Endings:
             self._chains.drop(live.id)
         error = JobFileError(error.field, error.message, live.identity)
         self._directory.refuse(self._directory.read_again(live.id), error)
-        self._leave_early(live, Outcome.FAILED, now - live.accepted_s, now)
+        self._leave_early(live, Outcome.FAILED, early_statistics(live, now), now)
 
-    def _leave_early(self, live: LiveJob, outcome: Outcome, response_s: float, now: float) -> None:
+    def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """Log what the PE logs of all others."""
         self._counters.replied(outcome.value)
         self._forget(live, now)
         fields = {
             "job": live.id,
             "outcome": outcome.value,
-            "response_s": response_s,
-            "wallclock_s": 0.0,
-            "pe_s": 0.0,
-            "cpu_s": 0.0,
-            "max_volume": 0,
+            "response_s": statistics.total_s,
+            "wallclock_s": statistics.used_wallclock_s,
+            "pe_s": statistics.used_pe_s,
+            "cpu_s": 0.0 if live.spent is None else statistics.used_cpu_s,
+            "max_volume": statistics.max_volume,
         }
         self._rank.log.write(now, "ended", fields)
 

@@ -22,14 +22,14 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from mallob_py.kit.payload import encode_description
-from mallob_py.protocol.effects import JobEnded, Outcome
+from mallob_py.protocol.effects import JobEnded, Outcome, Spent
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
 from mallob_py.service.code_rule import CodeRule
-from mallob_py.service.endings import Endings
+from mallob_py.service.endings import Endings, early_statistics
 from mallob_py.service.inputs import Configured, Inputs
 from mallob_py.service.intake import Intake
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
@@ -167,6 +167,8 @@ class Service:
             self._end_reads(now)
         if now >= self._turns.deadline_s:
             self._turns.turn(now)
+            for live in self._turns.beyond_limits(now):
+                self._end_at_limit(live, now)
         if self._turns.may_begin:
             self._begin_jobs(now)
         if now >= self._status.deadline_s:
@@ -324,6 +326,8 @@ class Service:
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,
+            turn_s=2 * live.last_turn_s,
+            spent=live.spent,
         )
         self._rank.submit(live.id, parameters, description, self._directory.saved(live.id))
         if not live.is_sought:
@@ -336,7 +340,12 @@ class Service:
 
     def job_rests(self, job: int) -> None:
         """It has had its first turn, and has not ended."""
-        self._turns.had_turn(job)
+        self._turns.had_turn(self._jobs[job])
+        self.deadline_s = -math.inf
+
+    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
+        """It has had its turn, and others wait: it begins again later."""
+        self._turns.given_up(self._jobs[job], spent, self._directory.saved(job) is not None, now)
         self.deadline_s = -math.inf
 
     def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
@@ -357,8 +366,12 @@ class Service:
     def _end_interrupted(self, live: LiveJob, now: float) -> None:
         """A job ends that has not got to the PE."""
         if self._intake.has_file(live, self._end_interrupted, now):
-            statistics = JobStatistics(total_s=now - live.accepted_s)
-            self._endings.end_early(live, Outcome.INTERRUPTED, statistics, now)
+            self._endings.end_early(live, Outcome.INTERRUPTED, early_statistics(live, now), now)
+
+    def _end_at_limit(self, live: LiveJob, now: float) -> None:
+        """A job reaches its wallclock limit while it waits to begin again."""
+        if self._intake.has_file(live, self._end_at_limit, now):
+            self._endings.end_early(live, Outcome.WALLCLOCK_LIMIT, early_statistics(live, now), now)
 
 
 def _without_input(application: str) -> Description:

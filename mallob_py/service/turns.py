@@ -19,8 +19,10 @@ import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Spent
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.rank import Rank
+from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs, Suspects
 from mallob_py.service.jobs.job_file import JobFile
@@ -28,6 +30,8 @@ from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 
 _OUTDATED_MAX = 64
 _RESIDENTS_MAX = 1024
+#: what may be lost of the PEs' work by giving jobs up: a part of all, and per PE at once
+_LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
 
 
 def window_of(pes: int) -> int:
@@ -38,18 +42,23 @@ def window_of(pes: int) -> int:
 
 
 def residents_of(pes: int, per_pe: int = Config().residents) -> int:
-    """Return the number of jobs beyond the window that may be at work after their first turn: what images can
-    bear.
+    """Return the number of jobs beyond the window that may go on and on in turns: what all images can bear.
 
-    `per_pe`: suspended roots that a PE keeps.
+    `per_pe`: suspended roots that a PE keeps. A quarter is left for others, and since they are not where
+    there is most room.
     """
-    return max(window_of(pes), min(per_pe * pes, _RESIDENTS_MAX))
+    return min(per_pe * pes * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
+
+
+def again_of(pes: int) -> int:
+    """Return the number of jobs that have been given up before and may be at work at a time."""
+    return pes + 8
 
 
 class _Line:
     """The waiting jobs of one user, or of all."""
 
-    __slots__ = ("at_work", "priorities", "user", "version", "waiting", "weight")
+    __slots__ = ("again", "at_work", "priorities", "user", "version", "waiting", "weight")
 
     def __init__(self, user: str, weight: float | None) -> None:
         self.user = user
@@ -57,11 +66,18 @@ class _Line:
         self.weight = weight
         #: (minus standing, job), best first; jobs that wait no more stay until they come up
         self.waiting: list[tuple[float, int]] = []
+        #: (what it has had by its priority, job): the same of those that have been given up
+        self.again: list[tuple[float, int]] = []
         #: how many jobs, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
         #: counts what may change its head's place among the heads of all lines
         self.version = 0
+
+    @property
+    def load(self) -> float:
+        """Return the user's work beside that of others; 0 if users are not told apart."""
+        return 0.0 if self.weight is None else self.priorities / self.weight
 
     def merit(self, standing: float, priority: float) -> float:
         """Return the merit of a job that begins now."""
@@ -80,13 +96,36 @@ class _Line:
 
 
 class _AtWork:
-    __slots__ = ("is_aside", "line", "merit", "priority")
+    __slots__ = ("is_again", "is_aside", "line", "merit", "priority")
 
-    def __init__(self, line: _Line, priority: float, merit: float) -> None:
+    def __init__(self, line: _Line, priority: float, merit: float, is_again: bool = False) -> None:
         self.line = line
         self.priority = priority
         self.merit = merit
-        self.is_aside = False
+        #: it takes no place of the window
+        self.is_aside = is_again
+        #: it has been given up before, and has one of the places of such jobs
+        self.is_again = is_again
+
+
+class _Loss:
+    """Bounds the work lost by giving jobs up: to a part of what the PEs do, and some at once."""
+
+    def __init__(self) -> None:
+        self._left_s, self._known_s = 0.0, -math.inf
+
+    def left_s(self, now: float, pes: int) -> float:
+        """Return what may be lost now, in PE-seconds."""
+        self._left_s = min(_LOST_AT_ONCE_S * pes, self._left_s + _LOST_PART * pes * (now - self._known_s))
+        self._known_s = now
+        return self._left_s
+
+    def lose(self, lost_s: float) -> None:
+        self._left_s -= lost_s
+
+    def due_s(self, pes: int) -> float:
+        """Return when something may be lost."""
+        return self._known_s + max(0.0, -self._left_s) / (_LOST_PART * pes)
 
 
 class JobQueue:
@@ -105,10 +144,16 @@ class JobQueue:
       with each job of its user that is at work already: a user with thousands of jobs does not hold up the
       others.
     - A job whose input does not come is `set_aside`: it is at work, but takes nobody's place.
-    - So is one that has had its first turn and goes on, up to a number of jobs per PE: another one may begin,
-      and has its first turn at once. Most jobs end in that.
+    - So is one that has had its first turn and goes on, up to a number of jobs per PE: it is a *resident*.
+      Another one may begin, and has its first turn at once. Most jobs end in that.
+    - Beyond that number, the places of the window are for turns (*express*): a job that has had its turn is
+      to be given up when another one waits (`next_set_back`), and waits for its next turn, twice as long
+      (`put_again`). Those that do have a few places of their own, so that new jobs never wait for them; the
+      one that has had least comes first. What is lost by that is a small part of what the PEs do (`_Loss`).
+    - A job that cannot begin anew is never given up. Where there are enough residents it is one instead of
+      another one.
 
-    Every operation takes O(log n).
+    Every operation takes O(log n), but those for jobs that are given up, O(places and users).
     """
 
     def __init__(
@@ -123,11 +168,11 @@ class JobQueue:
 
         `residents_per_pe`: jobs that a PE keeps suspended until it is their turn again.
         """
-        self._pes = pes
         self._ageing_s = ageing_s
         self._weight_of = weight_of
         self._window_given = window
-        self._window = window or window_of(pes)
+        self._residents_per_pe = residents_per_pe
+        self.resize(pes)
         self._lines: dict[str, _Line] = {}
         #: the line and priority of each waiting job
         self.waiting: dict[int, tuple[_Line, float]] = {}
@@ -135,11 +180,17 @@ class JobQueue:
         #: (minus merit, version, number, line); what is not of the line's present version is passed over
         self._heads: list[tuple[float, int, int, _Line]] = []
         self._numbers = itertools.count()
-        self._residents: set[int] = set()
-        self._residents_per_pe = residents_per_pe
-        self._residents_max = residents_of(pes, residents_per_pe)
         #: of all at work that are not set aside, ascending
         self._merits: list[float] = []
+        self._residents: dict[int, None] = {}
+        #: at work, have had their turn, and are no residents
+        self._had_turn: dict[int, None] = {}
+        #: at work, and cannot begin anew
+        self._lasting: set[int] = set()
+        #: given up, and waiting for their next turn
+        self._again: set[int] = set()
+        self._again_at_work = 0
+        self._loss = _Loss()
 
     def __len__(self) -> int:
         """Return the number of jobs that wait."""
@@ -162,53 +213,147 @@ class JobQueue:
         if line.waiting[0][1] == job:
             self._put_head(line)
 
+    def put_again(self, job: int, had_s: float, lost_s: float) -> None:
+        """A job at work has been given up, and waits for its next turn.
+
+        `had_s`: PE-seconds that it has had in all; `lost_s`: those in vain.
+        """
+        one = self._at_work[job]
+        self._leave(job, one)
+        self._loss.lose(lost_s)
+        self.waiting[job] = (one.line, one.priority)
+        self._again.add(job)
+        heapq.heappush(one.line.again, (had_s / one.priority, job))
+
     def next(self) -> int | None:
         """A job that begins now, named once; None if all that wait go on waiting."""
         while (head := self._best()) is not None:
             merit, line = head
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
-                return None
+                break
             _, job = heapq.heappop(line.waiting)
-            _, priority = self.waiting.pop(job)
-            self._at_work[job] = _AtWork(line, priority, merit)
+            self._begin(job, merit)
             bisect.insort(self._merits, merit)
-            line.begin(priority)
-            self._put_head(line)
+            return job
+        if self._again_at_work < again_of(self._pes) and (again := self._best_again()) is not None:
+            _, job = heapq.heappop(again.again)
+            self._again.discard(job)
+            self._begin(job, 0.0, is_again=True)
+            self._again_at_work += 1
             return job
         return None
+
+    def _begin(self, job: int, merit: float, is_again: bool = False) -> None:
+        line, priority = self.waiting.pop(job)
+        self._at_work[job] = _AtWork(line, priority, merit, is_again)
+        line.begin(priority)
+        self._put_head(line)
 
     def set_aside(self, job: int) -> None:
         """A job at work stands still for a reason that is none of ours."""
         self._take_merit(self._at_work[job])
         self._at_work[job].is_aside = True
 
-    def settle(self, job: int) -> None:
-        """A job at work has had its first turn."""
-        if len(self._residents) < self._residents_max and not self._at_work[job].is_aside:
-            self._residents.add(job)
-            self.set_aside(job)
-
     def bring_back(self, job: int) -> None:
         """It goes on."""
         one = self._at_work[job]
-        if one.is_aside:
+        if one.is_aside and not one.is_again:
             one.is_aside = False
             bisect.insort(self._merits, one.merit)
+
+    # --- jobs that go on and on ---------------------------------------------------------------
+
+    def settle(self, job: int, is_lasting: bool = False) -> None:
+        """A job at work has had its turn. `is_lasting`: it cannot begin anew."""
+        if is_lasting:
+            self._lasting.add(job)
+        if self.has_room:
+            self._reside(job)
+        elif not is_lasting:
+            self._had_turn[job] = None
+        elif (other := next((job for job in self._residents if job not in self._lasting), None)) is not None:
+            del self._residents[other]
+            self.bring_back(other)
+            self._had_turn[other] = None
+            self._reside(job)
+
+    def _reside(self, job: int) -> None:
+        one = self._at_work[job]
+        self._residents[job] = None
+        self._again_at_work -= one.is_again
+        one.is_again = False
+        if not one.is_aside:
+            self.set_aside(job)
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether there may be more residents."""
+        return len(self._residents) < self._residents_max
+
+    def next_set_back(self, now: float) -> int | None:
+        """Name, once, a job at work that is to be given up, since another one waits for its place.
+
+        One of the user who has most at work; of these the last one that has had its turn, which loses least.
+        """
+        if not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0:
+            return None
+        waits = {False: self._first_waits(), True: self._again_waits()}
+        candidates = (
+            (self._at_work[job].line.load, number, job)
+            for number, job in enumerate(self._had_turn)
+            if waits[self._at_work[job].is_again]
+        )
+        if (worst := max(candidates, default=None)) is None:
+            return None
+        del self._had_turn[worst[2]]
+        return worst[2]
+
+    def set_back_due_s(self) -> float:
+        """Return when `next_set_back` may name one; inf: not before others come or end."""
+        is_wanted = self._had_turn and (self._first_waits() or self._again_waits())
+        return self._loss.due_s(self._pes) if is_wanted else math.inf
+
+    def _first_waits(self) -> bool:
+        return len(self._merits) >= self._window and self._best() is not None
+
+    def _again_waits(self) -> bool:
+        return self._again_at_work >= again_of(self._pes) and bool(self._again)
+
+    def _best_again(self) -> _Line | None:
+        """Return the line whose first job is to be at work again: of the user who has least at work."""
+        lines = [line for line in self._lines.values() if line.again] if self._again else []
+        return min(lines, key=lambda line: (line.load, line.again[0]), default=None)
+
+    # --- ends ---------------------------------------------------------------------------------
 
     def drop(self, job: int) -> None:
         """A job is over, whether it has begun or waits here, or is not known at all."""
         if (waiting := self.waiting.pop(job, None)) is not None:
             line, _ = waiting
-        elif (one := self._at_work.pop(job, None)) is not None:
+            self._again.discard(job)
+            self._put_head(line)
+        elif (one := self._at_work.get(job)) is not None:
             line = one.line
-            self._take_merit(one)
-            self._residents.discard(job)
-            line.end(one.priority)
+            self._leave(job, one)
         else:
             return
-        self._put_head(line)
-        if not line.waiting and not line.at_work:
+        if not line.waiting and not line.again and not line.at_work:
             del self._lines[line.user]
+
+    def _leave(self, job: int, one: _AtWork) -> None:
+        """A job is at work no more. If it was a resident, one that has had its turn is that now."""
+        del self._at_work[job]
+        self._take_merit(one)
+        self._again_at_work -= one.is_again
+        self._lasting.discard(job)
+        self._had_turn.pop(job, None)
+        if job in self._residents:
+            del self._residents[job]
+            if (other := next(iter(self._had_turn), None)) is not None:
+                del self._had_turn[other]
+                self._reside(other)
+        one.line.end(one.priority)
+        self._put_head(one.line)
 
     def at_work(self) -> Iterator[int]:
         return iter(self._at_work)
@@ -227,6 +372,8 @@ class JobQueue:
     def _put_head(self, line: _Line) -> None:
         """Note the place of a line's first job, which may be another one than before."""
         line.version += 1
+        while line.again and line.again[0][1] not in self._again:
+            heapq.heappop(line.again)
         while line.waiting and line.waiting[0][1] not in self.waiting:
             heapq.heappop(line.waiting)
         if line.waiting:
@@ -248,6 +395,11 @@ class JobQueue:
                 return -minus_merit, line
             heapq.heappop(self._heads)
         return None
+
+
+def _is_lasting(live: LiveJob) -> bool:
+    """Return whether the job cannot begin anew: others add to it, or it is read once only."""
+    return live.is_incremental or live.file is None or comes_through_pipe(live.file)
 
 
 #: so often at most do jobs get other terms
@@ -329,6 +481,8 @@ class Turns:
         self._next_decision_s = -math.inf
         self._suspects = Suspects(rank.now())
         self._next_terms_s = -math.inf
+        #: (when, job): the wallclock limits of jobs that have been given up; some are over, or at work
+        self._limits: list[tuple[float, int]] = []
         #: whether `next` may have something to name
         self.may_begin = False
         #: when `turn` has something to do
@@ -350,10 +504,15 @@ class Turns:
             self._serve_users(self._users, now)
         if self._policy is not None and now >= max(self._next_decision_s, self._policy.next_deadline()):
             self._decide(self._policy, now)
+        while (job := self._queue.next_set_back(now)) is not None:
+            self._rank.set_back(job)
         self._note_deadline()
 
     def _note_deadline(self) -> None:
         self.deadline_s = self._suspects.next_deadline() if self._suspects.waiting else math.inf
+        self.deadline_s = min(self.deadline_s, self._queue.set_back_due_s())
+        if self._limits:
+            self.deadline_s = min(self.deadline_s, self._limits[0][0])
         if self._users is not None and self._users.has_urgent_news:
             self.deadline_s = -math.inf
         elif self._users is not None and self._users.has_news:
@@ -368,7 +527,7 @@ class Turns:
         self.may_begin = job is not None and bool(self._queue.waiting)
         if job is not None and self._users is not None:
             self._users.begins(job)
-            self._note_deadline()
+        self._note_deadline()
         return job
 
     def terms(self, live: LiveJob) -> Terms:
@@ -389,10 +548,35 @@ class Turns:
         self._queue.set_aside(job)
         self.may_begin = True
 
-    def had_turn(self, job: int) -> None:
+    def had_turn(self, live: LiveJob) -> None:
         """A job at work has had its first turn and goes on."""
-        self._queue.settle(job)
+        self._queue.settle(live.id, not self._queue.has_room and _is_lasting(live))
         self.may_begin = bool(self._queue.waiting)
+
+    def given_up(self, live: LiveJob, spent: Spent, is_saved: bool, now: float) -> None:
+        """A job is at work no more, as it was set back, and waits for its next turn."""
+        before_s = 0.0 if live.spent is None else live.spent.pe_s
+        live.spent, live.last_turn_s = spent, spent.pe_s - before_s
+        live.is_sought = False
+        self._jobs.enter(live, JobState.QUEUED)
+        self._running.rest(live.id)
+        if self._users is not None:
+            self._users.rests(live.id)
+        self._queue.put_again(live.id, spent.pe_s, 0.0 if is_saved else live.last_turn_s)
+        if live.terms.wallclock_limit_s and spent.started_s is not None:
+            heapq.heappush(self._limits, (spent.started_s + live.terms.wallclock_limit_s, live.id))
+        self.may_begin = True
+        self._note_deadline()
+
+    def beyond_limits(self, now: float) -> list[LiveJob]:
+        """Return the jobs that have reached their wallclock limit while they wait for their next turn."""
+        beyond = []
+        while self._limits and self._limits[0][0] <= now:
+            live = self._jobs.get(heapq.heappop(self._limits)[1])
+            if live is not None and live.state is JobState.QUEUED:
+                beyond.append(live)
+        self._note_deadline()
+        return beyond
 
     def bring_back(self, job: int) -> None:
         """It goes on, if it stood still at all."""

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect, JobEnded, TerminateWorker
+from mallob_py.protocol.effects import AnyEffect, JobEnded, JobGivenUp, TerminateWorker
 from mallob_py.protocol.generation import (
     AnyChange,
     Begin,
@@ -506,9 +506,18 @@ class ChangingCluster(Cluster):
         folder = self._loop_of[rank]
         if leaves:
             self.orderly.add(job)
-        self._journal[job] = folder, submission(job, parameters)
+        self._submissions[job] = submission(job, parameters)
+        self._journal[job] = folder, self._submissions[job]
         self.submitted[job] = rank
         self._hand_in(job)
+
+    def _submit_again(self, it: JobGivenUp) -> None:
+        if self._is_held(it.job):  # else its heir hands it in
+            super()._submit_again(it)
+
+    def set_back(self, job: int) -> None:
+        if self._is_held(job):
+            super().set_back(job)
 
     def interrupt(self, job: int) -> None:
         self._interrupted.add(job)

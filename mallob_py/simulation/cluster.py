@@ -31,6 +31,7 @@ from mallob_py.protocol.effects import (
     FetchDescription,
     GiveCheckpoint,
     JobEnded,
+    JobGivenUp,
     JobOver,
     JobRests,
     JobSaved,
@@ -56,6 +57,7 @@ from mallob_py.protocol.stimuli import (
     HostRests,
     JobInterrupted,
     JobParameters,
+    JobSetBack,
     JobSubmitted,
     Received,
     TermsChanged,
@@ -180,6 +182,7 @@ class Cluster:
         self.fails: Callable[[int, int, Step], Failing | None] = lambda rank, job, step: None
         self.ended: dict[int, JobEnded] = {}
         self.submitted: dict[int, int] = {}
+        self._submissions: dict[int, JobSubmitted] = {}
         #: the last checkpoints that clients have kept
         self.saved: dict[int, bytes] = {}
         #: those whose workers leave in order
@@ -187,6 +190,8 @@ class Cluster:
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
+        #: how often jobs were given up for a while
+        self.given_up = 0
         self.messages_sent = 0
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
@@ -220,10 +225,24 @@ class Cluster:
         self.submitted[job] = rank
         if leaves:
             self.orderly.add(job)
-        self.tell(rank, submission(job, parameters))
+        self._submissions[job] = submission(job, parameters)
+        self.tell(rank, self._submissions[job])
+
+    def _submit_again(self, it: JobGivenUp) -> None:
+        """A job that was given up comes in again, with what it has had and saved."""
+        rank, former = self.submitted[it.job], self._submissions[it.job]
+        if it.job in self.ended or it.job in self.pes[rank].client.jobs:
+            return
+        parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
+        again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
+        self._submissions[it.job] = again
+        self.tell(rank, again)
 
     def interrupt(self, job: int) -> None:
         self.tell(self.submitted[job], JobInterrupted(job))
+
+    def set_back(self, job: int) -> None:
+        self.tell(self.submitted[job], JobSetBack(job))
 
     def crash(self, rank: int, worker: int) -> None:
         """A worker's process dies."""
@@ -373,6 +392,9 @@ class Cluster:
                 self.processes[rank, worker].checkpoint = data
             case JobSaved(job, checkpoint):
                 self.saved[job] = checkpoint
+            case JobGivenUp():
+                self.given_up += 1
+                self._later(0.0, lambda: self._submit_again(effect))
             case JobOver() | JobUnheard() | JobSought() | JobRests():
                 pass
             case JobEnded(job):

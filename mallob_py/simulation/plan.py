@@ -103,6 +103,10 @@ class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
     """The user does not want the job any more."""
 
 
+class SetBack(Deed, frozen=True, kw_only=True, tag="set-back"):
+    """The job is given up as soon as it rests, and comes in again at once."""
+
+
 class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
     """The job goes on with another priority and another bound."""
 
@@ -167,6 +171,7 @@ AnyDeed: TypeAlias = (
     | Find
     | Fail
     | Interrupt
+    | SetBack
     | Terms
     | Breakdown
     | Change
@@ -261,6 +266,7 @@ def draw_plan(seed: int) -> Plan:
         near, leaves = _draw_near(seed, job, size), mixed(seed, job, -1) % 3 == 0
         deeds += _draw_deeds(choose, job, size, span_s, clients, near, leaves)
         deeds += _draw_terms(random.Random(f"terms {seed} {job}"), job, span_s)
+        deeds += _draw_set_backs(random.Random(f"set back {seed} {job}"), job, span_s)
         deeds += _draw_shortages(random.Random(f"memory {seed} {job}"), job, span_s)
         deeds += _draw_breakdowns(random.Random(f"breakdown {seed} {job}"), job, span_s, size)
     deeds.sort(key=lambda deed: deed.at_s)
@@ -417,6 +423,14 @@ def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]
             max_demand=choose.choice((0, 1, 3, 7)),
         )
         for count in range(choose.choice((0, 0, 0, 0, 0, 0, 1, 2)))
+    ]
+
+
+def _draw_set_backs(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
+    """Every other job is given up once or twice."""
+    return [
+        SetBack(number=_NUMBERS_PER_JOB * job + 14 + count, at_s=choose.uniform(0, 2 * span_s), job=job)
+        for count in range(choose.choice((0, 0, 1, 2)))
     ]
 
 

@@ -61,6 +61,7 @@ from mallob_py.simulation.plan import (
     RankHangs,
     RankLeaves,
     RanksJoin,
+    SetBack,
     Submit,
     Terms,
     Unpause,
@@ -222,6 +223,8 @@ class Scenario:
             self._left[deed] = deed.count
         elif isinstance(deed, Interrupt):
             cluster.interrupt(deed.job)
+        elif isinstance(deed, SetBack):
+            cluster.set_back(deed.job)
         elif isinstance(deed, Terms):
             cluster.set_terms(deed.job, deed.priority, deed.max_demand)
         elif (worker := self._worker_for(deed)) is not None:

@@ -9,6 +9,7 @@ _BALANCING = "mallob_py/protocol/balancing.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _TREE = "mallob_py/protocol/job_tree.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
+_QUEUE = "mallob_py/service/turns.py"
 
 TURNS = (
     Mutation(
@@ -60,7 +61,7 @@ TURNS = (
         "a job that has been told to have a root is not new",
         _ROTATION,
         "_charged",
-        instead_of("job not in known and event.root < 0", "job not in known"),
+        instead_of("job not in since.known and event.root == NEW_JOB", "job not in since.known"),
         "test_a_job_that_had_a_root_before_is_not_new",
     ),
     Mutation(
@@ -111,5 +112,57 @@ TURNS = (
         "LocalWorkers._patience_s",
         instead_of("self._config.turn_patience_s if is_here else None", "self._config.turn_patience_s"),
         "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
+    ),
+    Mutation(
+        "a root that saves does so before its job is given up",
+        _CLIENT,
+        "ClientJobs._withdraw",
+        never("record.is_saved_by_root and record.rests_at >= 0"),
+        "test_a_root_that_saves_does_so_before_its_job_is_given_up",
+    ),
+    Mutation(
+        "a job is given up only while others want its place",
+        _CLIENT,
+        "ClientJobs.on_epoch",
+        never("record.is_given_up and not self._balancer.rotation.is_on"),
+        "test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place",
+    ),
+    Mutation(
+        "who was asked before a job was given up is no root of it after that",
+        _CLIENT,
+        "ClientJobs.receive_offer",
+        instead_of(
+            "record is None or record.is_withdrawn or offer.epoch < record.since_epoch",
+            "record is None or record.is_withdrawn",
+        ),
+        "test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it",
+    ),
+    Mutation(
+        "a root that rests on a rank that is to leave saves its job",
+        _WORKERS,
+        "LocalWorkers.drain",
+        without("self._save_resting_roots(now)"),
+        "test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves",
+    ),
+    Mutation(
+        "no more is lost by giving jobs up than a small part",
+        _QUEUE,
+        "JobQueue.next_set_back",
+        instead_of("not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0", "not self._had_turn"),
+        "test_no_more_is_lost_than_a_small_part",
+    ),
+    Mutation(
+        "a job that cannot begin anew is not given up",
+        _QUEUE,
+        "JobQueue.settle",
+        instead_of("not is_lasting", "True"),
+        "test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another",
+    ),
+    Mutation(
+        "jobs that have been given up do not take the places of new ones",
+        _QUEUE,
+        "JobQueue._begin",
+        instead_of("_AtWork(line, priority, merit, is_again)", "_AtWork(line, priority, merit)"),
+        "test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none",
     ),
 )

@@ -51,3 +51,24 @@ def test_limits_end_jobs_that_have_turns(tmp_path: Path, limit: str) -> None:
             stats = reply["stats"]
             assert stats["used_pe_seconds"] <= 2.5
             assert stats["used_wallclock_seconds"] >= 1.9
+
+
+def test_a_formula_is_answered_where_more_jobs_go_on_for_ever_than_can_be_kept(tmp_path: Path) -> None:
+    """Those that have had their turn are given up for it, and begin anew later."""
+    names = [f"endless{number}" for number in range(22)]
+    with serving(tmp_path, "--residents", "0", ranks=1) as service:
+        endless = {name: service.submit(name, application="SLEEP") for name in names}
+        first = service.await_event("given up")["job"]
+        assert service.ask("satisfiable", literals=[1, 2, 0, -1, 0])["result"]["resultcode"] == SAT
+        poll_until(
+            lambda: sum(event["job"] == first for event in service.events("started")) >= 2,
+            "a job that was given up has begun anew",
+        )
+        assert not any(path.exists() for path in endless.values())
+        for name in names:
+            service.interrupt(name)
+        for name in names:
+            stats = service.reply(endless[name])["stats"]
+            assert stats["used_pe_seconds"] <= stats["used_wallclock_seconds"] + 0.1
+        assert service.stop() == 0
+        assert "Traceback" not in service.output

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.service.turns import JobQueue, residents_of, window_of
+from mallob_py.service.turns import JobQueue, again_of, residents_of, window_of
 
 AGEING_S = 60.0
 
@@ -33,8 +34,132 @@ def test_jobs_that_have_had_a_turn_do_not_keep_others_from_theirs_up_to_a_bound(
     jobs.settle(residents_of(1))
     assert jobs.next() is None
     jobs.drop(0)
-    jobs.settle(residents_of(1))
     assert jobs.next() == residents_of(1) + 2
+
+
+def express(residents: int = 3) -> JobQueue:
+    """Two PEs, a window of two, and as many residents that go on and on."""
+    jobs = JobQueue(2, AGEING_S, window=2, residents_per_pe=residents * 4 // 3 // 2)
+    for job in range(residents):
+        jobs.put(job, "u", 1.0, 0.0)
+        assert jobs.next() == job
+        jobs.settle(job)
+    return jobs
+
+
+def test_beyond_the_residents_a_job_that_has_had_its_turn_makes_room_for_one_that_waits() -> None:
+    jobs = express()
+    for job in (10, 11, 12):
+        jobs.put(job, "u", 1.0, float(job))
+    assert begun(jobs) == [10, 11]
+    assert jobs.next_set_back(0.0) is None
+    jobs.settle(10)
+    jobs.settle(11)
+    assert jobs.next_set_back(0.0) == 11  # it has lost least
+    jobs.put_again(11, 0.05, 0.05)
+    assert sorted(begun(jobs)) == [11, 12]  # where there is nobody else who waits, it has a place again
+    assert jobs.next_set_back(0.0) is None
+    assert jobs.set_back_due_s() == math.inf
+
+
+def test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none() -> None:
+    jobs = express()
+    for job in range(100, 140):
+        jobs.put(job, "u", 1.0, float(job))
+        assert job in begun(jobs)
+        jobs.settle(job)
+        jobs.put_again(job, had_s=1000.0 - job, lost_s=0.0)
+    again = [job for job in jobs.at_work() if job >= 100]
+    assert len(again) == again_of(2)
+    jobs.put(10, "u", 1.0, 1e9)
+    assert begun(jobs) == [10]
+    jobs.drop(again[0])
+    assert begun(jobs) == [139]
+
+
+def test_no_more_is_lost_than_a_small_part() -> None:
+    jobs = express()
+    lost_s, now = 0.0, 0.0
+    for job in range(10, 10_000):
+        jobs.put(job, "u", 1.0, now)
+        for begins in begun(jobs):
+            jobs.settle(begins)
+        while (other := jobs.next_set_back(now)) is not None:
+            jobs.put_again(other, 0.5, 0.5)
+            jobs.drop(other)
+            lost_s += 0.5
+        now += 0.01
+    assert 0.04 * 2 * now < lost_s < 0.07 * 2 * now
+
+
+def test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another() -> None:
+    jobs = express()
+    for job in (10, 11, 12):
+        jobs.put(job, "u", 1.0, 0.0)
+    assert begun(jobs) == [10, 11]
+    jobs.settle(10, is_lasting=True)
+    assert begun(jobs) == []
+    assert jobs.next_set_back(0.0) == 0
+    jobs.put_again(0, 1.0, 1.0)
+    assert 12 in begun(jobs)
+
+
+def test_a_job_of_the_user_who_has_most_at_work_makes_room() -> None:
+    jobs = JobQueue(1, AGEING_S, lambda user: 1.0, window=3, residents_per_pe=0)
+    for job, user in enumerate(["a", "b", "a"]):
+        jobs.put(job, user, 1.0, 0.0)
+        assert begun(jobs) == [job]
+        jobs.settle(job)
+    jobs.settle(1)
+    jobs.put(3, "b", 1.0, 0.0)
+    assert jobs.next_set_back(0.0) in (0, 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 3), st.integers(0, 3), st.booleans())
+def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
+    choose: random.Random, pes: int, residents: int, with_users: bool
+) -> None:
+    jobs = JobQueue(pes, AGEING_S, (lambda user: 1.0 + len(user)) if with_users else None, 3, residents)
+    at_work: set[int] = set()
+    waiting: set[int] = set()
+    leaving: set[int] = set()
+    settled: set[int] = set()
+    for number in range(200):
+        now = number * 0.1
+        match choose.randrange(5):
+            case 0 | 1:
+                jobs.put(number, choose.choice(["a", "bb"]), choose.choice([0.5, 1.0]), now)
+                waiting.add(number)
+            case 2 if settling := sorted(at_work - settled):
+                job = choose.choice(settling)
+                settled.add(job)
+                jobs.settle(job, choose.random() < 0.1)
+            case 3 if leaving:
+                job = leaving.pop()
+                jobs.put_again(job, choose.random(), choose.random() / 10)
+                at_work.remove(job)
+                settled.remove(job)
+                waiting.add(job)
+            case 4 if at_work or waiting:
+                job = choose.choice(sorted(at_work | waiting))
+                jobs.drop(job)
+                for group in (at_work, waiting, leaving, settled):
+                    group.discard(job)
+        begins = begun(jobs)
+        assert set(begins) <= waiting
+        waiting.difference_update(begins)
+        at_work.update(begins)
+        while (job := jobs.next_set_back(now)) is not None:
+            assert job in settled - leaving
+            leaving.add(job)
+        assert set(jobs.at_work()) == at_work
+        assert jobs.waiting.keys() == waiting
+        assert not waiting or len(at_work) >= 3
+    for job in at_work | waiting:
+        jobs.drop(job)
+    assert not jobs._lines
+    assert not jobs._merits
 
 
 def test_jobs_begin_in_the_order_in_which_they_came_up_to_the_window() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from mallob_py.protocol.config import Balancing, Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.messages import AnyMessage, Offer
+from mallob_py.protocol.stimuli import Drain
 from mallob_py.simulation.cluster import Cluster
 
 
@@ -20,6 +21,7 @@ class Watched:
     def __init__(self, size: int, seed: int = 0, **settings: Any) -> None:
         self.cluster = Cluster(size, seed, Config(**settings), observe=self._observe)
         self.created: Counter[int] = Counter()
+        self.left: Counter[int] = Counter()
         self.started_s: dict[int, float] = {}
         self._worked_s: dict[int, float] = defaultdict(float)
         self._since: dict[int, tuple[int, float]] = {}
@@ -31,6 +33,8 @@ class Watched:
         elif event == "idle" and rank in self._since:
             job, since_s = self._since.pop(rank)
             self._worked_s[job] += now - since_s
+        elif event == "left":
+            self.left[fields["job"]] += 1
         elif event == "adopted" and fields["created"]:
             self.created[fields["job"]] += 1
 
@@ -170,3 +174,92 @@ def test_where_volumes_are_computed_together_jobs_wait_in_order() -> None:
     _endless(watched, (1, 2, 3))
     watched.play(5.0)
     assert watched.worked_s().keys() == {1, 2}
+
+
+def _given_up(leaves: bool) -> Watched:
+    """Of three jobs on one PE, the second has been given up twice."""
+    watched = Watched(1)
+    for job in (1, 2, 3):
+        watched.cluster.submit(job, leaves=leaves, cpu_limit_s=5.0 if job == 2 else 0.0)
+    watched.play(3.0)
+    for count in (1, 2):
+        watched.cluster.set_back(2)
+        watched.play(3.0)
+        assert watched.cluster.given_up == count
+    return watched
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_job_that_is_given_up_begins_anew_and_what_it_had_counts(leaves: bool) -> None:
+    watched = _given_up(leaves)
+    assert watched.created[2] == 3
+    assert {process.job for process in watched.cluster.processes.values()} == {1, 2, 3}
+    watched.play(12.0)
+    used = watched.cluster.ended[2]
+    assert used.outcome is Outcome.CPU_LIMIT
+    assert used.stats.pe_s == pytest.approx(5.0)
+    assert used.stats.wallclock_s > 13.0
+    assert {process.job for process in watched.cluster.processes.values()} == {1, 3}
+
+
+def test_a_root_that_saves_does_so_before_its_job_is_given_up() -> None:
+    events: list[str] = []
+    cluster = Cluster(1, observe=lambda now, rank, event, fields: events.append(event))
+    for job in (1, 2):
+        cluster.submit(job, leaves=True)
+    cluster.run(until_s=3.0)
+    (resting,) = (job for job in (1, 2) if cluster.pes[0].balancer.volume(job) == 0)
+    cluster.set_back(resting)
+    cluster.run(until_s=3.1)
+    assert [event for event in events if event in ("leaving", "left", "given up")] == [
+        "leaving",
+        "left",
+        "given up",
+    ]
+
+
+def test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place() -> None:
+    watched = Watched(1)
+    _endless(watched, (1, 2))
+    watched.play(3.0)
+    (running,) = (job for job in (1, 2) if watched.cluster.pes[0].balancer.volume(job))
+    watched.cluster.set_back(running)
+    watched.cluster.interrupt(3 - running)
+    watched.play(3.0)
+    _endless(watched, (4,))
+    watched.play(3.0)
+    assert watched.cluster.given_up == 0
+    assert watched.created[running] == 1
+
+
+def test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it() -> None:
+    """It will hear that the job has ended, and end its worker."""
+    cluster = Cluster(2)
+    for job in (1, 2, 3, 4, 5):
+        cluster.submit(job)
+    cluster.run(until_s=3.0)
+    (resting, *_) = (job for job in (1, 2, 3, 4, 5) if cluster.pes[0].balancer.volume(job) == 0)
+    cluster.set_back(resting)
+    client = cluster.pes[0].client
+    while not cluster.given_up or resting not in client.jobs:
+        cluster.run(until_s=cluster.now + 0.0001)
+    record = client.jobs[resting]
+    record.seats.fit(1, cluster.pes[0].balancer.epoch, cluster.now)
+    client.receive_offer(1, Offer(resting, 0, 12345, epoch=1), cluster.now)
+    assert record.root_pe == -1
+
+
+def test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves() -> None:
+    watched = Watched(2, leavers_max=1)
+    for job in range(8):
+        watched.cluster.submit(job, job % 2, leaves=True)
+    watched.play(10.0)
+    cluster = watched.cluster
+    resting = {process.job for (rank, _), process in cluster.processes.items() if rank == 1}
+    assert len(resting) > 2
+    left = watched.left.copy()
+    cluster.tell(1, Drain())
+    while not cluster.pes[1].is_drained:
+        watched.play(0.01)
+    assert resting <= (watched.left - left).keys()
+    assert not any(rank == 1 for rank, _ in cluster.processes)

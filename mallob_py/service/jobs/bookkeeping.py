@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 
+from mallob_py.protocol.effects import Spent
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
 
@@ -48,11 +49,13 @@ class LiveJob:
         "is_incremental",
         "is_large",
         "is_sought",
+        "last_turn_s",
         "name",
         "parsed_bytes",
         "parsing_s",
         "reading_s",
         "since_s",
+        "spent",
         "state",
         "terms",
         "user",
@@ -78,6 +81,9 @@ class LiveJob:
         self.state = JobState.HELD
         self.accepted_s = now
         self.since_s = since_s
+        #: what it had before it was given up for a while, and how much of that the last time
+        self.spent: Spent | None = None
+        self.last_turn_s = 0.0
         self.reading_s = 0.0
         self.parsing_s = 0.0
 

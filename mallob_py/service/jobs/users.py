@@ -406,6 +406,13 @@ class UserBook:
         if (one := self._jobs.pop(job, None)) is None:
             return
         self._admission.over(job, one.user)
+        self._stops(job, one)
+
+    def rests(self, job: int) -> None:
+        """A job is at work no more, and will begin again."""
+        self._stops(job, self._jobs[job])
+
+    def _stops(self, job: int, one: _Job) -> None:
         self._told.pop(job, None)
         user = self._users.get(one.user)
         if user is None or job not in user.jobs:

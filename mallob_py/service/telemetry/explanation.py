@@ -139,6 +139,13 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         )
         return
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
+    if job.next_turn_s:
+        yield (
+            f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on than "
+            f"are kept suspended ({at_work} are at work), it was given up for others that waited. It begins "
+            f"later, with what it has saved or else anew, and then has at least {job.next_turn_s:.2g} s."
+        )
+        return
     yield (
         f"No further job begins now: {at_work} are at work for {_count(status.pes, 'PE')}, and "
         f"{status.states.get('queued', 1)} in the queue."

@@ -176,6 +176,8 @@ class JobStatus(JobTerms, frozen=True):
     #: of a job that rests, as there are more jobs than PEs: its PE, and when it goes on, about
     rests_at: int = -1
     back_in_s: float = 0.0
+    #: of a job that was given up: how long it has a PE at least when it begins again
+    next_turn_s: float = 0.0
     #: who waits gets a PE by it, the largest first
     standing: float = 0.0
     root_is_placed: bool = False

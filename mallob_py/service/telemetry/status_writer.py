@@ -293,7 +293,7 @@ class StatusWriter:
         """And what the PE knows, if it has the job."""
         record = self._rank.pe.client.jobs.get(status.id)
         if record is None:
-            return status
+            return self._with_former_account(status)
         balancer = self._rank.pe.balancer
         rotation, slices, back_s = balancer.rotation, self._rank.config.slices, 0.0
         if record.rests and slices is not None and status.id in rotation.shares:
@@ -315,6 +315,19 @@ class StatusWriter:
             peak_memory_bytes=record.peak_memory_bytes,
             progress=progress_of(record.progression, now),
             interim=interim_of(record.interim),
+        )
+
+    def _with_former_account(self, status: JobStatus) -> JobStatus:
+        """And what it had before it was given up, if it was."""
+        live = self._jobs[status.id]
+        if (spent := live.spent) is None:
+            return status
+        return msgspec.structs.replace(
+            status,
+            pe_s=spent.pe_s,
+            cpu_s=spent.cpu_s,
+            peak_memory_bytes=spent.peak_memory_bytes,
+            next_turn_s=2 * live.last_turn_s,
         )
 
     def _state(self, live: LiveJob, volume: int, event: JobEvent | None) -> str:
