@@ -141,9 +141,9 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
     if job.next_turn_s:
         yield (
-            f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on than "
-            f"are kept suspended ({at_work} are at work), it was given up for others that waited. It begins "
-            f"later, with what it has saved or else anew, and then has at least {job.next_turn_s:.2g} s."
+            f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on "
+            f"than are kept suspended ({at_work} are at work), it was given up for others that waited. It "
+            f"begins later, with what it has saved or else anew, and then has {job.next_turn_s:.2g} s at least."
         )
         return
     yield (
