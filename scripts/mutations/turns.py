@@ -140,8 +140,8 @@ TURNS = (
     Mutation(
         "a root that rests on a rank that is to leave saves its job",
         _WORKERS,
-        "LocalWorkers.drain",
-        without("self._save_resting_roots(now)"),
+        "LocalWorkers._save_resting_roots",
+        instead_of("not self.is_draining", "True"),
         "test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves",
     ),
     Mutation(
