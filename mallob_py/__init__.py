@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
+    from mallob_py.api.cpmpy_solver import register_cpmpy_solver
     from mallob_py.api.executor import Executor, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
     from mallob_py.api.joblib_backend import register_joblib_backend
@@ -23,6 +24,7 @@ __all__ = [
     "Ipasir",
     "JobError",
     "JobFuture",
+    "register_cpmpy_solver",
     "register_joblib_backend",
     "report_progress",
     "solve",
@@ -39,6 +41,7 @@ _HOMES = {
     "Ipasir": "mallob_py.api.incremental",
     "JobError": "mallob_py.api.client",
     "JobFuture": "mallob_py.api.client",
+    "register_cpmpy_solver": "mallob_py.api.cpmpy_solver",
     "register_joblib_backend": "mallob_py.api.joblib_backend",
     "report_progress": "mallob_py.api.executor",
     "RC2": "mallob_py.api.maxsat",

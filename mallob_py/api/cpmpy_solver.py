@@ -1,0 +1,170 @@
+"""A solver of CPMpy: its models are encoded here, and answered by a service.
+
+import cpmpy as cp
+from mallob_py import register_cpmpy_solver
+
+register_cpmpy_solver()
+model.solve(solver="mallob")                     # the service on the folder .api
+model.solve(solver="mallob:/srv/sat/.api")       # another one
+
+Constraints become clauses by CPMpy's transformations and Pindakaas, as for CPMpy's solver of that name, whose
+class does that part. A model without an objective is a SAT job, one with an objective a MaxSAT job. Each
+`solve` hands in the whole formula.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pindakaas
+from cpmpy import SolverLookup
+from cpmpy.exceptions import NotSupportedError
+from cpmpy.expressions.core import Comparison
+from cpmpy.solvers.pindakaas import CPM_pindakaas
+from cpmpy.solvers.solver_interface import ExitStatus
+from cpmpy.transformations.get_variables import get_variables
+from cpmpy.transformations.to_cnf import to_cnf_objective
+
+from mallob_py.api import optimization
+from mallob_py.api.client import Client
+
+#: of CPMpy
+NAME = "mallob"
+#: weighted sums of more terms are added up in binary: other encodings propagate more, but make thousands of
+#: clauses of one sum over variables with large domains
+_SHORT_SUM = 12
+
+
+def register_cpmpy_solver() -> None:
+    """Have CPMpy know the solver "mallob", after its own. Raises ImportError without CPMpy and Pindakaas."""
+    known = SolverLookup.base_solvers
+    if all(name != NAME for name, _ in known()):
+        SolverLookup.base_solvers = classmethod(lambda _: [*known(), (NAME, CpmpySolver)])
+
+
+class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
+    """CPMpy's interface to a solver; `subsolver` is the folder of a service."""
+
+    def __init__(self, cpm_model: Any = None, subsolver: str | None = None, client: Client | None = None):
+        """Jobs go through `client`, which stays open, or through one of their own on the folder."""
+        self.ivarmap: dict[str, Any] = {}
+        self.encoding = "auto"
+        self.pdk_solver = _Remote(client, subsolver or ".api")
+        self.unsatisfiable = False
+        self.core: list[Any] | None = None
+        self._objective: Any = None
+        super(CPM_pindakaas, self).__init__(name=NAME, cpm_model=cpm_model)
+
+    @staticmethod
+    def version() -> str:
+        """Of mallob-py."""
+        from mallob_py import __version__
+
+        return __version__
+
+    def has_objective(self) -> bool:
+        return self._objective is not None
+
+    def objective(self, expr: Any, minimize: bool) -> None:
+        """What is to be minimised or maximised; the last one counts."""
+        if isinstance(expr, int):
+            raise NotSupportedError(f"{self.name}: an objective without variables, {expr}")
+        get_variables(expr, collect=self.user_vars)
+        weights, literals, _, constraints = to_cnf_objective(
+            -expr if minimize else expr,
+            encoding=self.encoding,
+            csemap=self._csemap,
+            ivarmap=self.ivarmap,
+            supported=self.supported_global_constraints,
+            supported_reified=self.supported_reified_global_constraints,
+        )
+        self.add(constraints)
+        self._objective = expr
+        wanted = [int(literal) for literal in self.solver_vars(literals)]
+        self.pdk_solver.soft = [
+            (int(weight), [literal]) for weight, literal in zip(weights, wanted, strict=True)
+        ]
+
+    def _post_constraint(self, cpm_expr: Any, conditions: Sequence[Any] = ()) -> None:
+        if isinstance(cpm_expr, Comparison) and cpm_expr.args[0].name == "wsum":
+            is_long = len(cpm_expr.args[0].args[0]) > _SHORT_SUM
+            self.pdk_solver.encoder = pindakaas.Encoder.ADDER if is_long else None
+        super()._post_constraint(cpm_expr, list(conditions))
+        self.pdk_solver.encoder = None
+
+    def solve(self, time_limit: float | None = None, assumptions: Iterable[Any] | None = None) -> bool:
+        """Whether there is a solution, as far as found in time. With an objective there is no core.
+
+        The status is OPTIMAL, or FEASIBLE if better solutions may exist. Raises what `Client.submit` and its
+        future raise.
+        """
+        has_solution: bool = super().solve(time_limit=time_limit, assumptions=assumptions)
+        self.objective_value_ = None
+        if has_solution and self._objective is not None:
+            if self.pdk_solver.is_optimal:
+                self.cpm_status.exitstatus = ExitStatus.OPTIMAL
+            self.objective_value_ = self._objective.value()
+        return has_solution
+
+
+class _Remote(pindakaas.CNF):  # type: ignore[misc]
+    """Clauses, hard and soft, with what `CPM_pindakaas` wants of a solver of Pindakaas."""
+
+    def __init__(self, client: Client | None, api_dir: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._client = client
+        self._api_dir = api_dir
+        #: None: there is no objective
+        self.soft: Sequence[tuple[int, list[int]]] | None = None
+        self.is_optimal = False
+        #: of sums; None: Pindakaas chooses
+        self.encoder: Any = None
+
+    def add_encoding(self, constraint: Any, conditions: Any = None) -> None:
+        super().add_encoding(constraint, self.encoder, conditions)
+
+    @contextmanager
+    def solve(
+        self, time_limit: timedelta | None = None, assumptions: Sequence[Any] | None = None
+    ) -> Iterator[_Found]:
+        assumed = [int(literal) for literal in assumptions or ()]
+        limit_s = None if time_limit is None else time_limit.total_seconds()
+        lines = self.to_dimacs().split("\n", 1)[1]
+        with Client(self._api_dir) if self._client is None else nullcontext(self._client) as client:
+            if self.soft is None:
+                clauses = np.array(lines.split(), dtype=np.int32)
+                answer = client.submit(clauses, assumed, wallclock_limit_s=limit_s).result()
+                yield _Found(answer.satisfiable, answer.model, answer.core)
+                return
+            hard = "".join(f"h {line}\n" for line in lines.splitlines())
+            text = hard.encode() + optimization.wcnf_text([[literal] for literal in assumed], self.soft)
+            task = optimization.Task(None, text)
+            best = client.optimize(task, wallclock_limit_s=limit_s).result()
+        self.is_optimal = best.is_optimal
+        yield _Found(best.satisfiable, best.model, None)
+
+
+class _Found:
+    """An answer as Pindakaas' solvers give it."""
+
+    def __init__(self, satisfiable: bool | None, model: Any, core: Sequence[int] | None) -> None:
+        statuses = pindakaas.solver.Status
+        self.status = {True: statuses.SATISFIED, False: statuses.UNSATISFIABLE, None: statuses.UNKNOWN}[
+            satisfiable
+        ]
+        self._true = frozenset(() if model is None else model.tolist())
+        self._core = None if core is None else frozenset(core)
+
+    def value(self, literal: Any) -> bool:
+        """False for variables in no clause."""
+        number = int(literal)
+        return number in self._true if number > 0 else -number not in self._true
+
+    def failed(self, literal: Any) -> bool:
+        """Whether it is one of the assumptions to blame; all are if that is not known."""
+        return self._core is None or int(literal) in self._core
