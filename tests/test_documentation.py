@@ -266,24 +266,42 @@ def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
 
 @pytest.fixture(scope="module")
 def bag_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that docs/bags.md shows."""
+    """The files that docs/bags.md shows."""
     folder = tmp_path_factory.mktemp("bag")
-    ((name, content),) = _BLOCK.findall((ROOT / "docs/bags.md").read_text())
-    (folder / name).write_text(content)
+    for name, content in _BLOCK.findall((ROOT / "docs/bags.md").read_text()):
+        (folder / name).write_text(content)
     return folder
 
 
-@needs_mpiexec
-def test_the_bag_of_the_document_runs(bag_of_ones_own: Path) -> None:
-    path = os.pathsep.join([str(bag_of_ones_own), str(ROOT), str(ROOT / "apps")])
+def _run_bag(folder: Path, name: str, place: str, *options: str) -> str:
+    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "apps")])
     done = subprocess.run(
-        [*COMMAND, "run", "SUBSETS", "--set", "weights=[1,2,3,4,5,6,7,8,9]", "--set", "target=15", "-n", "2"],
-        cwd=bag_of_ones_own,
-        env=dict(os.environ) | {"MALLOB_PY_APPS": "SUBSETS=subsets:SubsetsApplication", "PYTHONPATH": path},
+        [*COMMAND, "run", name, *options, "-n", "2"],
+        cwd=folder,
+        env=dict(os.environ) | {"MALLOB_PY_APPS": f"{name}={place}", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_mpiexec
+def test_the_bag_of_the_document_runs(bag_of_ones_own: Path) -> None:
+    weights = ("--set", "weights=[1,2,3,4,5,6,7,8,9]", "--set", "target=15")
+    out = _run_bag(bag_of_ones_own, "SUBSETS", "subsets:SubsetsApplication", *weights)
     sums = (sum(subset) for size in range(10) for subset in itertools.combinations(range(1, 10), size))
-    assert json.loads(done.stdout)["result"]["value"] == list(sums).count(15)
+    assert json.loads(out)["result"]["value"] == list(sums).count(15)
+
+
+@needs_mpiexec
+def test_the_search_of_the_document_finds_the_best(bag_of_ones_own: Path) -> None:
+    items = [[12, 24], [7, 13], [11, 23], [8, 15], [9, 16]]
+    given = ("--set", f"items={json.dumps(items)}", "--set", "capacity=26")
+    knapsack = ("KNAPSACK", "knapsack:KnapsackApplication", *given)
+    result = json.loads(_run_bag(bag_of_ones_own, *knapsack))["result"]
+    subsets = [subset for size in range(6) for subset in itertools.combinations(items, size)]
+    best = max(sum(item[1] for item in each) for each in subsets if sum(item[0] for item in each) <= 26)
+    assert result["value"] == best == sum(item[1] for item in result["items"])
+    assert "best, learn" in _run_bag(bag_of_ones_own, *knapsack, "--check-laws")

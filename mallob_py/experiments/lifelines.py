@@ -136,6 +136,8 @@ class SampledTree:
     def __init__(self, depth: int, seed: int = 0) -> None:
         self._first = [(splitmix64(seed + each), depth - 1) for each in range(_ROOT_CHILDREN)]
 
+    minimizes = False
+
     def first_bag(self) -> SampledBag:
         return SampledBag(list(self._first))
 

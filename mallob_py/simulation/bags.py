@@ -28,6 +28,7 @@ from mallob_py.kit.bags.bag import Bag
 from mallob_py.kit.bags.ledger import (
     Address,
     AnyBagMessage,
+    Better,
     Cut,
     Entry,
     Ledger,
@@ -91,6 +92,8 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 1.0
     #: whether bags know about how many tasks are left
     is_measured: bool = False
+    #: whether the cheapest way down the tree is searched for, instead of all nodes counted
+    is_search: bool = False
     volume: int
     events: tuple[Event, ...] = ()
     slow: tuple[Slow, ...] | None = None
@@ -118,6 +121,11 @@ def with_changes(plan: BagPlan) -> BagPlan:
     )
     events = sorted((*plan.events, *changes), key=lambda event: event.at_s)
     return msgspec.structs.replace(plan, events=tuple(events))
+
+
+def as_search(plan: BagPlan) -> BagPlan:
+    """The same life, with changes, of a search for the cheapest leaf."""
+    return with_changes(msgspec.structs.replace(plan, is_search=True))
 
 
 def draw_plan(seed: int) -> BagPlan:
@@ -203,7 +211,87 @@ def children(value: int, below: int) -> list[tuple[int, int]]:
     return [(splitmix64(value + 1 + each), below - 1) for each in range(count)]
 
 
+class SearchBag(Bag):
+    """A search for the cheapest leaf of the same tree: nodes are (hash, levels below, cost of the way there).
+
+    A node's hash is what it costs, modulo 64. So nothing below a node is cheaper than the way to it.
+    """
+
+    counts_vary = True
+
+    def __init__(self, nodes: list[tuple[int, int, int]]) -> None:
+        self.nodes = nodes
+        self._best: tuple[int, int] | None = None
+
+    def process(self, count: int) -> int:
+        done = 0
+        while done < count and self.nodes:
+            value, below, cost = self.nodes.pop()
+            done += 1
+            if self._best is not None and cost >= self._best[0]:
+                continue
+            found = children(value, below)
+            if not found:
+                self._best = (cost, value)
+            self.nodes.extend((each, left, cost + each % 64) for each, left in found)
+        return done
+
+    def split(self) -> SearchBag | None:
+        if len(self.nodes) < 2:
+            return None
+        given, self.nodes = self.nodes[::2], self.nodes[1::2]
+        return SearchBag(given)
+
+    def merge(self, other: Bag) -> None:
+        assert isinstance(other, SearchBag)
+        self.nodes = other.nodes + self.nodes
+
+    def is_empty(self) -> bool:
+        return not self.nodes
+
+    def best(self) -> tuple[int, int] | None:
+        return self._best
+
+    def learn(self, best: tuple[int, int]) -> None:
+        self._best = best
+
+    def to_bytes(self) -> bytes:
+        return np.array(self.nodes, dtype=np.uint64).tobytes()
+
+
+class SearchWork:
+    """The search as a job: its answer must be the cheapest leaf's cost, whoever has found it."""
+
+    minimizes = True
+
+    def __init__(self, seed: int, depth: int) -> None:
+        self._first = [(splitmix64(seed + each), depth, 0) for each in range(4)]
+
+    def first_bag(self) -> SearchBag:
+        return SearchBag(list(self._first))
+
+    def bag_from_bytes(self, data: bytes) -> SearchBag:
+        nodes = np.frombuffer(data, np.uint64).reshape(-1, 3).tolist()
+        return SearchBag([(value, below, cost) for value, below, cost in nodes])
+
+    def fold(self, one: int, other: int) -> int:
+        return one + other
+
+    def least(self) -> int:
+        """By hand: all nodes, nothing left out."""
+        costs, nodes = [], list(self._first)
+        while nodes:
+            value, below, cost = nodes.pop()
+            found = children(value, below)
+            nodes.extend((each, left, cost + each % 64) for each, left in found)
+            if not found:
+                costs.append(cost)
+        return min(costs)
+
+
 class TreeWork:
+    minimizes = False
+
     def __init__(self, seed: int, depth: int, is_measured: bool = False) -> None:
         self._is_measured = is_measured
         self.first = [(splitmix64(seed + each), depth) for each in range(4)]
@@ -297,8 +385,12 @@ class BagCluster:
         self.plan = plan
         #: by worker: what was done to its books
         self.logs: list[list[Entry]] | None = [] if is_logged else None
-        self.work = TreeWork(plan.seed, plan.depth, plan.is_measured)
-        self._expected = self.work.expected()
+        tree = TreeWork(plan.seed, plan.depth, plan.is_measured)
+        #: of a search: at most as many tasks, of any worker
+        self._expected = tree.expected()
+        search = SearchWork(plan.seed, plan.depth)
+        self._least = search.least() if plan.is_search else None
+        self.work = search if plan.is_search else tree
         self.now = 0.0
         self._queue: list[tuple[float, int, int, object]] = []
         self._count = 0
@@ -339,9 +431,16 @@ class BagCluster:
 
     def _outcome(self, root: _Worker) -> BagOutcome:
         result = root.ledger.result()
+        if self._least is not None:
+            best = root.ledger.best
+            if best is None or best[0] != self._least:
+                raise WrongResult(f"the cheapest leaf is said to be {best}, and costs {self._least}")
+            result = best
         found = (int(result[0]), int(result[1]))
         wasted, told = self._done - self._expected[0], root.ledger.wasted_in_all()
-        if found != self._expected:
+        if self._least is not None:
+            wasted, told = self._done - root.ledger.done(), root.ledger.wasted_in_all()
+        elif found != self._expected:
             raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
         if told > wasted:
             raise WrongResult(f"{told} tasks are said to be in vain, and {wasted} are")
@@ -539,7 +638,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted | Lifeline | Cut):  # of which there are many
+        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # of which there are many
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)

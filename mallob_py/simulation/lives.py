@@ -195,7 +195,10 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 
 
 class BagLives(Lives[BagPlan]):
-    """Lives of single jobs that are bags of tasks (`bags.py`), every third also with changes of ranks."""
+    """Lives of single jobs that are bags of tasks (`bags.py`), every third also with changes of ranks.
+
+    Every other third is played as a search with changes, too.
+    """
 
     options = " --bags"
 
@@ -204,6 +207,8 @@ class BagLives(Lives[BagPlan]):
         yield whole
         if seed % _CHANGES_EVERY == 0:
             yield bags.with_changes(whole)
+        elif seed % _CHANGES_EVERY == 1:
+            yield bags.as_search(whole)
 
     def failure_of(self, plan: BagPlan) -> Failure | None:
         return bags.failure_of(plan)

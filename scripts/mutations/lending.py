@@ -58,6 +58,40 @@ LENDING = (
         "test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up",
     ),
     Mutation(
+        "what a settlement tells holds the best solution, too",
+        _LEDGER,
+        "Ledger._state",
+        instead_of(
+            "State(done, self._result_bytes(result), tuple(bags), wasted, self._incumbent.data)",
+            "State(done, self._result_bytes(result), tuple(bags), wasted)",
+        ),
+        "test_a_search_finds_the_best_whatever_becomes_of_who_has_found_it",
+    ),
+    Mutation(
+        "who returns tasks returns the best solution, too",
+        _LEDGER,
+        "Ledger._return",
+        instead_of(
+            "State(account.done, result, bags, account.wasted, self._incumbent.data)",
+            "State(account.done, result, bags, account.wasted)",
+        ),
+        "test_who_leaves_brings_what_its_tasks_were_pruned_by",
+    ),
+    Mutation(
+        "a settlement in part tells its lender of a better solution",
+        _LEDGER,
+        "Ledger._settled",
+        without("self._hear_of_better(message.state.best)"),
+        "test_a_settlement_in_part_brings_what_its_tasks_were_pruned_by",
+    ),
+    Mutation(
+        "who has heard of a better solution tells its bags",
+        _LEDGER,
+        "Ledger._hear_of_better",
+        never("self._incumbent.heard(data, self._now)"),
+        "test_who_hears_of_a_better_solution_learns_it_and_tells_others",
+    ),
+    Mutation(
         "a silent borrower is done without at last",
         _LEDGER,
         "Ledger._probe",

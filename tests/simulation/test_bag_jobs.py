@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, draw_plan, failure_of
+from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, as_search, draw_plan, failure_of
 
 SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
 
@@ -16,6 +16,21 @@ def test_the_result_is_exact_whatever_becomes_of_workers(first: int) -> None:
     for seed in range(first, min(first + 20, SEEDS)):
         if (failure := failure_of(draw_plan(seed))) is not None:
             pytest.fail(f"{failure.text}replay: python -m mallob_py.simulation.fuzz --bags --seed {seed}")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_a_search_finds_the_best_whatever_becomes_of_who_has_found_it(first: int) -> None:
+    for seed in range(first, min(first + 20, SEEDS)):
+        if (failure := failure_of(as_search(draw_plan(seed)))) is not None:
+            pytest.fail(f"seed {seed}: {failure.text}")
+
+
+def test_what_one_worker_has_found_spares_the_others_tasks() -> None:
+    alone = BagCluster(plan(is_search=True, depth=20, volume=1)).run()
+    together = BagCluster(plan(is_search=True, depth=20, volume=16)).run()
+    assert alone.result[0] == together.result[0]
+    tasks = BagCluster(plan(depth=20)).work.expected()[0]
+    assert max(alone.busy_s, together.busy_s) < 0.5 * tasks * 1e-4
 
 
 def plan(**changes: object) -> BagPlan:

@@ -26,8 +26,9 @@ from mallob_py.kit.app import (
     WorkerContext,
 )
 from mallob_py.kit.bags.bag import Bag, BagError
+from mallob_py.kit.bags.incumbent import number_of
 from mallob_py.kit.bags.laws import check_bag
-from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
+from mallob_py.kit.bags.ledger import Counted, Ledger, Neighbours, decode, encode
 from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 
 #: an environment variable: the folder where workers write down what they do to their books
@@ -52,6 +53,8 @@ _PARK_S = 1.0
 _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
+#: bags with more bytes than this are warned of: sending them takes as long as a chunk of work
+LARGE_BAG_BYTES = 1 << 20
 
 
 class BagApplication(BagDeclaration, Application):
@@ -82,6 +85,14 @@ class BagApplication(BagDeclaration, Application):
             result = result.tolist()
         return {"value": result}
 
+    def best_fields(self, best: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The reply's fields for the best solution (`Bag.best`): by default its number as `value`.
+
+        What a tuple has behind that is `best`.
+        """
+        fields = {"value": number_of(best)}
+        return fields | {"best": _plain(best[1:])} if isinstance(best, tuple) else fields
+
     def read(self, job: JobInput) -> Payload:
         """Without an input of its own, everything is in the configuration."""
         if job.files or job.literals is not None:
@@ -102,6 +113,23 @@ class BagApplication(BagDeclaration, Application):
             raise InputError(str(error), "application") from error
 
 
+def _plain(value: Any) -> Any:
+    """As JSON takes it."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _told(application: BagApplication, configuration: Mapping[str, Any], found: Counted) -> dict[str, Any]:
+    """The fields of what has been found."""
+    fields: dict[str, Any] = {}
+    if found.result is not None or found.best is None:
+        fields.update(application.fields(found.result, configuration))
+    if found.best is not None:
+        fields.update(application.best_fields(found.best, configuration))
+    return fields
+
+
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
     """Have two workers do a job as real ones would, and throw the result away."""
     payload = application.read(JobInput(configuration=configuration))
@@ -118,7 +146,7 @@ def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> 
             sent, worker.outbox = worker.outbox, []
             for _, message in sent:
                 workers[1 - index].receive((index, 0), decode(encode(message)), 0.0)
-    application.fields(root.result(), configuration)
+    _told(application, configuration, Counted(root.done(), root.result(), root.best))
 
 
 class _Work:
@@ -128,6 +156,7 @@ class _Work:
         self._application = application
         self._given = (payload, configuration)
         self.fold = application.fold
+        self.minimizes = application.minimizes
 
     def first_bag(self) -> Bag:
         return self._application.first_bag(*self._given)
@@ -171,6 +200,10 @@ class _Worker:
         self._checkpoint_s = math.inf
         #: tasks that were done before this root began
         self._restored = 0
+        #: the best that this root has offered
+        self._offered: Any = None
+        #: about how many tasks the job has, as of the last checkpoint (None: nobody knows)
+        self._total: float | None = None
         self._log: IO[bytes] | None = None
         if folder := os.environ.get(LOG_LOANS):
             path = Path(folder, f"{context.job}.{os.urandom(8).hex()}.jsonl")
@@ -202,7 +235,12 @@ class _Worker:
                 self._work(now)
             self._flush()
             if ledger.root is not None:
-                context.report_progress(ledger.done(), unit="tasks")
+                done = ledger.done()
+                total = None if self._total is None else max(1.0, done, self._total)
+                context.report_progress(done, total, unit="tasks")
+                if ledger.best is not self._offered and not ledger.is_finished:
+                    self._offered = ledger.best
+                    self._offer(Counted(done, None, ledger.best))
             if ledger.is_finished:
                 return self._answer()
             has_left = self._is_leaving and ledger.has_left
@@ -230,20 +268,28 @@ class _Worker:
         if self._ledger.root is None:
             return
         data = self._ledger.checkpoint()
-        self._offer(data)
+        self._total = self._expected_total()
+        self._offer(self._ledger.counted(data))
         self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
         period_s = _LAST_CHECKPOINTS_S if self._is_leaving else _CHECKPOINT_S
         self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
 
-    def _offer(self, checkpoint: bytes) -> None:
+    def _expected_total(self) -> float | None:
+        left = self._ledger.expected_left()
+        return self._ledger.done() + left if math.isfinite(left) else None
+
+    def _offer(self, found: Counted) -> None:
         """Have a job that is interrupted or reaches its limit answered with what is done so far."""
-        done = self._ledger.counted(checkpoint)
-        if done.result is not None:
-            fields = dict(self._application.fields(done.result, self._context.configuration))
-            counts = {"tasks": done.tasks, "tasks_restored": self._restored}
-            self._context.offer(Result(UNKNOWN, fields=fields | counts))
+        if found.result is None and found.best is None:
+            return
+        fields = _told(self._application, self._context.configuration, found)
+        fields |= {"tasks": found.tasks, "tasks_restored": self._restored}
+        if self._total:
+            fields["share_done"] = round(min(1.0, found.tasks / self._total), 4)
+        value = None if found.best is None else number_of(found.best)
+        self._context.offer(Result(UNKNOWN, fields=fields), value=value)
 
     def _work(self, now: float) -> None:
         """Chunk after chunk, until a message has come, there is something to send, or something is due."""
@@ -295,11 +341,17 @@ class _Worker:
 
     def _answer(self) -> Result:
         ledger = self._ledger
-        fields = dict(self._application.fields(ledger.result(), self._context.configuration))
+        found = Counted(ledger.done(), ledger.result(), ledger.best)
+        fields = _told(self._application, self._context.configuration, found)
         self._write_log()
-        counts = {
-            "tasks": ledger.done(),
+        counts: dict[str, Any] = {
+            "tasks": found.tasks,
             "tasks_in_vain": ledger.wasted_in_all(),
             "tasks_restored": self._restored,
         }
+        if ledger.largest_bag > LARGE_BAG_BYTES:
+            counts["warning"] = (
+                f"bags of up to {ledger.largest_bag / 1e6:.1f} MB were sent: put what all tasks need into the"
+                " payload (`read`), which workers share, and into tasks only where to find it"
+            )
         return Result(DONE, fields=fields | counts)

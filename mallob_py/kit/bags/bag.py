@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 class BagError(Exception):
@@ -22,7 +22,14 @@ class Bag(ABC):
     """Tasks to be done, and what those that were done here have come to.
 
     A bag is plain data and belongs to one worker. It must behave the same after `to_bytes` and back.
+
+    A search for the best of something (branch and bound) also has `best` and `learn`: then what one worker
+    has found spares all others tasks that cannot lead to anything better.
     """
+
+    #: whether it depends on the order in which tasks are done how many there are. It does where bags have a
+    #: `best`; say so where it does for another reason
+    counts_vary: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, count: int) -> int:
@@ -62,12 +69,28 @@ class Bag(ABC):
         """
         return math.inf
 
-    @abstractmethod
+    def best(self) -> Any:
+        """The best solution that this bag knows, found or learnt: a number, or a tuple that begins with one.
+
+        The number says how good it is: the larger the better, unless the application `minimizes`. The rest
+        of the tuple is the solution itself: numbers, arrays, texts, tuples of these. None: there is none yet.
+        A tuple that was given must not change any more.
+        """
+        return None
+
+    def learn(self, best: Any) -> None:  # noqa: B027 (without effect where there is no best)
+        """Another worker has a better one: from now on, do no task that cannot lead to a better one still."""
+
+    def current_task(self) -> str:
+        """Which task is at work, in a few words. It is asked for if `process` raises, for the job's reply."""
+        return ""
+
     def take_result(self) -> Any:
         """Return the result of the tasks done since the last call. Then it starts anew.
 
-        A number, a numpy array, or a tuple of these.
+        A number, a numpy array, or a tuple of these; None, as here, where nothing counts but the `best`.
         """
+        return None
 
     @abstractmethod
     def to_bytes(self) -> bytes:
@@ -76,6 +99,9 @@ class Bag(ABC):
 
 class Work(Protocol):
     """The knowledge of a ledger of a job: its first bag, and how bags and results are made."""
+
+    #: whether of two solutions that bags know (`Bag.best`) the one with the smaller number is better
+    minimizes: bool
 
     def first_bag(self) -> Bag:
         """All the work. The same each time: after a loss it may be asked for again."""

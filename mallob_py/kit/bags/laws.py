@@ -7,19 +7,22 @@ result and no error. So authors check, by `mallob-py run NAME --check-laws ...` 
 
 Pieces are cut off the job's first bag until they are small enough to be done here, each several times: as it
 is, in small steps, after its bytes, in halves, in parts, merged. All must come to the same result, and to the
-same number of tasks, unless that depends on the steps by right: since long tasks are done in parts.
+same number of tasks, unless that depends on the steps by right: since long tasks are done in parts, or since
+what is found spares tasks (`Bag.best`, `Bag.counts_vary`).
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from mallob_py.kit.bags.bag import Bag, BagError
+from mallob_py.kit.bags.incumbent import number_of
 from mallob_py.kit.bags.values import decode_value, encode_value
 
 if TYPE_CHECKING:
@@ -49,16 +52,19 @@ class _TooLarge(Exception):
 class MakesBags(Protocol):
     """A `BagApplication`, as far as its bags go."""
 
+    minimizes: ClassVar[bool]
+
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any], /) -> Bag: ...
     def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any], /) -> Bag: ...
     def fold(self, one: Any, other: Any, /) -> Any: ...
 
 
 class TasksResult(NamedTuple):
-    """The result of a number of tasks."""
+    """The result of a number of tasks; `best` as of `Bag.best`."""
 
     tasks: int
     result: Any
+    best: Any = None
 
 
 def check_bag(
@@ -79,11 +85,13 @@ def check_bag(
     checker.check_fold([outcome.result for _, outcome in pieces])  # which the others use
     for data, outcome in pieces:
         checker.check_piece(data, outcome)
+    checker.check_learn(pieces)
     checker.check_first_bag()
     tasks = [outcome.tasks for _, outcome in pieces]
+    search = ", best, learn" if any(outcome.best is not None for _, outcome in pieces) else ""
     return (
-        f"process, to_bytes, bag_from_bytes, split, split_into, merge, take_result and fold keep the laws on"
-        f" {len(pieces)} pieces of {min(tasks)} to {max(tasks)} tasks"
+        f"process, to_bytes, bag_from_bytes, split, split_into, merge{search}, take_result and fold"
+        f" keep the laws on {len(pieces)} pieces of {min(tasks)} to {max(tasks)} tasks"
     )
 
 
@@ -100,6 +108,8 @@ class _Checker:
         """Bags as bytes that can be done here, cut off the first one, and what they come to."""
         with _named("first_bag"):
             bag = self._application.first_bag(*self._given)
+        if bag.counts_vary or type(bag).best is not Bag.best:
+            self._counts = False
         if bag.is_empty():
             raise NothingToCheck("first_bag gives a bag that is empty; check a job with something to do")
         found: list[tuple[bytes, TasksResult]] = []
@@ -144,11 +154,28 @@ class _Checker:
                 tasks += self._process(bag, chunk)
                 if tasks > TASKS_MAX:
                     raise _TooLarge
-        return TasksResult(tasks, self._result(bag))
+        return TasksResult(tasks, self._result(bag), self._best(bag))
+
+    def _best(self, bag: Bag) -> Any:
+        with _named("best"):
+            best = bag.best()
+            if best is not None:
+                number_of(best)
+                encode_value(best)
+        return best
+
+    def _better(self, one: Any, other: Any) -> Any:
+        """Of two solutions, either of which may be missing."""
+        if one is None or other is None:
+            return other if one is None else one
+        order = -1 if self._application.minimizes else 1
+        return max(one, other, key=lambda best: order * number_of(best))
 
     def _result(self, bag: Bag) -> Any:
         with _named("take_result"):
             result = bag.take_result()
+            if result is None:
+                return None
             if not _same(decode_value(encode_value(result)), result):
                 raise BrokenLaw(f"take_result: {result!r:.80} is another value after it was sent")
         return result
@@ -179,6 +206,8 @@ class _Checker:
         bag = self._bag(data)
         result = self._run(bag).result
         again = self._result(bag)
+        if result is None or again is None:
+            return
         with _named("fold"):
             both = self._application.fold(result, again)
         if not _same(both, result):
@@ -203,10 +232,11 @@ class _Checker:
             with _named("process"):
                 tasks += self._process(bag, 1 + tasks // 4)
             result = self._result(bag)
-            taken.append((result, encode_value(result)))
+            if result is not None:
+                taken.append((result, encode_value(result)))
         if any(encode_value(result) != before for result, before in taken):
             raise BrokenLaw("take_result gives what later tasks change; give a copy")
-        return TasksResult(tasks, self._folded([result for result, _ in taken], bag))
+        return TasksResult(tasks, self._folded([result for result, _ in taken], bag), self._best(bag))
 
     def _halves(self, bag: Bag) -> list[Bag]:
         given = bag.split()
@@ -238,11 +268,13 @@ class _Checker:
                 parts = []
             outcomes = [self._run(each) for each in (bag, *map(self._sent, parts))]
             results = self._folded([outcome.result for outcome in outcomes], bag)
-            whole = TasksResult(tasks + sum(outcome.tasks for outcome in outcomes), results)
+            best = functools.reduce(self._better, (outcome.best for outcome in outcomes))
+            whole = TasksResult(tasks + sum(outcome.tasks for outcome in outcomes), results, best)
             what = f"merge of what {name} has given" if is_merged else name
             self._expect(f"{what} loses or doubles tasks", whole, expected)
 
     def _folded(self, results: Sequence[Any], bag: Bag) -> Any:
+        results = [result for result in results if result is not None]
         if not results:
             return self._result(bag)
         folded = results[0]
@@ -256,10 +288,32 @@ class _Checker:
             raise BrokenLaw(f"{law}: of {expected.tasks} tasks of a piece {found.tasks} are done")
         if not _same(found.result, expected.result):
             raise BrokenLaw(f"{law}: the result is {found.result!r:.80} instead of {expected.result!r:.80}")
+        self._expect_best(law, found.best, expected.best)
+
+    def _expect_best(self, law: str, found: Any, expected: Any) -> None:
+        """Several solutions may be as good as each other; which one is found depends on the order."""
+        numbers = [None if best is None else number_of(best) for best in (found, expected)]
+        if numbers[0] != numbers[1]:
+            raise BrokenLaw(f"{law}: the best is {found!r:.80} instead of {expected!r:.80}")
 
     # --- laws of all ------------------------------------------------------------------------------
 
+    def check_learn(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> None:
+        """What is learnt from another piece is kept until there is a better one, and hides none."""
+        for data, outcome in pieces:
+            for learnt in (other.best for _, other in pieces if other.best is not None):
+                bag = self._bag(data)
+                with _named("learn"):
+                    bag.learn(learnt)
+                found = self._run(bag).best
+                self._expect_best(
+                    f"learn({learnt!r:.40}) changes what is found", found, self._better(outcome.best, learnt)
+                )
+
     def check_fold(self, results: Sequence[Any]) -> None:
+        results = [result for result in results if result is not None]
+        if not results:
+            return
         fold = self._application.fold
         for one, two in zip(results, [*results[1:], results[0]], strict=True):
             for three in results:
@@ -307,6 +361,8 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) or isinstance(other, tuple):
         both = isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other)
         return both and all(map(_same, one, other))
+    if one is None or other is None:
+        return one is other
     if isinstance(one, str | bytes | bool | int) and isinstance(other, str | bytes | bool | int):
         return one == other
     left, right = np.asarray(one), np.asarray(other)

@@ -30,6 +30,9 @@ What travels, `number` being a loan's, drawn by its lender and never used twice 
     FORGET(number)             lender to borrower: repaid, or not a loan of mine: throw the account away.
     PROBE(number)              lender to borrower, which has been silent: do you still work on it?
     UNKNOWN(number)            borrower to lender: no.
+    BETTER(best)               to the neighbours: a better solution is known (see `incumbent`).
+
+LEND and whatever tells of a state have the best solution with them, too.
 
 Why no task is lost or counted twice
 - A loan is settled at most once, since whoever settles it takes it out of the books in the same step; what
@@ -60,7 +63,8 @@ import msgspec
 from msgspec.structs import replace
 
 from mallob_py.kit.bags.bag import Bag, BagError, Work
-from mallob_py.kit.bags.values import decode_value, encode_value
+from mallob_py.kit.bags.incumbent import Incumbent
+from mallob_py.kit.bags.values import check_value, decode_value, encode_value
 
 #: of a worker, as the transport names it; compared and handed back, never looked into
 Address: TypeAlias = tuple[int, int]
@@ -115,20 +119,23 @@ GONE_MAX = 256
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of an account: `done` tasks with a `result` (none: empty), and the `bags` left.
 
-    `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell.
+    `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell. `best`: the
+    best solution that its tasks were pruned by (none: empty).
     """
 
     done: int
     result: bytes
     bags: tuple[bytes, ...]
     wasted: int = 0
+    best: bytes = b""
 
 
 class Counted(NamedTuple):
-    """Tasks that are done, and their result (None: there is none)."""
+    """Tasks that are done, their result and the best solution that is known (None: there is none)."""
 
     tasks: int
     result: Any
+    best: Any
 
 
 class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -179,6 +186,8 @@ class Lend(BagMessage, frozen=True, tag=2):
     others: tuple[Address, ...] = ()
     #: tasks that the lender does between two looks at its messages
     chunk: int = 1
+    #: the best solution that the lender knows
+    best: bytes = b""
 
 
 class Settle(BagMessage, frozen=True, tag=3):
@@ -210,8 +219,12 @@ class Unknown(BagMessage, frozen=True, tag=8):
     number: int
 
 
+class Better(BagMessage, frozen=True, tag=11):
+    best: bytes
+
+
 AnyBagMessage: TypeAlias = (
-    WorkWanted | Lifeline | Cut | Lend | Settle | Return | Moved | Forget | Probe | Unknown
+    WorkWanted | Lifeline | Cut | Lend | Settle | Return | Moved | Forget | Probe | Unknown | Better
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -357,6 +370,9 @@ class Ledger:
         self.log: list[Entry] | None = None
         self._now = 0.0
         self.outbox: list[tuple[Address | Neighbours, AnyBagMessage]] = []
+        self._incumbent = Incumbent(work.minimizes)
+        #: the bytes of the largest bag that was sent or told of here
+        self.largest_bag = 0
         #: tasks done here for nobody, which no lender has been told of yet
         self.wasted = 0
         #: tasks done by this worker
@@ -370,13 +386,15 @@ class Ledger:
         """Begin the job, or go on where a checkpoint was."""
         assert self.root is None, "the job has begun"
         account = _Account(0, None, None)
+        self._now = now
+        self._accounts.insert(0, account)
         if checkpoint is None:
             account.bag = self._work.first_bag()
+            self._look_for_better(account.bag)
         else:
             self._take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
             account.told = account.done
-        self._accounts.insert(0, account)
-        self._now = now
+        self._teach(account.bag)
         self._note(What.OPENED, account, done=account.done)
         self._serve(now)
 
@@ -400,7 +418,8 @@ class Ledger:
     def counted(checkpoint: bytes) -> Counted:
         """Return the count and the result of the tasks of a checkpoint that are done."""
         state = msgspec.msgpack.decode(checkpoint, type=State)
-        return Counted(state.done, decode_value(state.result) if state.result else None)
+        result, best = (decode_value(data) if data else None for data in (state.result, state.best))
+        return Counted(state.done, result, best)
 
     @property
     def is_finished(self) -> bool:
@@ -415,6 +434,23 @@ class Ledger:
         self._gather(self.root)
         self._note(What.FINISHED, self.root, done=self.root.done, own=self.root.own)
         return self.root.result
+
+    @property
+    def best(self) -> Any:
+        """The best solution that is known here (None: there is none); at the end, the best of all."""
+        return self._incumbent.best
+
+    def expected_left(self) -> float:
+        """About how many tasks of the job are left, as far as the root knows; infinity: nobody knows."""
+        assert self.root is not None
+        bag = self.root.bag
+        left = bag.expected_tasks() if bag is not None and not bag.is_empty() else 0.0
+        for loan in self.root.loans.values():
+            for data in loan.copy.bags:
+                if left == math.inf:
+                    return left
+                left += self._work.bag_from_bytes(data).expected_tasks()
+        return left
 
     def done(self) -> int:
         """Tasks done for the job, as far as the root has been told."""
@@ -439,7 +475,7 @@ class Ledger:
         for account in reversed(self._accounts):
             if account.has_work():
                 assert account.bag is not None
-                done = account.bag.process(count)
+                done = self._process(account.bag, count)
                 if done <= 0 and account.has_work():
                     raise BagError(f"process({count}) has done no task of a bag that is not empty")
                 account.done += done
@@ -448,12 +484,41 @@ class Ledger:
                 self._has_worked = True
                 self.ran_dry = account.bag.is_empty()
                 self.chunk_tasks = count
+                self._look_for_better(account.bag)
+                self._spread(now)
                 self._serve(now)
                 self._close_if_done(account, now)
                 if self.has_work and not self._leaving:
                     self._ask_ahead(now)
                 return done
         return 0
+
+    @staticmethod
+    def _process(bag: Bag, count: int) -> int:
+        try:
+            return bag.process(count)
+        except Exception as error:
+            error.add_note(f"{type(bag).__name__}.process({count}) raised this{_task_at_work(bag)}")
+            raise
+
+    def _look_for_better(self, bag: Bag) -> None:
+        """Whether a bag has found a better solution than is known: then all of ours learn it."""
+        if self._incumbent.found(bag.best(), self._now):
+            for account in self._accounts:
+                if account.bag is not bag:
+                    self._teach(account.bag)
+
+    def _hear_of_better(self, data: bytes) -> None:
+        if self._incumbent.heard(data, self._now):
+            for account in self._accounts:
+                self._teach(account.bag)
+
+    def _teach(self, bag: Bag | None) -> None:
+        if bag is not None and self._incumbent.best is not None:
+            bag.learn(self._incumbent.best)
+
+    def _spread(self, now: float) -> None:
+        self._incumbent.spread(now, lambda best: self._send(NEIGHBOURS, Better(best)))
 
     def _ask_ahead(self, now: float) -> None:
         """Ask for more before there is nothing to do, or look for a worker that has much more."""
@@ -483,6 +548,7 @@ class Ledger:
     def next_deadline(self) -> float:
         """When `tick` has something to do again."""
         deadline_s = math.inf if self.has_work or self._leaving else self._ask_s
+        deadline_s = min(deadline_s, self._incumbent.tell_s)
         for account in self._accounts:
             deadline_s = min(deadline_s, account.settle_s, account.orphaned_until_s)
             for loan in account.loans.values():
@@ -492,6 +558,7 @@ class Ledger:
     def tick(self, now: float) -> None:
         """Do what is due: settle in part, ask, ask after silent borrowers."""
         self._now = now
+        self._spread(now)
         for account in tuple(self._accounts):
             if now >= account.orphaned_until_s:
                 self._drop(account)
@@ -540,8 +607,9 @@ class Ledger:
                 self._hold(source, message, now)
             case Cut():
                 self._askers.pop(source, None)
-            case Lend(number, bag, others, chunk):
+            case Lend(number, bag, others, chunk, best):
                 self._hear_of(others)
+                self._hear_of_better(best)
                 if self.done_here == 0:
                     self.chunk_tasks = max(1, chunk)
                 self._borrow(source, number, bag, now)
@@ -561,6 +629,9 @@ class Ledger:
                     self._send(source, Unknown(number))
             case Unknown(number):
                 self._take_back(number, source, now)
+            case Better(best):
+                self._hear_of_better(best)
+        self._spread(now)
         if isinstance(message, Return):
             self._has_gone(source)  # or will have very soon
         else:
@@ -706,7 +777,8 @@ class Ledger:
             del self._served[next(iter(self._served))]
         self._served[wanted.token] = (wanted.need, now)
         self._note(What.LENT, account, number)
-        self._send(borrower, Lend(number, data, self._some_known(), self.chunk_tasks))
+        self.largest_bag = max(self.largest_bag, len(data))
+        self._send(borrower, Lend(number, data, self._some_known(), self.chunk_tasks, self._incumbent.data))
 
     def _serve(self, now: float) -> None:
         """Give to those who wait, as long as there is something to give."""
@@ -725,6 +797,7 @@ class Ledger:
             self._send(lender, Unknown(number))
             return
         account = _Account(number, lender, self._work.bag_from_bytes(data))
+        self._teach(account.bag)
         account.settle_s = now + self._settle_s
         self._accounts.append(account)
         self._note(What.OPENED, account)
@@ -777,6 +850,7 @@ class Ledger:
         loan.borrower = source
         if message.seq <= loan.seq:
             return
+        self._hear_of_better(message.state.best)
         loan.seq, loan.copy = message.seq, message.state
         loan.probe_s, loan.probes, loan.is_inherited = now + PROBE_S, 0, False
         if message.final:
@@ -816,7 +890,8 @@ class Ledger:
             LoanState(number, loan.borrower, loan.seq, loan.copy) for number, loan in account.loans.items()
         )
         account.wasted, self.wasted = account.wasted + self.wasted, 0
-        own = State(account.done, self._result_bytes(account.result), bags, account.wasted)
+        result = self._result_bytes(account.result)
+        own = State(account.done, result, bags, account.wasted, self._incumbent.data)
         account.told = account.done
         self._note(What.RETURNED, account, done=account.done, own=account.own)
         account.last_words = Return(account.number, own, loans)
@@ -838,6 +913,7 @@ class Ledger:
         self._note(What.TAKEN, account, message.number, done=message.state.done)
         self._take_in(account, message.state)
         for each in message.loans:
+            self._hear_of_better(each.state.best)
             self._note(What.INHERITED, account, each.number)
             account.loans[each.number] = _Loan(
                 each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True
@@ -889,6 +965,7 @@ class Ledger:
             self._send(loan.borrower, Forget(number))
 
     def _take_in(self, account: _Account, state: State) -> None:
+        self._hear_of_better(state.best)
         account.done += state.done
         account.wasted += state.wasted
         if state.result:
@@ -896,6 +973,7 @@ class Ledger:
         for data in state.bags:
             bag = self._work.bag_from_bytes(data)
             if account.bag is None:
+                self._teach(bag)
                 account.bag = bag
             else:
                 account.bag.merge(bag)
@@ -903,7 +981,10 @@ class Ledger:
     def _gather(self, account: _Account) -> None:
         """Take the results out of the bag."""
         if account.bag is not None and account.done != account.gathered:
-            account.result = self._fold(account.result, account.bag.take_result())
+            result = account.bag.take_result()
+            if result is not None:
+                check_value(result)
+            account.result = self._fold(account.result, result)
             account.gathered = account.done
 
     def _state(self, account: _Account) -> State:
@@ -921,7 +1002,8 @@ class Ledger:
                 result = self._fold(result, decode_value(loan.copy.result))
             bags.extend(loan.copy.bags)
         account.told = done
-        return State(done, self._result_bytes(result), tuple(bags), wasted)
+        self.largest_bag = max(self.largest_bag, *map(len, bags), 0)
+        return State(done, self._result_bytes(result), tuple(bags), wasted, self._incumbent.data)
 
     def _fold(self, one: Any, other: Any) -> Any:
         if one is None or other is None:
@@ -934,6 +1016,15 @@ class Ledger:
 
     def _send(self, dest: Address | Neighbours, message: AnyBagMessage) -> None:
         self.outbox.append((dest, message))
+
+
+def _task_at_work(bag: Bag) -> str:
+    """For the note of an exception; what the author's code raises here must not hide it."""
+    try:
+        task = bag.current_task()
+    except Exception as error:
+        return f" (and current_task raises {type(error).__name__}: {error})"
+    return f" at {task}" if task else ""
 
 
 def encode(message: AnyBagMessage) -> bytes:

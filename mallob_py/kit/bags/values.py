@@ -13,8 +13,20 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_value(value: Any) -> bytes:
-    """Raises TypeError for what is none of the above."""
+    """Raises BagError for what is none of the above."""
     return _encoder.encode(_plain(value))
+
+
+def check_value(value: Any) -> None:
+    """Raises BagError for what `encode_value` does not take."""
+    match value:
+        case tuple():
+            for each in value:
+                check_value(each)
+        case np.ndarray() if value.dtype.kind in "biuf":
+            pass
+        case _:
+            _plain(value)
 
 
 def decode_value(data: bytes) -> Any:

@@ -76,6 +76,8 @@ _RECEIVE_BYTES = 1 << 18
 #: the answer for a root is lost if its process is stopped just then
 _ASK_AGAIN_S = 1.0
 _MAX_TRACEBACK_CHARACTERS = 16_000
+#: the folder of this package
+_OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
 
@@ -672,9 +674,11 @@ def _describe(error: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return trace
+    """Without the frames of this package that lead to the author's; all, if there are no others."""
+    frames = trace
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
+        frames = frames.tb_next
+    return trace if frames is None else frames
 
 
 def _left_clean() -> bool:
