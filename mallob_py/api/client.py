@@ -260,6 +260,14 @@ class Client:
         """Whether the service is running; if not, jobs wait for it."""
         return service.service_is_running(self._api_dir, self._client)
 
+    def service_user(self) -> int:
+        """The user id of the service that uses the folder, or has used it last."""
+        folder = service.folder_of(self._api_dir, self._client)
+        try:
+            return os.stat(folder / ".lock").st_uid
+        except OSError:
+            return os.stat(folder).st_uid
+
     def submit(
         self,
         formula: FormulaLike | None = None,

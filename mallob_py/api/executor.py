@@ -86,7 +86,7 @@ class Executor(concurrent.futures.Executor):
             api_dir = self._ranks.api_dir
         try:
             self._client = Client(api_dir, user, client)
-            self._hub = Hub(self._client, self._has_other_hosts)
+            self._hub = Hub(self._client, self._has_other_hosts, self._client.service_user())
         except BaseException:
             self._end_ranks()
             raise

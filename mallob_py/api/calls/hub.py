@@ -3,6 +3,10 @@
 Workers connect to a socket in a folder that only the executor's own user can enter; if the service has ranks
 on other hosts, to a TCP port, too. Before anything is read from a connection, both ends prove that they know
 the executor's key (`kit.calls.wire`), which stands in the job's file.
+
+A service of another user must be able to read that file and to reach that socket, and so can all others. Then
+the kernel says whose process has connected: only the executor's own user's and the service's are let in, and
+there is no TCP port, where nobody says so.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import secrets
 import selectors
 import shutil
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -40,6 +45,7 @@ from mallob_py.kit.calls.wire import (
     NotTrusted,
     PeerGone,
 )
+from mallob_py.service import ServiceError
 
 #: calls of one function that are submitted one by one belong together up to this number
 _GROUP_MAX = 4096
@@ -50,6 +56,12 @@ _BACKLOG = 512
 _HANDSHAKE_S = 10.0
 _LAST_REPLIES_S = 5.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+_ROOT = 0
+_NOT_ELSEWHERE = (
+    "the service is another user's and has ranks on other hosts, with which an executor would have to talk by"
+    " a key that all users can read: ask for a service of your own, or one on this host alone"
+)
 
 #: a function as pickled, its name
 Pickled = tuple[list[Buffer], str]
@@ -136,9 +148,13 @@ class _OpenGroup:
 class Hub:
     """Its public methods may be called by any thread."""
 
-    def __init__(self, client: Client, other_hosts: Callable[[], bool]) -> None:
-        """`other_hosts`: whether there are ranks elsewhere, looked at when a job begins."""
+    def __init__(self, client: Client, other_hosts: Callable[[], bool], service_user: int) -> None:
+        """`other_hosts`: whether there are ranks elsewhere, looked at when a job begins. `service_user`: the
+        user id of the service's workers.
+        """
         self._client = client
+        self._users = {os.geteuid(), service_user}
+        self._is_others = len(self._users) > 1 and service_user != _ROOT
         self._other_hosts = other_hosts
         self._key = secrets.token_bytes(KEY_BYTES)
         self._folder = tempfile.mkdtemp(prefix="mallob-py-calls-")
@@ -146,6 +162,9 @@ class Hub:
         self._path = os.path.join(self._folder, "s")
         self._selector = selectors.DefaultSelector()
         self._listeners = [_listener(socket.AF_UNIX, self._path)]
+        if self._is_others:
+            os.chmod(self._path, 0o666)
+            os.chmod(self._folder, 0o711)
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -327,6 +346,10 @@ class Hub:
     def _start_job(self, lane: Lane) -> Future[Answer]:
         hosts: list[Any] = []
         if self._other_hosts():
+            if self._is_others:
+                elsewhere: Future[Answer] = Future()
+                elsewhere.set_exception(ServiceError(_NOT_ELSEWHERE))
+                return self._noted(lane, elsewhere)
             hosts = self._tcp_addresses()
         terms = lane.terms
         configuration = {
@@ -349,11 +372,14 @@ class Hub:
                 wallclock_limit_s=terms.time_limit_s,
                 cpu_limit_s=terms.cpu_limit_s,
                 name=terms.name if lane.serial == 1 else "",
-                file_mode=0o600,
+                file_mode=0o644 if self._is_others else 0o600,
             )
         except Exception as error:
             job = Future()
             job.set_exception(error)
+        return self._noted(lane, job)
+
+    def _noted(self, lane: Lane, job: Future[Answer]) -> Future[Answer]:
         self._jobs = [each for each in self._jobs if not each.done()]
         self._jobs.append(job)
         job.add_done_callback(lambda done: self.call(lambda: lane.job_ended(done)))
@@ -375,6 +401,9 @@ class Hub:
         try:
             connection, _ = listener.accept()
         except OSError:
+            return
+        if connection.family == socket.AF_UNIX and _user_of(connection) not in self._users:
+            connection.close()
             return
         if connection.family == socket.AF_INET:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -446,6 +475,13 @@ class Hub:
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Whose process is at the other end of a Unix socket, as the kernel says."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)
 
 
 def _listener(family: int, address: Any) -> socket.socket:

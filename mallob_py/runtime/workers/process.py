@@ -674,11 +674,14 @@ def _describe(error: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames of this package that lead to the author's; all, if there are no others."""
-    frames = trace
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
-        frames = frames.tb_next
-    return trace if frames is None else frames
+    """Without the frames of this package that lead to the author's, or else without this file's."""
+    return _frames_after(_OUR_FILES, trace) or _frames_after(__file__, trace)
+
+
+def _frames_after(files: str, trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(files):
+        trace = trace.tb_next
+    return trace
 
 
 def _left_clean() -> bool:
