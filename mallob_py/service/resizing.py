@@ -24,7 +24,16 @@ from mallob_py.runtime.remote_shell import is_host_name, shell_to
 from mallob_py.runtime.world.failure_detector import host_name
 from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
-from mallob_py.service.store.orders import Answer, Departure, Drain, HostShare, Order, OrderFolder, Resize
+from mallob_py.service.store.orders import (
+    NO_ROOM,
+    Answer,
+    Departure,
+    Drain,
+    HostShare,
+    Order,
+    OrderFolder,
+    Resize,
+)
 
 #: ranks that may join by one order: whoever starts them does nothing else meanwhile, and must not be
 #: taken for dead
@@ -209,9 +218,18 @@ class Resizing:
             self._aside[name] = _Aside(math.inf)
 
     def _note_ranks(self) -> None:
-        """Raises OSError."""
+        """Raises OSError if the disk is full."""
         home = self._rank.host_of(self._who_stays())  # where a service that starts its ranks has them all
-        self._folder.note_ranks(sum(self._rank.host_of(rank) == home for rank in self._members))
+        ranks = sum(self._rank.host_of(rank) == home for rank in self._members)
+        try:
+            self._folder.note_ranks(ranks)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            # Something else has our name; who gave the order is not to wait for that.
+            tell(
+                f"{error.filename}: {error.strerror}; a service that starts all ranks again has fewer or more"
+            )
 
     def _decided(self, order: Order) -> Departure | None:
         """Which ranks leave; None if others have been started. Raises Refusal, GrowthError."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.stimuli import WorkerAnswered
+from mallob_py.service.store import own_folder
 from mallob_py.service.telemetry.report import (
     CREATION_RATIO_MEANS,
     LATENCIES,
@@ -446,4 +447,5 @@ class Simulation:
 def open_log(folder: Path) -> SimulationLog:
     """A log in `folder`, which is made if need be. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    return SimulationLog((folder / LOG_NAME).open("wb", buffering=0))  # the log has a buffer of its own
+    file = own_folder.open_to_write(folder / LOG_NAME, 0o666)
+    return SimulationLog(open(file, "wb", buffering=0))  # the log has a buffer of its own

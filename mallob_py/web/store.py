@@ -37,6 +37,7 @@ import msgspec
 
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store import own_folder
 from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.flush_policy import FlushPolicy
 
@@ -46,6 +47,10 @@ Signature = tuple[int, int]
 _ID = re.compile(r"[0-9a-f]{32}")
 #: an upload, and how it was called once: jobs that were handed in then may still be live
 _INPUT, _FORMER_INPUT = "input", "formula"
+_RECORD, _UNFINISHED_RECORD = "record.json", "~record.json"
+_RECORD_BYTES_MAX = 1 << 24
+_OWN_NAMES = frozenset(("submissions", "token", "user-tokens.json", "looking", ".lock"))
+_NAMES = frozenset((_INPUT, _FORMER_INPUT, _RECORD, _UNFINISHED_RECORD))
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -104,7 +109,7 @@ class Upload:
 
     def keep(self, record: Record, flush_policy: FlushPolicy) -> None:
         """Raises OSError."""
-        record_path = self._hidden / "record.json"
+        record_path = self._hidden / _RECORD
         record_path.write_bytes(msgspec.json.encode(record))
         flush_policy.flush([self.path, record_path, self._hidden])
         self._hidden.rename(self._folder / self.id)
@@ -124,11 +129,18 @@ class Store:
         self._mutex = threading.Lock()
         try:
             for folder in (self.path, self._folder):
-                folder.mkdir(0o700, parents=True, exist_ok=True)
-                folder.chmod(0o700)  # also one that was made otherwise: it holds inputs of users
-            self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
+                own_folder.make(folder)
+                with own_folder.opened(folder) as opened:
+                    if folder == self.path:
+                        _close_to_others(opened)
+                    else:
+                        _tidy(opened, folder)
+            lock = self.path / ".lock"
+            self._lock = open(own_folder.open_file(lock, os.O_WRONLY | os.O_CREAT), "wb")  # noqa: SIM115
         except OSError as error:
-            raise ServiceError(f"{self._folder} cannot be used: {error.strerror}") from error
+            raise ServiceError(
+                f"{error.filename or self._folder} cannot be used: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -200,8 +212,8 @@ class Store:
             surplus = list(itertools.islice(self._ended, max(0, len(self._ended) - KEEP_MAX)))
         folder = self._folder / record.id
         with contextlib.suppress(OSError):
-            (folder / "~record.json").write_bytes(msgspec.json.encode(record))
-            (folder / "~record.json").replace(folder / "record.json")
+            (folder / _UNFINISHED_RECORD).write_bytes(msgspec.json.encode(record))
+            (folder / _UNFINISHED_RECORD).replace(folder / _RECORD)
         for name in (_INPUT, _FORMER_INPUT):
             (folder / name).unlink(missing_ok=True)
         for submission in surplus:
@@ -229,15 +241,55 @@ class Store:
         records: list[Record] = []
         for name in os.listdir(self._folder):
             if not _ID.fullmatch(name):
-                shutil.rmtree(self._folder / name, ignore_errors=True)  # cut off
                 continue
             try:
-                content = (self._folder / name / "record.json").read_bytes()
+                with own_folder.opened(self._folder / name) as folder:
+                    content = own_folder.read_file(_RECORD, folder, _RECORD_BYTES_MAX)
                 records.append(msgspec.json.decode(content, type=Record))
             except (OSError, msgspec.MsgspecError):
                 continue
         for record in sorted(records, key=lambda record: record.submitted):
             self._note(record)
+
+
+def _close_to_others(folder: int) -> None:
+    """The web's own folder, as an earlier release made it; the mode of one with anything else in it stays."""
+    is_only_ours = own_folder.is_ours(folder) and _OWN_NAMES.issuperset(os.listdir(folder))
+    if is_only_ours and not own_folder.is_private(folder):
+        os.fchmod(folder, 0o700)
+
+
+def _tidy(folder: int, path: Path) -> None:
+    """Remove uploads that were cut off, and see to it that nobody else reads the others. Raises ServiceError.
+
+    All else that lies there stays, and so does the mode of a folder in which there is anything else.
+    """
+    if not own_folder.is_ours(folder):
+        raise ServiceError(f"{path} belongs to another user; name another --api-dir")
+    names = os.listdir(folder)
+    if not own_folder.is_private(folder):
+        strange = sorted(name for name in names if not _ID.fullmatch(name.removeprefix("~")))
+        if strange:
+            raise ServiceError(
+                f"{path} is to hold inputs of users, but is open to others, and {strange[0]!r} in it is not"
+                f" ours: chmod 700 {path}"
+            )
+        os.fchmod(folder, 0o700)
+    for name in names:
+        if name.startswith("~") and _ID.fullmatch(name.removeprefix("~")) and _is_upload(name, folder):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+
+
+def _is_upload(name: str, within: int) -> bool:
+    """Whether that is one of ours, with nothing else in it."""
+    try:
+        with own_folder.opened(name, within) as folder:
+            names = os.listdir(folder)
+            return own_folder.is_ours(folder) and all(
+                each in _NAMES and own_folder.is_file(each, folder) for each in names
+            )
+    except OSError:
+        return False
 
 
 def is_submission(key: str) -> bool:
@@ -278,8 +330,11 @@ def load_token(path: Path) -> Token:
     except OSError as error:
         raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        with open(path, "rb") as file:
+        # Through a link, as it may be laid out for us; but nobody waits at a pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ServiceError(f"{path}: is no file; name another --token-file")
             secret = file.read(1000).strip()
     except OSError as error:
         raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None

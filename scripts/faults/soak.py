@@ -139,7 +139,13 @@ class Soak:
     def _end_life(self, ranks: Ranks) -> None:
         """Of few first ranks; and the next one begins."""
         check_growth(self._samples)
-        check_size_at_end(self.service.mark)
+        sizes = ", ".join(
+            f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
+        )
+        print(
+            f"a life ends, {self._jobs.count} replies; memory of the ranks of their own, in MB: {sizes}",
+            flush=True,
+        )
         if draw(SOAK_ENDS, self._rng) == "stop":
             self.service.stop()
             self._foreign.check()

@@ -570,3 +570,21 @@ def test_an_order_that_the_command_line_would_not_give_is_refused(order: Order, 
     assert answer.refusal
     assert (rank.grown, rank.drains) == ([], [])
     assert not given.exists()
+
+
+def test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name_of_a_file_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    os.mkfifo(tmp_path / "orders" / "~ranks")
+    given = give(tmp_path, Resize(by=1))
+    turns_until_quiet(resizing, 0.0)
+    rank.begin(0, 1, 2)
+    assert rank.done is not None
+    rank.done({})
+    turns_until_quiet(resizing, 1.0)
+    answer = answer_to(given)
+    assert answer is not None
+    assert (answer.refusal, answer.before, answer.after) == ("", 2, 3)
+    assert "a link, or no file" in capsys.readouterr().err

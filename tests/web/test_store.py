@@ -7,9 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from foreign_files import Kind, found, put, put_all
 
+from mallob_py.service import ServiceError
 from mallob_py.service.store.flush_policy import Buffered
-from mallob_py.web.store import Ended, Record, Store, now
+from mallob_py.web.store import Ended, Record, Store, load_token, now
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])
@@ -43,3 +45,42 @@ def test_an_upload_that_an_earlier_version_has_kept_is_found_and_goes_with_its_j
     store.end(record, Ended("result"), None)
     assert not former.exists()
     store.close()
+
+
+def test_what_others_have_among_the_submissions_stays_and_uploads_that_were_cut_off_go(
+    tmp_path: Path,
+) -> None:
+    submissions, elsewhere = tmp_path / "web" / "submissions", tmp_path / "elsewhere"
+    put_all(tmp_path / "web", elsewhere)
+    put_all(submissions, elsewhere)
+    for number, kind in enumerate(Kind):
+        put(submissions / f"{number:032x}" / "record.json", kind, elsewhere)
+        put(submissions / f"~{number:032x}", kind, elsewhere)
+        put(submissions / f"{number:032}.mine", kind, elsewhere)
+    (tmp_path / "web").chmod(0o755)
+    before = found(tmp_path)
+    put(submissions / f"~{9:032x}" / "input", Kind.FILE, elsewhere)
+    Store(tmp_path).close()
+    (tmp_path / "web" / ".lock").unlink()
+    assert found(tmp_path) == before
+
+
+def test_a_folder_of_somebody_else_takes_no_uploads(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path / "web" / "submissions", Kind.LINK_TO_FOLDER, elsewhere)
+    before = found(elsewhere)
+    with pytest.raises(ServiceError, match="a link, or no folder"):
+        Store(tmp_path)
+    (tmp_path / "web" / "submissions").unlink()
+    put(tmp_path / "web" / "submissions" / "notes", Kind.FILE, elsewhere)
+    (tmp_path / "web" / "submissions").chmod(0o755)
+    with pytest.raises(ServiceError, match="'notes' in it is not ours: chmod 700"):
+        Store(tmp_path)
+    assert stat.S_IMODE((tmp_path / "web" / "submissions").stat().st_mode) == 0o755
+    assert found(elsewhere) == before
+
+
+def test_nobody_waits_at_a_pipe_for_the_token(tmp_path: Path) -> None:
+    put(tmp_path / "token", Kind.FIFO, tmp_path)
+    with pytest.raises(ServiceError, match="is no file"):
+        load_token(tmp_path / "token")

@@ -186,6 +186,8 @@ def _holder_told(inode: int) -> str:
 
 _PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")
 _PATH_BYTES_MAX = 4096
+#: anything else is somebody's own
+_ADVERTISED = re.compile(rb"/.*/jobs\.[0-9]+/?\s*", re.DOTALL)
 
 
 class Advertisement:
@@ -199,7 +201,8 @@ class Advertisement:
             path = temporary / f"{prefix}{os.getpid()}"
             try:
                 for older in temporary.glob(f"{prefix}*"):
-                    _remove_if_stale(older, content)
+                    if older.name.removeprefix(prefix).isdecimal():
+                        _remove_if_stale(older, content)
                 _write(path, content)
                 self._paths.append(path)
             except OSError as error:
@@ -233,7 +236,8 @@ def _remove_if_stale(path: Path, own: bytes) -> None:
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 return
             content = file.read(_PATH_BYTES_MAX)
-        if content == own or _is_abandoned(Path(os.fsdecode(content))):
+        is_one = _ADVERTISED.fullmatch(content) is not None
+        if content == own or (is_one and _is_abandoned(Path(os.fsdecode(content)))):
             path.unlink()
 
 

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import uuid
 from collections.abc import Collection
 from pathlib import Path
@@ -37,7 +38,7 @@ _NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(
 #: where nobody tells of new files
 _POLL_S = 0.2
 _ORDER_BYTES_MAX = 1 << 20
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +100,7 @@ def _replace(path: Path, content: object) -> None:
             file.write(msgspec.json.encode(content))
         hidden.rename(path)
     except OSError as error:
-        if error.errno in _NO_ROOM:  # the empty file is ours
+        if error.errno in NO_ROOM:  # the empty file is ours
             with contextlib.suppress(OSError):
                 hidden.unlink()
         raise
@@ -186,7 +187,8 @@ class OrderFolder:
             return True
         _replace(self.path / (name.removesuffix(_ORDER) + _ANSWER), answer)
         with contextlib.suppress(OSError):
-            (self.path / name).unlink(missing_ok=True)
+            if stat.S_ISREG(os.lstat(self.path / name).st_mode):
+                (self.path / name).unlink(missing_ok=True)
         return not self.is_there(name)
 
     def note_ranks(self, ranks: int) -> None:

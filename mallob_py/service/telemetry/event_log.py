@@ -128,9 +128,13 @@ class LogFiles:
         found: list[tuple[Path, int]] = []
         runs = [path for path in self._run.parent.iterdir() if _RUN.fullmatch(path.name)]
         for run in sorted(path for path in runs if path != self._run):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), own_folder.opened(run) as folder:
+                if not own_folder.is_ours(folder):
+                    continue
                 mine = [path for path in parts_of(run) if author_and_part(path)[0] == str(self._rank)]
-                found += [(path, path.stat().st_size) for path in mine]
+                found += [
+                    (path, path.stat().st_size) for path in mine if own_folder.is_file(path.name, folder)
+                ]
         return found
 
 

@@ -107,9 +107,9 @@ def test_files_of_killed_services_go_and_those_of_living_ones_and_of_the_origina
     original.mkdir(parents=True)
     (temporary / f"{PREFIX}original").write_text(str(original))
     for api in ("one", "other"):
-        (temporary / f"{PREFIX}gone").write_text(str(tmp_path / "gone" / "jobs.0"))
+        (temporary / f"{PREFIX}9999999").write_text(str(tmp_path / "gone" / "jobs.0"))
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / api), str(temporary)], check=False)
-        assert f"{PREFIX}gone" not in names(temporary)
+        assert f"{PREFIX}9999999" not in names(temporary)
     assert len(names(temporary)) == 6
     following = JobDirectory(tmp_path / "one", tmp_dir=temporary)
     own = {own_file(temporary).name, f"mallob.apipath.{os.getpid()}"}

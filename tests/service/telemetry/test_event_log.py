@@ -134,3 +134,25 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(
     log.close()
     assert victim.read_text() == "mine"
     assert "link" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_only_logs_of_ones_own_make_room(is_link: bool, tmp_path: Path) -> None:
+    """Not those of a folder that is only linked, nor links."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "0.jsonl").write_text("precious" * 100)
+    older = tmp_path / "logs" / "2020-01-31T12-00-05.123Z"
+    if is_link:
+        older.mkdir(parents=True)
+        (older / "0.jsonl").symlink_to(elsewhere / "0.jsonl")
+    else:
+        older.parent.mkdir()
+        older.symlink_to(elsewhere)
+    own = older.with_name("2020-01-31T12-00-04.000Z")
+    own.mkdir()
+    (own / "0.jsonl").write_text("old" * 100)
+    os.close(LogFiles(tmp_path / "logs" / "2030-01-31T12-00-05.123Z", 0, 100).open())
+    assert not own.exists()
+    assert (older / "0.jsonl").read_text() == "precious" * 100
+    assert older.is_symlink() != is_link
