@@ -96,12 +96,15 @@ class Worker:
         running = list(searches_of(context.index, self._problem, bounds))
         while not bounds.is_closed:
             now_s = time.monotonic() - began_s
-            ready = [one for one in running if one.starts_s <= now_s or len(running) == 1]
+            ready = [one for one in running if one.starts_s <= now_s and not self._has_to_wait(one)]
             self._advance(min(ready, key=self._turn_of))
             self._talk.turn(context.poll())
             self._pass_clauses_on(running)
             self._offer()
         return self._answer()
+
+    def _has_to_wait(self, one: Running) -> bool:
+        return one.needs_solution and self._bounds.model is None
 
     def _turn_of(self, one: Running) -> float:
         """The least is next. What the root does beside its own part, others do once there are others."""
@@ -121,7 +124,8 @@ class Worker:
                 one.clauses_told = len(one.below.cores)
         for clause in self._talk.heard:
             for one in running:
-                one.oracle.add(clause)
+                if one.oracle is not None:
+                    one.oracle.add(clause)
         self._talk.heard.clear()
 
     def _offer(self) -> None:

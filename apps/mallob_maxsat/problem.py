@@ -11,7 +11,7 @@ A model is worth what `Problem.cost` says, which looks at the clauses as they we
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,17 @@ class Problem:
     def cost_max(self) -> int:
         """What an assignment that falsifies all costs."""
         return self.base + int(self._weights.sum(dtype=np.uint64))
+
+    @property
+    def n_literals(self) -> int:
+        return len(self.hard.literals) + len(self._soft.literals)
+
+    def clauses(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Hard clauses, soft ones and their weights, as they were read but for doubles and tautologies."""
+        hard = [clause for clause in _distinct(self.hard) if clause is not None]
+        soft = list(zip(_distinct(self._soft), self._weights.tolist(), strict=True))
+        kept = [(clause, weight) for clause, weight in soft if clause is not None]
+        return hard, [clause for clause, _ in kept], [weight for _, weight in kept]
 
     def _make_soft_literals(self) -> None:
         literals = self._soft.literals.tolist()
@@ -89,6 +100,15 @@ class Problem:
         is_true = (signed[np.abs(literals)] == literals) & (literals != 0)
         satisfied = np.logical_or.reduceat(is_true, self._starts)
         return self.base + int(self._weights[~satisfied].sum(dtype=np.uint64))
+
+
+def _distinct(formula: Formula) -> Iterator[list[int] | None]:
+    """Each clause without doubles, or None for a tautology."""
+    literals = formula.literals.tolist()
+    starts, ends = formula.bounds()
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        distinct = set(literals[start:end])
+        yield None if any(-literal in distinct for literal in distinct) else list(distinct)
 
 
 def _formula(literals: Literals, n_vars: int) -> Formula:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mallob_maxsat.core_guided import CoreGuided
 from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
 from mallob_maxsat.improving import Improving
+from mallob_maxsat.local_search import LocalSearch
 from mallob_maxsat.oracle import Oracle, Search
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.state import Bounds
@@ -22,6 +23,7 @@ ROLES_MAX = 16
 _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
+_FLIPS_SHARE, _FLIPS_START_S = 0.5, 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -30,10 +32,12 @@ class Running:
 
     name: str
     search: Search
-    oracle: Oracle
+    oracle: Oracle | None
     share: float
     starts_s: float = 0.0
     used_s: float = 0.0
+    #: whether it can begin without a solution
+    needs_solution: bool = False
     below: CoreGuided | None = None
     clauses_told: int = 0
 
@@ -52,6 +56,9 @@ def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Runnin
     else:
         yield _below(problem, bounds, "cadical195" if turn % 2 == 0 else "glucose4", share=1.0)
         yield _above(problem, bounds, "glucose4", _ADDERS, share=1.0, starts_s=2.0)
+    if role != 3 and LocalSearch.suits(problem):
+        search = LocalSearch(problem, bounds, seed=index + 1).run()
+        yield Running("by flips", search, None, _FLIPS_SHARE, _FLIPS_START_S, needs_solution=True)
 
 
 def _below(problem: Problem, bounds: Bounds, engine: str, share: float) -> Running:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mallob_maxsat import flips
 from mallob_maxsat.app import MaxSatApplication, Worker
 from mallob_maxsat.core_guided import CoreGuided
 from mallob_maxsat.declaration import MaxSatDeclaration
 from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
 from mallob_maxsat.improving import Improving
+from mallob_maxsat.local_search import LocalSearch, _Assignment, _Clauses
 from mallob_maxsat.oracle import Oracle
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.roles import ROLES_MAX, searches_of
@@ -138,6 +140,57 @@ def hard_one(seed: int, n_vars: int = 20, n_clauses: int = 110) -> tuple[bytes, 
     return text, bounds.upper
 
 
+def some_solution(problem: Problem, bounds: Bounds) -> bool:
+    oracle = Oracle(problem, "glucose4")
+    if _answer(oracle.ask([])) is not Verdict.SATISFIABLE:
+        return False
+    assert oracle.model is not None
+    return bounds.found(oracle.model)
+
+
+@settings(max_examples=30, deadline=None)
+@given(_FORMULA)
+def test_local_search_finds_solutions_and_often_the_best(formula: Any) -> None:
+    problem = problem_of(*formula)
+    bounds = Bounds(problem)
+    if problem.hard.has_empty_clause or not some_solution(problem, bounds) or not LocalSearch.suits(problem):
+        return
+    for _ in itertools.islice(LocalSearch(problem, bounds, 1).run(), 5):
+        pass
+    assert bounds.model is not None
+    least = least_cost(*formula)
+    assert least is not None
+    assert least <= bounds.upper == problem.cost(bounds.model)
+    assert bounds.lower == problem.unavoidable, "it proves nothing"
+
+
+def test_local_search_comes_to_the_least_cost() -> None:
+    text, cost = hard_one(5)
+    problem = Problem(read_wcnf(text, "f").to_payload())
+    bounds = Bounds(problem)
+    assert some_solution(problem, bounds)
+    for _ in itertools.islice(LocalSearch(problem, bounds, 1).run(), 100):
+        if bounds.upper == cost:
+            return
+    pytest.fail(f"{bounds.upper} after ten seconds, and {cost} is the least")
+
+
+def test_compiled_flips_are_the_same_flips() -> None:
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+    compiled = flips.compiled_walk()
+    assert compiled is not None
+    problem = Problem(read_wcnf(hard_one(6)[0] + b"\nh 1 2 0\nh -1 3 0", "f").to_payload())
+    bounds = Bounds(problem)
+    assert some_solution(problem, bounds)
+    assert bounds.model is not None
+    clauses = _Clauses(problem)
+    ours, theirs = (_Assignment(clauses, bounds.model, 7, walk) for walk in (None, compiled))
+    for one in (ours, theirs):
+        assert one.best(20_000, -1.0) is None
+    for mine, other in zip(ours._arrays, theirs._arrays, strict=True):
+        assert mine == other.tolist()
+
+
 @pytest.mark.parametrize("index", range(ROLES_MAX))
 def test_every_role_ends_with_the_least_cost(index: int) -> None:
     text, cost = hard_one(index)
@@ -221,7 +274,8 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
         talks[at].turn(members[at].poll())
         for clause in talks[at].heard:
             for one in searches[at]:
-                one.oracle.add(clause)
+                if one.oracle is not None:
+                    one.oracle.add(clause)
         talks[at].heard.clear()
     closed = next(one for one in bounds if one.is_closed)
     assert closed.model is not None

@@ -1,0 +1,171 @@
+"""The inner loop of the local search: flips of single variables, some ten thousand a second, and a hundred
+times as many once Numba has compiled it (the extra `fast`).
+
+To import Numba takes as long as many a job, so the loop begins as it is, on lists, and `compiled_walk` is
+asked for when it has gone on for a while.
+
+Each clause has a weight of its own, which grows while the clause is false wherever no flip gains anything, so
+that the search leaves such places. `score[v]` is what a flip of v gains by these weights. All arrays belong
+to `local_search`; numbers of clauses: hard ones first, soft ones from `n_hard` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeAlias
+
+Walk: TypeAlias = Callable[..., float]
+
+#: places in `counts`: variables whose flip gains, false hard clauses, end of false soft ones, random state
+GOOD, HARD, SOFT, RANDOM = range(4)
+_SAMPLES = 25
+_TYPES = (
+    "float64(int64, float64, int64, int32[::1], int32[::1], int32[::1], int32[::1], int8[::1], int8[::1], "
+    "int32[::1], int64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int32[::1], int32[::1], "
+    "int32[::1], int32[::1], int64[::1])"
+)
+
+
+def _drawn(counts: Any, below: int) -> int:
+    """A number from 0 to below - 1 (xorshift)."""
+    state: int = counts[RANDOM]
+    state ^= (state << 13) & 0x7FFFFFFF
+    state ^= state >> 17
+    state ^= (state << 5) & 0x7FFFFFFF
+    counts[RANDOM] = state
+    return state % below
+
+
+def _put(members: Any, where: Any, counts: Any, kind: int, one: int) -> None:
+    where[one] = counts[kind]
+    members[counts[kind]] = one
+    counts[kind] += 1
+
+
+def _drop(members: Any, where: Any, counts: Any, kind: int, one: int) -> None:
+    counts[kind] -= 1
+    last, place = members[counts[kind]], where[one]
+    members[place] = last
+    where[last] = place
+    where[one] = -1
+
+
+def _gain(score: Any, good: Any, good_at: Any, counts: Any, variable: int, change: float) -> None:
+    score[variable] += change
+    if score[variable] > 1e-9:
+        if good_at[variable] < 0:
+            _put(good, good_at, counts, GOOD, variable)
+    elif good_at[variable] >= 0:
+        _drop(good, good_at, counts, GOOD, variable)
+
+
+def walk(
+    n_flips: int,
+    cost: float,
+    n_hard: int,
+    starts: Any,
+    variables: Any,
+    occurs_from: Any,
+    occurs: Any,
+    signs: Any,
+    value: Any,
+    n_true: Any,
+    true_sum: Any,
+    weight: Any,
+    growth: Any,
+    limit: Any,
+    score: Any,
+    good: Any,
+    good_at: Any,
+    unsat: Any,
+    unsat_at: Any,
+    counts: Any,
+) -> float:
+    """Flip at most so many variables; end where all hard clauses hold and the cost is below `cost`.
+
+    `cost` is what the solution sought has to be below, in units in which `growth` is the weight of a soft
+    clause. Returns the cost there, or -1 at the end of the flips. False hard clauses are in the front of
+    `unsat`, false soft ones from its place `n_hard` on.
+    """
+    paid = 0.0
+    for at in range(counts[SOFT] - n_hard):
+        paid += growth[unsat[n_hard + at]]
+    for _ in range(n_flips):
+        if counts[HARD] == 0 and paid < cost:
+            return paid
+        if counts[GOOD] > 0:
+            flipped = good[_drawn(counts, counts[GOOD])]
+            for _ in range(min(_SAMPLES, counts[GOOD] - 1)):
+                other = good[_drawn(counts, counts[GOOD])]
+                if score[other] > score[flipped]:
+                    flipped = other
+        else:
+            for at in range(counts[HARD]):
+                clause = unsat[at]
+                weight[clause] += growth[clause]
+                for place in range(starts[clause], starts[clause + 1]):
+                    _gain(score, good, good_at, counts, variables[place], growth[clause])
+            for at in range(n_hard, counts[SOFT]):
+                clause = unsat[at]
+                if weight[clause] < limit[clause]:
+                    weight[clause] += growth[clause]
+                    for place in range(starts[clause], starts[clause + 1]):
+                        _gain(score, good, good_at, counts, variables[place], growth[clause])
+            if counts[HARD] > 0:
+                clause = unsat[_drawn(counts, counts[HARD])]
+            elif counts[SOFT] > n_hard:
+                clause = unsat[n_hard + _drawn(counts, counts[SOFT] - n_hard)]
+            else:
+                return -1.0
+            flipped = variables[starts[clause]]
+            for place in range(starts[clause] + 1, starts[clause + 1]):
+                if score[variables[place]] > score[flipped]:
+                    flipped = variables[place]
+        before = score[flipped]
+        value[flipped] = 1 - value[flipped]
+        for at in range(occurs_from[flipped], occurs_from[flipped + 1]):
+            clause = occurs[at]
+            if value[flipped] == signs[at]:
+                n_true[clause] += 1
+                true_sum[clause] += flipped
+                if n_true[clause] == 1:
+                    for place in range(starts[clause], starts[clause + 1]):
+                        _gain(score, good, good_at, counts, variables[place], -weight[clause])
+                    if clause < n_hard:
+                        _drop(unsat, unsat_at, counts, HARD, clause)
+                    else:
+                        _drop(unsat, unsat_at, counts, SOFT, clause)
+                        paid -= growth[clause]
+                elif n_true[clause] == 2:
+                    other = true_sum[clause] - flipped
+                    _gain(score, good, good_at, counts, other, weight[clause])
+            else:
+                n_true[clause] -= 1
+                true_sum[clause] -= flipped
+                if n_true[clause] == 0:
+                    for place in range(starts[clause], starts[clause + 1]):
+                        _gain(score, good, good_at, counts, variables[place], weight[clause])
+                    if clause < n_hard:
+                        _put(unsat, unsat_at, counts, HARD, clause)
+                    else:
+                        _put(unsat, unsat_at, counts, SOFT, clause)
+                        paid += growth[clause]
+                elif n_true[clause] == 1:
+                    _gain(score, good, good_at, counts, true_sum[clause], -weight[clause])
+        _gain(score, good, good_at, counts, flipped, -before - score[flipped])
+    return -1.0
+
+
+def compiled_walk() -> Walk | None:
+    """`walk` for arrays in place of lists; None without Numba. What was compiled is kept on disk."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    scope = dict(globals())
+    for part in (_drawn, _put, _drop, _gain):
+        scope[part.__name__] = numba.njit(FunctionType(part.__code__, scope))
+    whole = FunctionType(walk.__code__, scope, walk.__name__)
+    compiled: Walk = numba.njit(_TYPES, cache=True, error_model="numpy")(whole)
+    return compiled
