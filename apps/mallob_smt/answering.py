@@ -55,7 +55,13 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
     reason: str
 
 
-Saying = Checked | Completed | Failed
+class Printed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """What it has printed further, told when a later check begins."""
+
+    text: str
+
+
+Saying = Checked | Completed | Failed | Printed
 _DECODER: msgspec.msgpack.Decoder[Saying] = msgspec.msgpack.Decoder(Saying)
 
 
@@ -129,9 +135,12 @@ class _Dialogue:
         self._tell = tell
         self._printed: list[str] = []
         self._size = 0
+        #: pieces of `_printed` that have been told
+        self._told = 0
         self._flaws = 0
         #: the answer to the last check, if nothing has been asserted since
         self._word = ""
+        self._has_checked = False
         self._reason_unknown = ""
 
     def hold(self) -> Completed:
@@ -171,15 +180,23 @@ class _Dialogue:
         return self._session.answer(text) if text and not text.isspace() else ""
 
     def _check(self, part: Part) -> str:
+        self._tell_printed()
         printed = self._ask(part)
         word = printed.strip()
         if word not in _WORDS:
             raise EngineError(one_line(printed) or "no answer to a check")
         self._word = word
+        self._has_checked = True
         self._tell(Checked(word))
         if word == "unknown":
             self._reason_unknown = self._reason()
         return word
+
+    def _tell_printed(self) -> None:
+        """Before a check that may take for ever: what the checks before it have led to."""
+        if self._has_checked and self._told < len(self._printed):
+            self._tell(Printed("".join(self._printed[self._told :])))
+            self._told = len(self._printed)
 
     def _reason(self) -> str:
         """Why it does not know, as far as it says so."""

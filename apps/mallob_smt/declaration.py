@@ -37,10 +37,11 @@ class SmtDeclaration(Declaration):
         AGREEMENT,
     )
     text_format: ClassVar[str] = "smt"
+    value_label: ClassVar[str] = "checks answered"
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """What one engine has printed, as a whole; `unknown` if no engine has come to the end."""
+        """What one engine has printed; `unknown` if none has come to the end of a check."""
         text = bytes(solution).decode(errors="replace") if isinstance(solution, bytes) else ""
         if text:
             yield text.removesuffix("\n")

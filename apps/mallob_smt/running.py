@@ -29,7 +29,7 @@ import msgspec
 from mallob_py.kit import Gossip, InputError, Result, WorkerContext
 from mallob_py.kit.declaration import DONE, UNKNOWN
 from mallob_smt import schedule
-from mallob_smt.answering import Checked, Completed, Failed, SayingReader, be_engine
+from mallob_smt.answering import Checked, Completed, Failed, Printed, SayingReader, be_engine
 from mallob_smt.declaration import CODES
 from mallob_smt.engines import Portfolio, Strategy, Wishes
 from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge
@@ -59,6 +59,8 @@ class _Engine:
         self.number = number
         self.strategy = strategy
         self.words: list[str] = []
+        #: what it has printed before the check that is under way
+        self.printed = ""
         self.reader = SayingReader()
         self._is_stopped = False
         self.fd, theirs = os.pipe()
@@ -118,6 +120,8 @@ class _Engines:
         self._demand = 0
         #: checks that some engine of this worker has answered
         self._answered = 0
+        #: those whose answers have been offered
+        self._offered = 0
 
     def __enter__(self) -> _Engines:
         return self
@@ -204,6 +208,9 @@ class _Engines:
                     engine.words.append(word)
                     self._tell_progress(len(engine.words))
                     self._state(engine.number, Statement(2 * len(engine.words), tuple(engine.words)))
+                case Printed(text):
+                    engine.printed += text
+                    self._offer(engine)
                 case Completed(transcript, flaws, reason):
                     words = tuple(engine.words)
                     statement = Statement(2 * len(words) + 1, words, True, "", transcript, flaws, reason)
@@ -221,6 +228,17 @@ class _Engines:
         if answered > self._answered and self._script.facts.checks > 1:
             self._answered = answered
             self._context.report_progress(answered, self._script.facts.checks, "checks")
+
+    def _offer(self, engine: _Engine) -> None:
+        """What is known if the job ends now: the transcript up to the check under way, which is unknown."""
+        answered = len(engine.words)
+        transcript = f"{engine.printed}unknown\n".encode()
+        if self._wishes.agreement > 1 or answered <= self._offered or len(transcript) > _SHARED_BYTES_MAX:
+            return
+        self._offered = answered
+        words = [*engine.words, "unknown"]
+        fields = {"solver": engine.strategy.title, "answers": words}
+        self._context.offer(Result(UNKNOWN, transcript, fields), value=answered)
 
     def _fail(self, engine: _Engine, reason: str) -> None:
         words = tuple(engine.words)

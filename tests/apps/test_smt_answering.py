@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_smt.answering import Checked, Completed, Saying, answer, one_line
+from mallob_smt.answering import Checked, Completed, Printed, Saying, answer, one_line
 from mallob_smt.script import script_from_text
 from mallob_smt.sessions import EngineError
 
@@ -35,6 +35,13 @@ def test_a_transcript_is_what_the_engine_prints_in_order() -> None:
     completed, told = hold('(declare-const x Int)(check-sat)(get-value (x))(echo "hello")', session)
     assert completed == Completed("sat\n((x 1))\nhello\n", 0, "")
     assert told == [Checked("sat")]
+
+
+def test_what_it_has_printed_is_told_before_the_next_check() -> None:
+    session = Told(check_sat="sat\n", echo="hello\n")
+    completed, told = hold("(check-sat)(echo 1)(check-sat)(check-sat)", session)
+    assert told == [Checked("sat"), Printed("sat\nhello\n"), Checked("sat"), Printed("sat\n"), Checked("sat")]
+    assert completed.transcript == "sat\nhello\nsat\nsat\n"
 
 
 def test_requests_that_nobody_could_answer_never_reach_the_engine() -> None:

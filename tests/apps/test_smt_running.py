@@ -13,7 +13,7 @@ from fake_context import FakeContext
 
 from mallob_py.kit import InputError, Payload, Result, TreeMessage
 from mallob_smt import running
-from mallob_smt.answering import Checked, Completed, Failed, Saying, say
+from mallob_smt.answering import Checked, Completed, Failed, Printed, Saying, say
 from mallob_smt.engines import Strategy, Wishes
 from mallob_smt.script import Script, script_from_text
 
@@ -46,6 +46,12 @@ class Worker(FakeContext):
         self.demands: list[int] = []
         self.said: list[bytes] = []
         self.heard: list[TreeMessage] = []
+        self.offered: list[tuple[Result | None, float | None]] = []
+
+    def offer(
+        self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
+    ) -> None:
+        self.offered.append((result, value))
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         heard, self.heard = self.heard, []
@@ -113,6 +119,18 @@ def test_unknown_waits_for_others_and_is_the_answer_in_the_end(behave: Callable[
     result = solve()
     assert (result.code, result.solution) == (0, b"unknown\n")
     assert result.fields["reason-unknown"] == "incomplete"
+
+
+def test_what_is_printed_before_a_later_check_is_offered(behave: Callable[..., None]) -> None:
+    second = [Printed("sat\n((a 1))\n"), Checked("unsat"), Printed("unsat\n")]
+    behave(z3=[Checked("sat"), *second, Failed("tired")], cvc5=SAT)
+    worker = Worker({})
+    assert solve(worker=worker).code == 10
+    assert [value for _, value in worker.offered] == [1, 2]
+    last = worker.offered[-1][0]
+    assert last is not None
+    assert (last.code, last.solution) == (0, b"sat\n((a 1))\nunsat\nunknown\n")
+    assert last.fields["answers"] == ["sat", "unsat", "unknown"]
 
 
 def test_engines_that_contradict_each_other_are_named(behave: Callable[..., None]) -> None:
