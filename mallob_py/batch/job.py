@@ -120,3 +120,5 @@ class Workload(msgspec.Struct, frozen=True):
     cluster: Cluster | None = None
     rejected: Sequence[Rejected] = ()
     remarks: tuple[str, ...] = ()
+    #: when the first job came, in the time of the source [s]
+    origin_s: float = 0.0

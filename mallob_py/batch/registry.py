@@ -1,7 +1,8 @@
 """Which policies there are, and how to make one from a text such as `easy:depth=10,extra=no`.
 
 They are found through the entry-point group `mallob_py.policies`. What stands behind the colon are keyword
-arguments of the class, of the types that its constructor names.
+arguments of the class, of the types that its constructor names. Any policy takes `learn` as well: yes (by
+queue), or queue or user, whose ended jobs then say how long others run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
+from mallob_py.batch.policies.learnt import By, Learnt
 from mallob_py.batch.policy import Policy
 
 ENTRY_POINT_GROUP = "mallob_py.policies"
@@ -32,7 +34,10 @@ def policy_of(text: str) -> Policy:
         raise PolicyTextError(f"no policy {name!r} (there are {', '.join(policy_names())})")
     make: Any = found[0].load()
     try:
-        policy: Policy = make(**_arguments(name, make, settings))
+        by, others = _learns(make, settings)
+        policy: Policy = make(**_arguments(name, make, others))
+        if by is not None:
+            policy = Learnt(policy, by)
     except (TypeError, ValueError) as error:
         raise PolicyTextError(f"policy {text!r}: {error}") from None
     policy.name = text
@@ -57,6 +62,24 @@ def policy_for(text: str, binds: bool = False) -> Policy:
             f"policy {text} needs nodes that jobs share; here every job has its own (these fit: {fit}){hint}"
         )
     return policy
+
+
+def _learns(make: Any, settings: str) -> tuple[By | None, str]:
+    """By what run times are learnt (None: not at all), and the other settings. ValueError: neither."""
+    items = list(filter(None, settings.split(",")))
+    said = [item.partition("=")[2].strip().lower() for item in items if _is_learn(item)]
+    if not said or "learn" in inspect.signature(make).parameters:
+        return None, settings
+    others = ",".join(item for item in items if not _is_learn(item))
+    if said[-1] in ("queue", "user"):
+        return ("user" if said[-1] == "user" else "queue"), others
+    if said[-1] not in _SWITCH:
+        raise ValueError(f"learn is {said[-1]!r}, not yes, no, queue or user")
+    return ("queue" if _SWITCH[said[-1]] else None), others
+
+
+def _is_learn(item: str) -> bool:
+    return item.partition("=")[0].strip() == "learn"
 
 
 def _arguments(name: str, make: Any, settings: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.batch.workload.eurora import CLUSTER, EuroraError, read_eurora
+from mallob_py.batch.workload.eurora import CLUSTER, EuroraError, instances_of, joined, read_eurora
 
 _LOG = (
     "7;xxx;yyy;parallel;2014-04-03 02:05:08__33;2;0;1;4096#41;2;0;1;4096#"
@@ -56,3 +56,13 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(EuroraError, match="no jobs in it"):
         read_eurora(path)
+
+
+def test_logs_are_put_together_with_each_job_once_and_at_its_time(tmp_path: Path) -> None:
+    later = _LOG.splitlines()[0].replace("7;xxx", "9;xxx").replace("02:05:08", "03:05:08")
+    path = _archive(tmp_path / "logs.tar.gz", second=later + "\n" + _LOG.splitlines()[0] + "\n", first=_LOG)
+    assert instances_of(path) == ["first", "second"]
+    whole = joined(read_eurora(path), "whole")
+    assert [(job.id, job.number, job.submit_s) for job in whole.jobs] == [(0, 6, 0), (1, 7, 2), (2, 9, 3602)]
+    assert [truth.run_s for truth in whole.truths] == [543.0, 1794.0, 1794.0]
+    assert (whole.name, whole.nodes, whole.cluster) == ("whole", 64, CLUSTER)

@@ -34,7 +34,7 @@ _SETTINGS = {
     ],
     "rigid-easy": ["quirks=pecs23"],
     "elastic": ["start=code", "shrink=code,grow=code", "cooldown_s=5,ready_s=6", "cooldown_s=3,period_s=0.2"],
-    "sd": ["dynamic=yes", "check=no,max_slowdown=100", "check=no,counts_shared=no", "check=no,factor=0.3"],
+    "sd": ["dynamic=yes", "check=no,learn=yes", "check=no,max_slowdown=100", "check=no,counts_shared=no", "check=no,factor=0.3"],
     "pbsfifo": ["depth=1"],
     "cp": ["depth=2"],
     "fair": [
@@ -48,7 +48,12 @@ _ALL = [
 ]
 #: with rigid jobs, these are EASY: the first waiting job has a reservation
 _ARE_EASY = {"easy", "rigid-easy", "agreement", "elastic", "elastic-easy", "sd"}
-_EASY = [text for text in _ALL if text.partition(":")[0] in _ARE_EASY and "quirks" not in text]
+_KEEP_NO_PROMISE = ("quirks", "learn")
+_EASY = [
+    text
+    for text in _ALL
+    if text.partition(":")[0] in _ARE_EASY and not any(word in text for word in _KEEP_NO_PROMISE)
+]
 _EASY += ["fair", "fair:cooldown_s=3"]
 
 

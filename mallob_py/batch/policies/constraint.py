@@ -32,38 +32,13 @@ from numpy.typing import NDArray
 
 from mallob_py.batch.cluster import Room, units_in
 from mallob_py.batch.job import Job
+from mallob_py.batch.policies.learnt import Experience
 from mallob_py.batch.policies.pbs import End, backfill_starts, ends_of, room_of
-from mallob_py.batch.policy import Action, PolicyError, Running, Start, View
+from mallob_py.batch.policy import Action, PolicyError, Start, View
 from mallob_py.batch.workload.eurora import expected_wait_s
 
 #: weights are whole numbers for the solver: so much for an expected wait of one second
 _WEIGHT = 864_000.0
-
-
-class Experience:
-    """The part of their estimates that the jobs of a queue have used; one that has used all is there at
-    first.
-    """
-
-    def __init__(self) -> None:
-        self._used: dict[str, tuple[float, int]] = defaultdict(lambda: (1.0, 1))
-
-    def learn(self, job: Job, ran_s: float) -> None:
-        total, count = self._used[job.queue]
-        self._used[job.queue] = (total + min(1.0, ran_s / job.estimate_s), count + 1)
-
-    def runs_for_s(self, job: Job) -> float:
-        """The run time to be expected; at most the estimate."""
-        total, count = self._used[job.queue]
-        return job.estimate_s * total / count
-
-    def ends_s(self, running: Running, now_s: float) -> float:
-        """When a job is expected to end: after now, but no later than estimated if that is still to come."""
-        end_s = running.start_s + self.runs_for_s(running.job)
-        if end_s <= now_s:
-            # It is an unusual one; who has run for long goes on for long.
-            end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
-        return max(end_s, math.nextafter(now_s, math.inf))
 
 
 class Planned(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from mallob_py.batch.cluster import Cluster
 from mallob_py.batch.job import Job, Truth, Workload
 
@@ -70,6 +72,39 @@ def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]
     return [found[name] for name in instances] if instances else list(found.values())
 
 
+def instances_of(path: Path) -> list[str]:
+    """The names of the instances in an archive, sorted. Raises EuroraError, OSError."""
+    try:
+        with tarfile.open(path) as archive:
+            bases = [Path(member.name).name for member in archive if member.isfile()]
+    except (tarfile.TarError, EOFError) as error:
+        raise EuroraError(f"{path}: damaged archive ({error})") from error
+    return sorted(base[: -len(EURORA_SUFFIX)] for base in bases if _is_log(base))
+
+
+def joined(workloads: Sequence[Workload], name: str) -> Workload:
+    """The workload of all jobs of several, each once: jobs are known by their number in the machine's log.
+
+    `Workload.origin_s` says when each begins. ValueError: there are none.
+    """
+    found: dict[int, tuple[float, Job, Truth]] = {}
+    for workload in workloads:
+        for job, truth in zip(workload.jobs, workload.truths, strict=True):
+            found.setdefault(job.number, (workload.origin_s + job.submit_s, job, truth))
+    if not found:
+        raise ValueError("there are no jobs to put together")
+    rows = sorted(found.values(), key=lambda row: (row[0], row[1].number))
+    first_s = rows[0][0]
+    jobs = [
+        msgspec.structs.replace(job, id=place, submit_s=at_s - first_s)
+        for place, (at_s, job, _) in enumerate(rows)
+    ]
+    cluster = workloads[0].cluster
+    return Workload(
+        jobs, [row[2] for row in rows], workloads[0].nodes, name, cluster=cluster, origin_s=first_s
+    )
+
+
 def _is_log(name: str) -> bool:
     base = Path(name).name
     return base.endswith(EURORA_SUFFIX) and not base.startswith(".")
@@ -95,7 +130,14 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
         Job(place, at - first_s, units, estimate_s, number=own, queue=queue, demand=demand)
         for place, (at, own, queue, units, demand, estimate_s, _) in enumerate(rows)
     ]
-    return Workload(jobs, [Truth(row[-1]) for row in rows], len(CLUSTER.capacities), name, cluster=CLUSTER)
+    return Workload(
+        jobs,
+        [Truth(row[-1]) for row in rows],
+        len(CLUSTER.capacities),
+        name,
+        cluster=CLUSTER,
+        origin_s=first_s,
+    )
 
 
 def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, float]:

@@ -1,0 +1,136 @@
+"""Run times learnt from ended jobs, in place of what users ask for: for any policy.
+
+Users ask for far more time than their jobs take. A job's expected run time is its estimate times the part of
+their estimates that ended jobs of the same queue, or of the same user, have used so far. `Learnt` shows this
+to another policy as the jobs' estimates: of a waiting job as expected when it came, of a running one that is
+over its time twice as long as it has run, and never more than the user has asked for.
+
+Source: Tsafrir, Etsion, Feitelson, "Backfilling Using System-Generated Predictions" (2007), for predictions
+that are made at the submission and corrected when they are exceeded; means over a queue are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policy import Action, Policy, Running, View
+
+By = Literal["queue", "user"]
+
+
+class Experience:
+    """The part of their estimates that the jobs of a queue (or user) have used; one that has used all is
+    there at first.
+    """
+
+    def __init__(self, by: By = "queue") -> None:
+        self._by = by
+        self._used: dict[str, tuple[float, int]] = defaultdict(lambda: (1.0, 1))
+
+    def learn(self, job: Job, ran_s: float) -> None:
+        total, count = self._used[self._key(job)]
+        self._used[self._key(job)] = (total + min(1.0, ran_s / job.estimate_s), count + 1)
+
+    def runs_for_s(self, job: Job) -> float:
+        """The run time to be expected; at most the estimate."""
+        total, count = self._used[self._key(job)]
+        return job.estimate_s * total / count
+
+    def ends_s(self, running: Running, now_s: float) -> float:
+        """When a job is expected to end: after now, but no later than estimated if that is still to come."""
+        end_s = running.start_s + self.runs_for_s(running.job)
+        if end_s <= now_s:
+            # It is an unusual one; who has run for long goes on for long.
+            end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
+        return max(end_s, math.nextafter(now_s, math.inf))
+
+    def _key(self, job: Job) -> str:
+        return job.queue if self._by == "queue" else job.user
+
+
+class Learnt:
+    """Another policy, which sees learnt run times as the users' estimates. See the module's text."""
+
+    def __init__(self, policy: Policy, by: By = "queue") -> None:
+        self.name = policy.name
+        self.wants_all_arrivals = policy.wants_all_arrivals
+        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
+        self.shares_nodes = getattr(policy, "shares_nodes", False)
+        self.shares_cores = getattr(policy, "shares_cores", False)
+        self._policy = policy
+        self._by: By = by
+
+    def begin(self, nodes: int) -> None:
+        self._policy.begin(nodes)
+        self._experience = Experience(self._by)
+        #: by job, from its arrival to its end: the job with the expected run time
+        self._jobs: dict[int, Job] = {}
+        #: by running job: what the policy sees of it
+        self._shown: dict[int, Running] = {}
+        self._queue: list[Job] = []
+        self._ends: list[tuple[float, int, Running]] = []
+        self._seen: View | None = None
+
+    def decide(self, view: View) -> Iterator[Action]:
+        for gone in view.departed:
+            self._experience.learn(gone.job, view.now_s - gone.start_s)
+        if self._seen is None:
+            self._seen = View(view.nodes, view.costs)
+            self._seen.queue, self._seen.running, self._seen.ends = self._queue, self._shown, self._ends
+        seen = self._seen
+        seen.now_s, seen.arrived, seen.ended = view.now_s, view.arrived, view.ended
+        seen.departed = [self._shown.get(gone.job.id, gone) for gone in view.departed]
+        for gone in view.departed:
+            self._jobs.pop(gone.job.id, None)
+        self._follow(view, seen)
+        actions = self._policy.decide(seen)
+        looks_again = isinstance(actions, Iterator)
+        for action in actions:
+            yield action
+            seen.arrived, seen.ended, seen.departed = view.arrived, view.ended, ()
+            if looks_again:
+                self._follow(view, seen)
+
+    def _follow(self, view: View, seen: View) -> None:
+        """Show what is there now, in the same containers: a generator goes on looking at these."""
+        seen.free, seen.free_nodes = view.free, view.free_nodes
+        seen.room, seen.wishes = view.room, view.wishes
+        self._queue[:] = [self._expected(job) for job in view.queue]
+        shown = self._shown
+        for number in shown.keys() - view.running.keys():
+            del shown[number]
+        for number, running in view.running.items():
+            if number not in shown:
+                shown[number] = self._first_shown(running)
+        for number, running in view.running.items():
+            self._update(shown[number], running, view.now_s)
+        self._ends[:] = sorted((one.estimated_end_s, one.order, one) for one in shown.values())
+
+    def _expected(self, job: Job) -> Job:
+        if job.id not in self._jobs:
+            self._jobs[job.id] = msgspec.structs.replace(job, estimate_s=self._experience.runs_for_s(job))
+        return self._jobs[job.id]
+
+    def _first_shown(self, running: Running) -> Running:
+        job = self._expected(running.job)
+        return Running(job, running.start_s, running.nodes, running.estimated_end_s, running.order)
+
+    def _update(self, shown: Running, running: Running, now_s: float) -> None:
+        part = shown.job.estimate_s / running.job.estimate_s
+        end_s = running.start_s + part * (running.estimated_end_s - running.start_s)
+        if end_s <= now_s < running.estimated_end_s:
+            # The time that was expected last holds until it is over.
+            end_s = shown.estimated_end_s
+            if end_s <= now_s or end_s == running.estimated_end_s:
+                end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
+        shown.estimated_end_s = end_s
+        shown.nodes, shown.target, shown.resized_s = running.nodes, running.target, running.resized_s
+        shown.still_until_s, shown.factor = running.still_until_s, running.factor
+        shown.guest = None if running.guest is None else self._shown[running.guest.job.id]
+        shown.mates = [self._shown[mate.job.id] for mate in running.mates]

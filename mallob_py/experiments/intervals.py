@@ -1,0 +1,58 @@
+"""Intervals of means over seeds or parts of a trace, and when one of two is called better.
+
+An interval is that of Student's t at 95 %, for few values that are taken as independent. Parts of a trace
+that overlap are not: then it is too narrow, and whoever shows it has to say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+
+import msgspec
+
+#: the 97.5 % quantile of Student's t, by degrees of freedom from 1 on; beyond, that of the last is taken
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean, and how far to each side of it the interval goes; infinitely far for a single value."""
+
+    mean: float
+    half: float
+
+    def text(self, digits: int = 2) -> str:
+        if math.isinf(self.half):
+            return f"{self.mean:.{digits}f}"
+        return f"{self.mean:.{digits}f} ± {self.half:.{digits}f}"
+
+    def excludes(self, value: float) -> bool:
+        return abs(self.mean - value) > self.half
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the mean of the values with its interval. ValueError: there are none."""
+    if not values:
+        raise ValueError("there are no values")
+    count = len(values)
+    if count == 1:
+        return Interval(values[0], math.inf)
+    return Interval(mean(values), _T[min(count - 1, len(_T)) - 1] * stdev(values) / math.sqrt(count))
+
+
+def winner(values: Mapping[str, Sequence[float]]) -> str | None:
+    """The one with the least mean, if its difference to each other one, pair by pair, excludes 0; else None.
+
+    The values of all are of the same seeds or parts, in the same order.
+    """
+    best = min(values, key=lambda name: mean(values[name]))
+    for name, others in values.items():
+        differences = [other - own for other, own in zip(others, values[best], strict=True)]
+        if name != best and not interval(differences).excludes(0.0):
+            return None
+    return best

@@ -1,0 +1,83 @@
+"""Learnt run times, for any policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from workloads import rigid
+
+from mallob_py.batch.job import Workload
+from mallob_py.batch.policies.learnt import Learnt
+from mallob_py.batch.policy import Action, Start, View
+from mallob_py.batch.registry import PolicyTextError, policy_of
+from mallob_py.batch.simulator import simulate
+
+
+class _Watching:
+    """FCFS that keeps the estimates it was shown."""
+
+    name = "watching"
+    wants_all_arrivals = True
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, float] = {}
+        self.ends: list[tuple[float, int, float]] = []
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> list[Action]:
+        self.waiting |= {job.id: job.estimate_s for job in view.queue}
+        self.ends += [(view.now_s, one.job.id, end_s) for end_s, _, one in view.ends]
+        free, actions = view.free, list[Action]()
+        for job in view.queue:
+            if job.nodes > free:
+                break
+            free -= job.nodes
+            actions.append(Start(job.id, job.nodes))
+        return actions
+
+
+def _of(workload: Workload, *owners: str) -> Workload:
+    """The jobs are those of these users, who have a queue together."""
+    jobs = [
+        msgspec.structs.replace(job, queue="all", user=user)
+        for job, user in zip(workload.jobs, owners, strict=True)
+    ]
+    return msgspec.structs.replace(workload, jobs=jobs)
+
+
+def test_a_job_that_comes_is_expected_to_use_the_part_that_others_of_its_queue_have_used() -> None:
+    workload = _of(rigid((0, 1, 10, 100), (0, 1, 30, 100), (50, 1, 5, 1000), nodes=2), "a", "b", "b")
+    by_queue, by_user = _Watching(), _Watching()
+    simulate(workload, Learnt(by_queue))
+    simulate(workload, Learnt(by_user, "user"))
+    assert by_queue.waiting == {0: 100.0, 1: 100.0, 2: pytest.approx(1000 * (1 + 0.1 + 0.3) / 3)}
+    assert by_user.waiting[2] == pytest.approx(1000 * (1 + 0.3) / 2)
+
+
+def test_a_job_over_its_expected_time_is_expected_to_run_as_long_again_but_not_over_its_estimate() -> None:
+    quick, others = [(0, 1, 0.001, 100)] * 4, [(at_s, 1, 1, 1) for at_s in (300, 400, 700)]
+    workload = _of(rigid(*quick, (1, 1, 1000, 1000), *others, nodes=4), *"aaaaabbb")
+    watching = _Watching()
+    simulate(workload, Learnt(watching, "user"))
+    ends_s = {(now_s, job): end_s for now_s, job, end_s in watching.ends}
+    assert watching.waiting[4] == pytest.approx(200.0, rel=1e-3)
+    assert [ends_s[now_s, 4] for now_s in (300, 400, 700)] == [599.0, 599.0, 1001.0]
+
+
+def test_a_policy_that_learns_overtakes_where_estimates_would_not_let_it() -> None:
+    # The head needs all nodes at 100; the last job asks for 200 and takes 20, as one before it did.
+    workload = _of(
+        rigid((0, 1, 20, 200), (0, 1, 2000, 2000), (21, 2, 5, 5), (22, 1, 20, 200), nodes=2), *"abca"
+    )
+    assert simulate(workload, policy_of("easy:extra=no")).starts_s[3] == 22.0
+    assert policy_of("easy:extra=no,learn=user").name == "easy:extra=no,learn=user"
+
+
+def test_learn_is_a_setting_of_every_policy_and_says_what_it_takes() -> None:
+    assert isinstance(policy_of("fair:learn=yes"), Learnt)
+    assert not isinstance(policy_of("fair:learn=no"), Learnt)
+    assert not isinstance(policy_of("cp:learn=yes"), Learnt)
+    with pytest.raises(PolicyTextError, match="learn is 'maybe', not yes, no, queue or user"):
+        policy_of("easy:learn=maybe")
