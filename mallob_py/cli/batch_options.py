@@ -231,8 +231,8 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         group=INPUT,
-        help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two), fair "
-        "(five) or sd (ten, on one core); see docs/batch.md",
+        help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
+        "half an hour), fair (five) or sd (ten, on one core); see docs/batch.md",
         default=MISSING,
     )
     traces: str | None = option(
