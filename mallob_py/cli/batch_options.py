@@ -232,7 +232,8 @@ class BatchExperimentOptions(Runs):
         str,
         group=INPUT,
         help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
-        "half an hour), fair (five) or sd (ten, on one core); see docs/batch.md",
+        "half an hour), fair (five), sd (ten, on one core) or bags (five, over real "
+        "processes); see docs/batch.md",
         default=MISSING,
     )
     traces: str | None = option(

@@ -35,7 +35,8 @@ _SETTINGS = {
     "rigid-easy": ["quirks=pecs23"],
     "elastic": ["start=code", "shrink=code,grow=code", "cooldown_s=5,ready_s=6", "cooldown_s=3,period_s=0.2"],
     "sd": [
-        "check=no,learn=yes", "dynamic=yes", "check=no,max_slowdown=100", "check=no,counts_shared=no", "check=no,factor=0.3",
+        "check=no,learn=yes", "dynamic=yes", "check=no,max_slowdown=100",
+        "check=no,counts_shared=no", "check=no,factor=0.3",
     ],
     "pbsfifo": ["depth=1"],
     "cp": ["depth=2"],

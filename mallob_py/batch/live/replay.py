@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,14 +40,27 @@ class ReplayError(Exception):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The life of a job that was run. Times are seconds since the host began; `told`: what it has said of
-    itself.
+    """The life of a job that was run. Times are seconds since the host began; `told`: what a timed program
+    has said of itself, `output` what any other has; `shrinks` and `grows`: how many orders it was given.
     """
 
     submit_s: float
     start_s: float
     end_s: float
     told: list[Told]
+    output: str = ""
+    shrinks: int = 0
+    grows: int = 0
+
+
+#: the lines of a job's script behind its headers
+Body = Callable[[Job, Truth], str]
+
+
+def timed_body(job: Job, truth: Truth) -> str:
+    """A program whose work is timed waiting."""
+    command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
+    return f"exec {shlex.join(command)}"
 
 
 def scaled(workload: Workload, second_s: float) -> Workload:
@@ -70,15 +85,18 @@ def _milliseconds(time_s: float) -> int:
     return max(1, round(time_s * 1000))
 
 
-def replay(workload: Workload, policy: str, tell: Callable[[int], None]) -> list[Life]:
+def replay(
+    workload: Workload, policy: str, tell: Callable[[int], None], body: Body = timed_body
+) -> list[Life]:
     """Return the life of each job; `tell` is told again and again how many have ended.
 
-    The workload is one of `scaled`, of rigid and malleable jobs. Nothing of it is left afterwards, also after
-    Ctrl-C. Raises ReplayError, OSError.
+    The workload is one of `scaled`, of rigid and malleable jobs; `body` is what they run. Nothing of it is
+    left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
     """
+    orders: Counter[tuple[int, str]] = Counter()
     with _folder() as path:
-        with no_orphans(), _scheduler(path, policy, workload.nodes):
-            ends_s = _play(workload, path, tell)
+        with no_orphans(), _scheduler(path, policy, workload.nodes, orders):
+            ends_s = _play(workload, path, tell, body)
         folder = Folder(path)
         clock = folder.clock()
         assert clock is not None
@@ -91,7 +109,17 @@ def replay(workload: Workload, policy: str, tell: Callable[[int], None]) -> list
                 last = (output.splitlines() or ["it has printed nothing"])[-1]
                 raise ReplayError(f"job {job.number} under {policy}: {status}; {last}")
             times_s = submitted.submit_s + zero_s, run.start_s + zero_s, ends_s[job.number]
-            lives.append(Life(*times_s, told(output)))
+            is_timed = body is timed_body
+            number = job.number
+            lives.append(
+                Life(
+                    *times_s,
+                    told(output) if is_timed else [],
+                    "" if is_timed else output,
+                    orders[number, "shrink"],
+                    orders[number, "grow"],
+                )
+            )
         return lives
 
 
@@ -105,8 +133,8 @@ def _folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _scheduler(path: Path, policy: str, slots: int) -> Iterator[None]:
-    """In a session of its own: Ctrl-C is for us."""
+def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, str]]) -> Iterator[None]:
+    """In a session of its own: Ctrl-C is for us. `orders` has at the end how many each job was given."""
     us = os.getpid()
     log = path.with_suffix(".log")
     command = [*python(), "-m", "mallob_py", "batch", "serve", "--dir", str(path)]
@@ -132,8 +160,15 @@ def _scheduler(path: Path, policy: str, slots: int) -> Iterator[None]:
         finally:
             process.terminate()
             process.wait()
+            orders.update(_orders_in(log.read_text(errors="replace")))
     finally:
         log.unlink(missing_ok=True)
+
+
+def _orders_in(log: str) -> Iterator[tuple[int, str]]:
+    """The orders (job, shrink or grow) that a scheduler has said it gave."""
+    for number, order in re.findall(r"^job (\d+) .*: (shrink|grow) \d", log, re.MULTILINE):
+        yield int(number), order
 
 
 def _is_up(path: Path) -> bool:
@@ -143,7 +178,7 @@ def _is_up(path: Path) -> bool:
     return False
 
 
-def _play(workload: Workload, path: Path, tell: Callable[[int], None]) -> dict[int, float]:
+def _play(workload: Workload, path: Path, tell: Callable[[int], None], body: Body) -> dict[int, float]:
     """Hand the jobs in; returns when each has ended."""
     began_s = now_s()
     ends_s: dict[int, float] = {}
@@ -157,20 +192,21 @@ def _play(workload: Workload, path: Path, tell: Callable[[int], None]) -> dict[i
         if now - began_s > limit_s:
             raise ReplayError(f"the jobs have not ended after {limit_s:.0f} s")
         if handed_in < len(workload.jobs) and workload.jobs[handed_in].submit_s <= now - began_s:
-            _submit(path, workload.jobs[handed_in], workload.truths[handed_in])
+            _submit(
+                path, workload.jobs[handed_in], body(workload.jobs[handed_in], workload.truths[handed_in])
+            )
             handed_in += 1
         else:
             time.sleep(_POLL_S)
     return ends_s
 
 
-def _submit(path: Path, job: Job, truth: Truth) -> None:
+def _submit(path: Path, job: Job, body: str) -> None:
     headers = [f"JOB_CLASS {job.kind.value}", f"REQUIRED_TIME {_milliseconds(job.estimate_s)}"]
     headers.append(f"NODES {job.nodes}")
     if job.kind is not Kind.RIGID:
         headers += [f"MIN_NODES {job.low}", f"MAX_NODES {job.high}"]
-    command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
-    script = "\n".join(["#!/bin/sh", *(f"#{line}" for line in headers), f"exec {shlex.join(command)}\n"])
+    script = "\n".join(["#!/bin/sh", *(f"#{line}" for line in headers), f"{body}\n"])
     environment = own_environment() | import_places()
     try:
         answer = ask(path, Submit(script, f"job{job.number}", str(path), environment))

@@ -1,0 +1,315 @@
+"""Task bags that compute, as malleable jobs under the live scheduler.
+
+Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this machine. A slot is a core.
+Jobs are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared
+with the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a
+running one is told to grow and shrink (figure 7), and then batches of jobs are scheduled with more and more
+of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+
+import msgspec
+
+from mallob_py.batch.costs import Delays
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.live.replay import Life, ReplayError, replay
+from mallob_py.batch.live.script import ANY_NUMBER
+from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import Schedule, simulate
+from mallob_py.batch.speedup import Amdahl
+from mallob_py.experiments.output import Output, Table
+from mallob_py.runtime.processes import import_places, python
+from mallob_py.text_table import Cell
+
+JOBS = 8
+SHARES = (0.0, 0.4, 1.0)
+SHARES_IN_FULL = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+POLICIES = ("easy", "elastic:cooldown-s=2,period-s=0.5", "fair")
+SEEDS = (1,)
+SEEDS_IN_FULL = (1, 2, 3)
+_ARRIVALS_S = 8.0
+_AT_ONCE = 2
+_REQUIRED_S = 300.0
+_TIMES = 2
+#: a job that grows and shrinks must run for as long as its orders take
+_LONG = 15
+_REMARKS = """\
+Times are seconds of the clock; a slot is a core. Alone: of one job, from the start of its process to its end,
+so that it includes the start of interpreters and MPI. Speedup is over one slot. Wait: from the submission to
+the start; compute: from there to the end. Shrinks, grows: orders per malleable job. Simulated: the same batch
+in virtual time, told how long each program takes alone, by Amdahl's law between its times on one slot and on
+all, and told nothing of what orders cost."""
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What `mallob-py run` is called with, and the key of the result that is known, with its value."""
+
+    name: str
+    words: tuple[str, ...]
+    key: str = "value"
+    result: float = 0.0
+
+
+PROGRAMS = (
+    Program("UTS13", ("UTS", "--set", "depth=13"), "value", 264459392),
+    Program("QUEENS15", ("QUEENS", "--set", "n=15"), "value", 2279184),
+    Program("BC12", ("BC", "--set", "n=12"), "value", 45726258),
+    Program("PI3e8", ("PI", "--set", "points=300000000"), "hits", 0),
+)
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """The run time [s] of a program on so many slots, one per measurement."""
+
+    slots: int
+    times_s: list[float]
+
+
+class Resized(msgspec.Struct, frozen=True):
+    """How long an order took [s], by the change in ranks."""
+
+    change: int
+    took_s: float
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch that was run: makespan, means over jobs [s], and orders per malleable job."""
+
+    makespan_s: float
+    turnaround_s: float
+    wait_s: float
+    compute_s: float
+    rigid_turnaround_s: float | None
+    malleable_turnaround_s: float | None
+    shrinks: float | None = None
+    grows: float | None = None
+
+
+def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
+    """Write the tables. `full`: shares by a fifth, and three batches of each. Raises ReplayError, OSError."""
+    slots = os.cpu_count() or 1
+    alone = {program.name: [_alone(program, count) for count in _counts(slots)] for program in PROGRAMS}
+    for name, runs in alone.items():
+        for one in runs:
+            output.keep(f"{name} alone on {one.slots}", one)
+    resized = list(_resizes(slots))
+    tables = [_scaling(alone), _costs(resized)]
+    output.tables(tables, _REMARKS)
+    rows = list[tuple[Cell, ...]]()
+    for policy in POLICIES:
+        for share in SHARES_IN_FULL if full else SHARES:
+            if policy == "easy" and share:
+                continue
+            for seed in SEEDS_IN_FULL if full else SEEDS:
+                programs, workload = batch_of(seed, share, slots, alone)
+                lives = _played(programs, workload, policy)
+                real, simulated = _of_lives(workload, lives), _simulated(workload, policy)
+                output.keep(f"{policy} {share:.0%} {seed}", real)
+                rows.append(_row(policy, share, seed, real, simulated))
+                print(f"{policy}, {share:.0%} malleable, batch {seed}: done", file=sys.stderr)
+    tables.append(Table(f"Batches of {JOBS} jobs on {slots} slots", _HEADER, tuple(rows)))
+    output.tables(tables, _REMARKS)
+
+
+# --- programs -----------------------------------------------------------------------------
+
+
+def _counts(slots: int) -> list[int]:
+    """1, 2, 4 ... up to the number of slots, and that."""
+    powers = [1 << place for place in range(slots.bit_length()) if 1 << place <= slots]
+    return sorted({*powers, slots})
+
+
+def _command(program: Program, *more: str) -> list[str]:
+    return [*python(), "-m", "mallob_py", "run", *program.words, "--quiet", *more]
+
+
+def _check(program: Program, output: str) -> None:
+    """Raises ReplayError if the known result is not in it."""
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    found = json.loads(lines[-1])["result"].get(program.key) if lines else None
+    if found is None or (program.result and found != program.result):
+        raise ReplayError(f"{program.name}: {program.key} is {found}, not {program.result:.0f}")
+
+
+def _alone(program: Program, slots: int) -> Alone:
+    times_s = list[float]()
+    for _ in range(_TIMES):
+        began_s = time.monotonic()
+        done = subprocess.run(
+            _command(program, "-n", str(slots)),
+            capture_output=True,
+            text=True,
+            env=os.environ | import_places(),
+            timeout=_REQUIRED_S,
+        )
+        times_s.append(time.monotonic() - began_s)
+        if done.returncode:
+            raise ReplayError(f"{program.name}: {(done.stderr or 'it failed').splitlines()[-1]}")
+        _check(program, done.stdout)
+    return Alone(slots, times_s)
+
+
+def _resizes(slots: int) -> Iterator[Resized]:
+    """Have a program that runs grow and shrink, by one rank and by as many as there are slots."""
+    program = Program("UTS15", ("UTS", "--set", f"depth={_LONG}"))
+    changes = [change for count in _counts(slots) for change in (count, -count)]
+    with tempfile.TemporaryDirectory(prefix="mallob-py-bags-") as folder:
+        orders = Path(folder) / "orders"
+        orders.mkdir(mode=0o700)
+        environment = os.environ | import_places()
+        job = subprocess.Popen(
+            _command(program, "-n", "1", "--orders", str(orders), "--rank-loss", "survive"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        try:
+            with contextlib.suppress(StopIteration):
+                for change in changes:
+                    began_s = time.monotonic()
+                    while _ordered(orders, change, environment) and job.poll() is None:
+                        if time.monotonic() - began_s > 30.0:
+                            raise ReplayError("a program that runs takes no orders")
+                        began_s = time.monotonic()
+                    if job.poll() is not None:
+                        return
+                    yield Resized(change, time.monotonic() - began_s)
+        finally:
+            job.terminate()
+            job.wait()
+
+
+def _ordered(orders: Path, change: int, environment: dict[str, str]) -> int:
+    """The exit code of the order: not 0 as long as the program does not listen yet."""
+    command = [*python(), "-m", "mallob_py", "resize", f"{change:+d}", "--orders", str(orders)]
+    return subprocess.run(command, capture_output=True, env=environment, timeout=120.0).returncode
+
+
+# --- batches ------------------------------------------------------------------------------
+
+
+def batch_of(
+    seed: int, share: float, slots: int, alone: dict[str, list[Alone]]
+) -> tuple[list[Program], Workload]:
+    """Jobs with their programs; those malleable at a share are so at every larger one."""
+    generator = random.Random(f"bags {seed}")
+    programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
+    sizes = [generator.choice(_counts(slots)) for _ in programs]
+    arrivals = sorted(generator.uniform(0.0, _ARRIVALS_S) for _ in range(JOBS - _AT_ONCE))
+    order = generator.sample(range(JOBS), JOBS)
+    flexible = set(order[: round(share * JOBS)])
+    jobs, truths = list[Job](), list[Truth]()
+    for number, (program, size, submit_s) in enumerate(
+        zip(programs, sizes, [0.0] * _AT_ONCE + arrivals, strict=True)
+    ):
+        kind = Kind.MALLEABLE if number in flexible else Kind.RIGID
+        jobs.append(Job(number, submit_s, size, _REQUIRED_S, kind, 1, slots, ANY_NUMBER, number=number + 1))
+        truths.append(_truth(alone[program.name], size))
+    return programs, Workload(jobs, truths, slots, f"batch {seed}, {share:.0%} malleable")
+
+
+def _truth(runs: Sequence[Alone], size: int) -> Truth:
+    """The run time on the preferred number, and Amdahl's law through the times on one slot and on all."""
+    at = {one.slots: mean(one.times_s) for one in runs}
+    most = max(at)
+    serial = 0.0
+    if most > 1:
+        serial = min(1.0, max(0.0, (at[most] / at[1] - 1.0 / most) / (1.0 - 1.0 / most)))
+    return Truth(at[size], Amdahl(serial))
+
+
+def _played(programs: list[Program], workload: Workload, policy: str) -> list[Life]:
+    def body(job: Job, truth: Truth) -> str:
+        more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
+        return f"exec {shlex.join(_command(programs[job.id], *more))}"
+
+    lives = replay(workload, policy, lambda ended: None, body)
+    for program, life in zip(programs, lives, strict=True):
+        _check(program, life.output)
+    return lives
+
+
+def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:
+    turnarounds = [one.end_s - one.submit_s for one in lives]
+    malleable = [job.is_malleable for job in workload.jobs]
+    begin_s, end_s = min(one.submit_s for one in lives), max(one.end_s for one in lives)
+    count = sum(malleable)
+    return Batch(
+        end_s - begin_s,
+        mean(turnarounds),
+        mean(one.start_s - one.submit_s for one in lives),
+        mean(one.end_s - one.start_s for one in lives),
+        *_apart(turnarounds, malleable),
+        sum(one.shrinks for one in lives) / count if count else None,
+        sum(one.grows for one in lives) / count if count else None,
+    )
+
+
+def _apart(turnarounds_s: Sequence[float], malleable: Sequence[bool]) -> tuple[float | None, float | None]:
+    """Means of rigid and of malleable jobs; None: there are none."""
+    rigid = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if not is_one]
+    others = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if is_one]
+    return (mean(rigid) if rigid else None), (mean(others) if others else None)
+
+
+def _simulated(workload: Workload, policy: str) -> Batch:
+    schedule: Schedule = simulate(workload, policy_of(policy), delays=Delays())
+    metrics = metrics_of(schedule)
+    turnarounds = [end_s - job.submit_s for job, end_s in zip(workload.jobs, schedule.ends_s, strict=True)]
+    return Batch(
+        metrics.makespan_s,
+        metrics.turnaround_s,
+        metrics.wait_s,
+        metrics.run_s,
+        *_apart(turnarounds, [job.is_malleable for job in workload.jobs]),
+    )
+
+
+# --- tables -------------------------------------------------------------------------------
+
+_HEADER = (
+    "policy", "malleable", "batch",
+    "makespan [s]", "simulated", "turnaround [s]", "simulated", "wait [s]", "simulated",
+    "compute [s]", "rigid jobs [s]", "malleable jobs [s]", "shrinks", "grows",
+)  # fmt: skip
+
+
+def _row(policy: str, share: float, seed: int, real: Batch, simulated: Batch) -> tuple[Cell, ...]:
+    cells: list[Cell] = [policy.partition(":")[0], f"{share:.0%}", seed]
+    for name in ("makespan_s", "turnaround_s", "wait_s"):
+        cells += [f"{getattr(real, name):.1f}", f"{getattr(simulated, name):.1f}"]
+    others = (real.compute_s, real.rigid_turnaround_s, real.malleable_turnaround_s)
+    cells += [None if one is None else f"{one:.1f}" for one in others]
+    return (*cells, *(None if one is None else f"{one:.2f}" for one in (real.shrinks, real.grows)))
+
+
+def _scaling(alone: dict[str, list[Alone]]) -> Table:
+    rows = list[tuple[Cell, ...]]()
+    for name, runs in alone.items():
+        first_s = mean(runs[0].times_s)
+        for one in runs:
+            least, most = min(one.times_s), max(one.times_s)
+            speedup = f"{first_s / mean(one.times_s):.2f}"
+            rows.append((name, one.slots, f"{mean(one.times_s):.2f}", f"{least:.2f} to {most:.2f}", speedup))
+    return Table("Each program alone", ("program", "slots", "time [s]", "from, to", "speedup"), tuple(rows))
+
+
+def _costs(resized: Sequence[Resized]) -> Table:
+    rows = tuple((f"{one.change:+d}", f"{one.took_s:.2f}") for one in resized)
+    return Table("An order to a program that runs, until it is carried out", ("ranks", "time [s]"), rows)

@@ -1,0 +1,103 @@
+"""How often the rule that idle PEs wait for suspended workers (P 3.3) is consulted, refuses and succeeds.
+
+    .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seed 0]
+
+plays the realistic arrivals of P 5.3 once with each strategy of reuse, and counts in the protocol's own code:
+queries for a suspended worker with their answers; requests that met a PE which keeps itself free for another
+job; and how such waiting ended, with the awaited query or in vain. Prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from mallob_py.protocol.config import Reuse
+from mallob_py.protocol.local_workers import LocalWorkers
+from mallob_py.simulation.run import Simulation
+from mallob_py.simulation.setting import Setting, job_stream
+from mallob_py.text_table import format_table
+
+COUNTED = (
+    "queries",
+    "resumed where asked",
+    "denied",
+    "holds begun",
+    "holds that ended with the query",
+    "holds in vain",
+    "PEs kept from another job",
+)
+
+
+def count_into(counts: Counter[str]) -> None:
+    """Wrap the methods where the rule acts; for this process only."""
+    query, renew, tick, is_free = (
+        LocalWorkers.receive_query,
+        LocalWorkers._renew_holds,
+        LocalWorkers.tick,
+        LocalWorkers.is_free,
+    )
+
+    def counted_query(self: LocalWorkers, request: Any, now: float) -> None:
+        held, before = request.job in self._holds, self.active
+        query(self, request, now)
+        is_resumed = before is None and self.active is not None and self.active.job == request.job
+        counts["queries"] += 1
+        counts["resumed where asked" if is_resumed else "denied"] += 1
+        counts["holds that ended with the query"] += held and is_resumed
+
+    def counted_renew(self: LocalWorkers, now: float) -> None:
+        before = set(self._holds)
+        renew(self, now)
+        counts["holds begun"] += len(set(self._holds) - before)
+
+    def counted_tick(self: LocalWorkers, now: float) -> None:
+        before = len(self._holds)
+        tick(self, now)
+        counts["holds in vain"] += max(0, before - len(self._holds))
+
+    def counted_is_free(self: LocalWorkers, job: int | None = None) -> bool:
+        counts["PEs kept from another job"] += bool(self._holds) and job not in self._holds
+        return is_free(self, job)
+
+    methods: Any = LocalWorkers
+    methods.receive_query, methods._renew_holds = counted_query, counted_renew
+    methods.tick, methods.is_free = counted_tick, counted_is_free
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pes", type=int, default=384)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    count_into(counts)
+    rows = []
+    for reuse in (Reuse.NONE, Reuse.BASIC, Reuse.FULL):
+        counts.clear()
+        setting = Setting(pes=options.pes, seconds=options.seconds, seed=options.seed)
+        setting = msgspec.structs.replace(
+            setting, protocol=msgspec.structs.replace(setting.protocol, reuse=reuse)
+        )
+        simulation = Simulation(setting)
+        simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
+        simulation.play()
+        summary = simulation.summary()
+        rows.append(
+            (
+                reuse.value,
+                *(counts[name] for name in COUNTED),
+                summary.creation_ratio_total,
+                summary.context_switches_median,
+                summary.context_switches_mean,
+            )
+        )
+    print(format_table(("reuse", *COUNTED, "WCR total", "switches median", "mean"), rows))
+
+
+if __name__ == "__main__":
+    main()
