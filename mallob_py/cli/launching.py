@@ -27,7 +27,7 @@ from mallob_py.applications import DEFAULT_APPLICATION, OURS, application_of, de
 from mallob_py.cli import CommandError
 from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
 from mallob_py.kit.declaration import UNKNOWN
-from mallob_py.launchers import INVITED_VARIABLE, OF_RANKS, RANK_VARIABLES
+from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_RANKS, RANK_VARIABLES
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
@@ -198,6 +198,10 @@ def run_serve(options: ServeOptions) -> int:
     for application in options.preload:
         _check_is_installed(application)
     _log_loans(options.log_loans)
+    if options.on_end is not None and _is_first_process():
+        from mallob_py.cli import on_end
+
+        on_end.start(Path(options.api_dir), options.on_end)
     ranks = ranks_of(options)
     end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
     if options.wait and INVITED_VARIABLE not in os.environ:
@@ -234,6 +238,13 @@ def run_serve(options: ServeOptions) -> int:
     survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
     with taking_orders(ranks, survives, Path(options.api_dir)):
         return supervise(ranks, run, options.restarts, ranks_again)
+
+
+def _is_first_process() -> bool:
+    """Whether this is what the user has started: of ranks that a launcher has, the first one."""
+    if EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ:
+        return False
+    return all(os.environ.get(variable, "0") == "0" for variable in RANK_VARIABLES)
 
 
 def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:

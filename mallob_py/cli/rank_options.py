@@ -405,6 +405,15 @@ class ServeOptions(Api, _AnyApplication):
         help="jobs of other users, and over HTTP, may bring code that runs with the service's rights (CALLS: "
         "Python functions); default: only jobs of the service's own user may",
     )
+    on_end: str | None = option(
+        "--on-end",
+        values.word,
+        None,
+        metavar="COMMAND",
+        group=SERVICE,
+        help="a line for the shell, run for each job that ends: with the job's line of the history, JSON, on "
+        "standard input, and MALLOB_PY_JOB and MALLOB_PY_OUTCOME in its environment",
+    )
     preload: tuple[str, ...] = list_option(
         "--preload",
         values.words,

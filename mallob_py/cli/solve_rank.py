@@ -192,11 +192,11 @@ class SolveDesk(OneShotDesk):
             code = body.code
             self._rank.log.write(now, "answered", {"job": ended.job, "code": code, "result": body.name})
             fields = wire.decode_fields(body.fields)
-            solver = fields.get("solver", "?")
+            by = f" by {fields['solver']}" if "solver" in fields else ""
             seconds = now - self._submitted_s
             stats = ended.stats
             self._tell(
-                f"answered in {seconds:.2f} s by {solver}, at most {stats.max_volume} workers of"
+                f"answered in {seconds:.2f} s{by}, at most {stats.max_volume} workers of"
                 f" {stats.peak_memory_bytes / 1e6:.0f} MB"
             )
             if "solutions" in fields:

@@ -1,0 +1,143 @@
+"""`mallob-py serve --on-end COMMAND`: a process beside the service that runs a command for each ended job.
+
+It reads what each client of the service appends to its history. The command is a line for the shell; it finds
+the job's line of the history, JSON, on its standard input, and MALLOB_PY_JOB (USER.NAME) and
+MALLOB_PY_OUTCOME in its environment; nothing of a job becomes part of the line itself. What it prints goes to
+standard error.
+
+Jobs that end after the service has started are told, each once, also those that end while commands are
+running. The process ends when the service has: it holds the other end of standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from mallob_py.runtime.notices import tell, with_time_stamps
+from mallob_py.runtime.processes import import_places, python
+from mallob_py.service.telemetry.history import RecentHistory
+from mallob_py.service.telemetry.status import EndedJob
+
+_PERIOD_S = 0.2
+#: commands at a time
+_AT_ONCE = 4
+#: a command that takes longer is killed
+LIMIT_S = 300.0
+#: jobs that wait for their command; the oldest are given up
+_WAITING_MAX = 10_000
+
+
+class _Running(NamedTuple):
+    process: subprocess.Popen[bytes]
+    job: EndedJob
+    until_s: float
+
+
+class OnEnd:
+    """Runs `command` for each job of the folder that has ended since `since` (seconds of the epoch)."""
+
+    def __init__(self, api_dir: Path, command: str, since: float) -> None:
+        self._history = RecentHistory(api_dir)
+        self._command = command
+        self._since = since
+        self._seen: set[tuple[int, int, float]] = set()
+        self._waiting: deque[EndedJob] = deque()
+        self._running: list[_Running] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    def look(self) -> None:
+        """Take in jobs that have ended; start commands, and see to those that run."""
+        try:
+            jobs = [job for job in self._history.jobs() if job.ended >= self._since]
+        except OSError:
+            jobs = []  # a client's folder comes or goes just now
+        keys = [(job.client, job.id, job.ended) for job in jobs]
+        self._waiting += (job for job, key in zip(jobs, keys, strict=True) if key not in self._seen)
+        self._seen = set(keys)
+        while len(self._waiting) > _WAITING_MAX:
+            given_up = self._waiting.popleft()
+            tell(f"--on-end: too many jobs end for the command; not run for {_name(given_up)}")
+        for one in tuple(self._running):
+            self._look_after(one)
+        while self._waiting and len(self._running) < _AT_ONCE:
+            self._start(self._waiting.popleft())
+
+    def _start(self, job: EndedJob) -> None:
+        told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
+        read_end, write_end = os.pipe()
+        with open(write_end, "wb") as line:
+            line.write(msgspec.json.encode(job)[: select.PIPE_BUF * 8])
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=read_end,
+                stdout=sys.stderr,
+                env=os.environ | told,
+                start_new_session=True,
+            )
+        except OSError as error:
+            tell(f"--on-end: {error.strerror}; not run for {told['MALLOB_PY_JOB']}")
+            return
+        finally:
+            os.close(read_end)
+        self._running.append(_Running(process, job, time.monotonic() + LIMIT_S))
+
+    def _look_after(self, one: _Running) -> None:
+        name = _name(one.job)
+        if (code := one.process.poll()) is not None:
+            self._running.remove(one)
+            if code != 0:
+                tell(f"--on-end: the command ended with code {code} for {name}")
+        elif time.monotonic() > one.until_s:
+            os.killpg(one.process.pid, 9)
+            one.process.wait()
+            self._running.remove(one)
+            tell(f"--on-end: the command was killed after {LIMIT_S:g} s for {name}")
+
+
+def _name(job: EndedJob) -> str:
+    """Of a file that was refused before anybody knew whose job it is: the file's."""
+    return f"{job.user}.{job.name}" if job.user else job.name
+
+
+def start(api_dir: Path, command: str) -> None:
+    """Start the process; it ends with all processes that this one forks from now on."""
+    process = subprocess.Popen(
+        [*python(), "-m", "mallob_py.cli.on_end", str(api_dir.absolute()), command, str(time.time())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | import_places(),
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    os.dup(process.stdin.fileno())  # stays open when `process` is forgotten
+    process.returncode = 0  # nobody waits for it: it outlives us by its last commands
+
+
+def main() -> None:
+    with_time_stamps()
+    api_dir, command, since = sys.argv[1:]
+    ends = OnEnd(Path(api_dir), command, float(since))
+    is_served = True
+    while is_served or not ends.is_idle:
+        if is_served:
+            is_served = not select.select([0], [], [], _PERIOD_S)[0]
+        else:
+            time.sleep(_PERIOD_S / 4)
+        ends.look()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A command of the operator's runs for each job that ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from running import needs_mpiexec, poll_until, serving
+
+pytestmark = needs_mpiexec
+
+
+def test_each_job_that_ends_has_the_command_run_once(tmp_path: Path) -> None:
+    command = f'cat > "{tmp_path}/$MALLOB_PY_JOB.$MALLOB_PY_OUTCOME"; echo told >> {tmp_path}/times'
+    with serving(tmp_path, "--on-end", command, ranks=2) as service:
+        service.ask("one", application="NOOP")
+        service.ask("$(touch bad)", application="NOOP")
+        service.ask("two", application="NOOP", files=["/no/such/file"])
+        times = tmp_path / "times"
+        poll_until(lambda: times.exists() and times.read_text().count("told") >= 3, "three jobs are told")
+        assert service.stop() == 0
+        poll_until(lambda: service.processes() == [], "nothing is left")
+        assert times.read_text().count("told") == 3
+        told = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("u.*")}
+        assert told["u.one.result"]["name"] == "one"
+        assert "u.$(touch bad).result" in told
+        assert not (tmp_path / "bad").exists()
+        assert (tmp_path / "two.json.refused").exists()
+
+
+def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
+    with serving(tmp_path, "--on-end", "exit 3", ranks=1) as service:
+        service.ask("one", application="NOOP")
+        poll_until(lambda: "the command ended with code 3 for u.one" in service.output, "it is told")
+        assert service.stop() == 0
