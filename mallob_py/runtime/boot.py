@@ -44,6 +44,14 @@ from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
+from mallob_py.runtime.world.deadlines import (
+    DESK_PATIENCES,
+    OTHER_RANKS,
+    Launcher,
+    LauncherGone,
+    at_most,
+    start_patience_s,
+)
 from mallob_py.runtime.world.failure_detector import LocalPeers, Ring, host_name, patience_of, process_here
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
 from mallob_py.runtime.world.mpi import (
@@ -145,18 +153,21 @@ def run_rank(
         server = ForkServer.start(settings.preload, limits, fork_server)
     if is_invited(os.environ):
         _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
+    launcher, patience_s = Launcher(), start_patience_s(os.environ)
     try:
-        world = start_mpi(within_a_host=guard.is_fork(os.environ))
-        # Only now: importing it initialises MPI.
-        from mallob_py.runtime.world.transport import Transport
+        with at_most(patience_s, OTHER_RANKS, launcher):
+            world = start_mpi(within_a_host=guard.is_fork(os.environ))
+            # Only now: importing it initialises MPI.
+            from mallob_py.runtime.world.transport import Transport
 
-        transport = Transport(world, settings.rank_loss)
-        settings = replace(settings, rank_loss=transport.rank_loss)
+            transport = Transport(world, settings.rank_loss)
+            settings = replace(settings, rank_loss=transport.rank_loss)
+            host = transport.host_of(transport.rank)
+            offer = CapacityOffer.here(settings.pes, settings.config.threads, host)
+            arrivals = gathered(world, _Arrival(time.time(), offer, process_here()))
     except (LaunchError, OthersRefused):
         server.stop()
         raise
-    offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
-    arrivals = gathered(world, _Arrival(time.time(), offer, process_here()))
     start_s = arrivals[0].now_s
     placement = Placement(capacities_of([each.offer for each in arrivals]))
     pes = placement.pes_of(transport.rank)
@@ -171,18 +182,25 @@ def run_rank(
         processes = {number: each.process for number, each in enumerate(arrivals)}
         hosts = {each: transport.host_of(each) for each in placement.members}
         origin = Origin(placement.capacities, start_s, processes, hosts)
-        patience_s = patience_of(settings.rank_timeout_s)
         survives = settings.rank_loss is RankLoss.SURVIVE
-        node = Node(transport.rank, origin, settings.config, patience_s=patience_s, survives=survives)
+        node = Node(
+            transport.rank,
+            origin,
+            settings.config,
+            patience_s=patience_of(settings.rank_timeout_s),
+            survives=survives,
+        )
         rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell)
+        rank.end_with(launcher)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
-        problem = (
-            descriptor_shortage(len(pes), processes_per_pe, descriptors, _links(rank, transport))
-            or _log_stimuli(settings, rank, origin)
-            or _open_desk(rank, make_desk)
-        )
-        told = gathered(world, (problem, pool.applications if rank.survives else {}))
+        with at_most(DESK_PATIENCES * patience_s, "the clients' ranks to open their folders", launcher):
+            problem = (
+                descriptor_shortage(len(pes), processes_per_pe, descriptors, _links(rank, transport))
+                or _log_stimuli(settings, rank, origin)
+                or _open_desk(rank, make_desk)
+            )
+            told = gathered(world, (problem, pool.applications if rank.survives else {}))
         problems = [text for text, _ in told if text is not None]
         # Whoever takes a desk over is to be quick.
         pool.learn(next((known for _, known in told if known), {}))
@@ -214,6 +232,8 @@ def run_rank(
                 log.write(rank.now(), "stop", {}, pe)
             code = exit_code()
         closed = rank.close()
+    except LauncherGone as error:
+        _end_without_launcher(error, pool)
     except BaseException as error:
         if may_be_lost and not isinstance(error, DeskError):
             traceback.print_exc()
@@ -325,6 +345,13 @@ def _end_alone(rank: Rank, pes: range) -> NoReturn:
     tell(f"rank {rank.rank} did not answer for so long that the others go on without it; it ends")
     rank.pool.close()
     rank.log.flush()
+    os._exit(guard.CRASHED)
+
+
+def _end_without_launcher(error: LauncherGone, pool: WorkerPool) -> NoReturn:
+    """Wait for no other rank: they may be as this one, or have launchers of their own, on other hosts."""
+    tell(str(error))
+    pool.close()
     os._exit(guard.CRASHED)
 
 

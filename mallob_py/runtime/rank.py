@@ -116,6 +116,7 @@ from mallob_py.runtime.world.transfer import Transfer
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
+    from mallob_py.runtime.world.deadlines import Launcher
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
@@ -174,6 +175,7 @@ class Rank:
         self._orders: Orders | None = None
         self._newcomers = Newcomers(transport)
         self._stimuli: StimulusLog | None = None
+        self._launcher: Launcher | None = None
         self._on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
@@ -278,6 +280,10 @@ class Rank:
         """From now on all that this rank is told is written down."""
         self._stimuli = log
 
+    def end_with(self, launcher: Launcher) -> None:
+        """Have `run` raise LauncherGone when this one has ended, unless it has asked for the end."""
+        self._launcher = launcher
+
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
         """`ranks`: those of this host."""
         self.memory.set_watch(watch, ranks)
@@ -365,7 +371,7 @@ class Rank:
     def run(self) -> None:
         """Play this rank's part until the system is stopped, or this rank has to end (`end_reason`).
 
-        Raises PeerFailure.
+        Raises PeerFailure, and LauncherGone (`end_with`).
         """
         gc.freeze()  # what there is now stays: collections need not look at it
         self._act()
@@ -459,6 +465,8 @@ class Rank:
         self._beat(now)
 
     def _beat(self, now: float) -> None:
+        if self._launcher is not None and self.stopped_by is None:
+            self._launcher.check()
         ring = self._ring
         ring.heard(self._transport.take_heard())
         silent = ring.beat(now)

@@ -13,6 +13,7 @@ _RANK_LINKS = "mallob_py/runtime/world/links.py"
 _NEWCOMER_PROCESS = "mallob_py/runtime/world/newcomer_process.py"
 _WORDS_PROCESS = "mallob_py/runtime/world/words_process.py"
 _MPI = "mallob_py/runtime/world/mpi.py"
+_DEADLINES = "mallob_py/runtime/world/deadlines.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
@@ -53,6 +54,34 @@ RUNNING = (
             "self._park_s = 0.0",
         ),
         "test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again",
+    ),
+    Mutation(
+        "a rank does not wait for ever inside MPI",
+        _DEADLINES,
+        "at_most",
+        instead_of("time.monotonic() >= deadline_s", "False"),
+        "test_who_blocks_longer_is_ended_and_says_for_what",
+    ),
+    Mutation(
+        "a rank ends even where MPI lets no thread run",
+        _DEADLINES,
+        "at_most",
+        without("signal.setitimer(signal.ITIMER_REAL, patience_s + _KERNEL_LATER_S)"),
+        "test_who_keeps_pythons_lock_meanwhile_is_ended_by_the_kernel",
+    ),
+    Mutation(
+        "MPI's start lets a deadline be heard of",
+        _MPI,
+        "_join_world",
+        without("if is_of_wheel(): _initialise_wheel()"),
+        "test_a_rank_that_never_comes_is_not_waited_for_for_ever",
+    ),
+    Mutation(
+        "a rank does not outlive its launcher",
+        _RANK,
+        "Rank._beat",
+        never("self._launcher is not None and self.stopped_by is None"),
+        "test_a_rank_does_not_outlive_a_launcher_that_kills_nobody",
     ),
     # --- worker processes -----------------------------------------------------------------------
     Mutation(

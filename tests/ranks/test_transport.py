@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = needs_mpiexec
 
+IS_MPICH = launcher_is_there() and find_launcher().flavour is Flavour.HYDRA
 BARE = {"MALLOB_PY_DOORBELL": "off"}
 TWO_PER_HOST = {"MALLOB_PY_RANKS_PER_HOST": "2"}
 
@@ -72,6 +73,22 @@ def test_what_all_ranks_of_a_world_test_together(ranks: int) -> None:
     )
     assert code == 0, out
     assert out.count(" passed") == ranks, out
+
+
+@pytest.mark.skipif(not IS_MPICH, reason="mpiexec of others may wait for a rank that has been stopped")
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [("init", "other ranks to start"), ("collective", "a barrier"), ("finalize", "ranks to leave MPI")],
+)
+def test_a_rank_that_never_comes_is_not_waited_for_for_ever(moment: str, said: str) -> None:
+    _, out = start_world(3, [str(PROGRAMS / "never_comes.py"), moment])
+    assert f"s in vain for {said}" in out or f"s in vain for the other {said}" in out, out
+
+
+@pytest.mark.skipif(not IS_MPICH, reason="mpiexec of others may wait for a rank that has been stopped")
+def test_a_deadline_holds_where_mpi_keeps_pythons_lock() -> None:
+    _, out = start_world(2, [str(PROGRAMS / "never_comes.py"), "init", "locked"])
+    assert "signal 14" in out, out
 
 
 @pytest.mark.parametrize("cells", ["64", "256"])

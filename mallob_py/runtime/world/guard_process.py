@@ -31,7 +31,10 @@ STOP_GRACE_S = 30
 
 def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
     """Return a line for people on the death of a rank and what follows."""
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
+    if code == -signal.SIGALRM:  # deadlines.py
+        how = "has waited too long inside MPI for other ranks, and was ended by SIGALRM"
+    else:
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
     return f"rank {rank} (process {pid}) {how}; {consequence}"
 
 

@@ -25,6 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, OF_RANKS, SIZE_VARIABLES
+from mallob_py.runtime.world.deadlines import (
+    ABORT_PATIENCE_S,
+    FINALIZE_PATIENCE_S,
+    OTHER_RANKS,
+    Launcher,
+    at_most,
+    start_patience_s,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -224,18 +232,50 @@ def refuse_to_start() -> None:
     Ranks may have options of their own (`mpiexec ... : ...`), so one of them can be wrong alone.
     """
     if declared_world_size(os.environ) > 1:
-        with contextlib.suppress(LaunchError):
+        with (
+            contextlib.suppress(LaunchError),
+            at_most(start_patience_s(os.environ), OTHER_RANKS, Launcher(), exit_code=2),
+        ):
             _join_world().allgather(True)
 
 
 def _join_world() -> MPI.Intracomm:
     prepare_mpi()
+    if is_of_wheel():
+        _initialise_wheel()
     mpi = _mpi()
     if not mpi.Is_initialized():
         mpi.Init_thread(mpi.THREAD_FUNNELED)
     world: MPI.Intracomm = mpi.COMM_WORLD
     refuse_singletons(world.Get_size(), os.environ, mpi.Get_library_version())
     return world
+
+
+#: MPI_THREAD_FUNNELED, as MPICH has it
+_FUNNELED = 1
+
+
+def _initialise_wheel() -> None:
+    """Initialise MPI without Python's lock; mpi4py would keep it, so that no deadline could say a word."""
+    import ctypes
+
+    import mpi4py
+
+    mpi4py.rc.finalize = True  # it would leave that to whoever has initialised MPI
+    library = ctypes.CDLL(_library_of_wheel())
+    found = ctypes.c_int()
+    library.MPI_Initialized(ctypes.byref(found))
+    if not found.value and library.MPI_Init_thread(None, None, _FUNNELED, ctypes.byref(found)) != 0:
+        raise LaunchError("MPI cannot be initialised")
+
+
+def _finalise() -> None:
+    if not is_of_wheel():
+        _mpi().Finalize()
+        return
+    import ctypes
+
+    ctypes.CDLL(_library_of_wheel()).MPI_Finalize()  # without Python's lock, too
 
 
 def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -> None:
@@ -292,7 +332,9 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
     import ctypes
 
     if closed:  # else peers have failed or hang: it might wait for them for ever
-        _mpi().Finalize()
+        with at_most(FINALIZE_PATIENCE_S, "the other ranks to leave MPI", exit_code=exit_code):
+            _finalise()
+        signal.setitimer(signal.ITIMER_REAL, FINALIZE_PATIENCE_S)
         # What the interpreter would tear down piece by piece is gone with the process. Not so the exit
         # handlers of C: MPICH takes leave of its launcher there, which kills all ranks if one does not.
         ctypes.PyDLL(None).exit(exit_code)
@@ -306,7 +348,8 @@ def abort_world(exit_code: int) -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(exit_code)
+    with at_most(ABORT_PATIENCE_S, "MPI to end the other ranks", exit_code=exit_code):
+        MPI.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
 
 
