@@ -1,0 +1,354 @@
+"""A service beside other systems that run jobs on two cores: start, cost per job, a job when all is busy.
+
+    python scripts/bench/bench_systems.py                 # the systems that are installed, in turns
+    python scripts/bench/bench_systems.py --formulas      # 60 formulas at once, most of them small
+
+Each system runs in a process of its own and is alone meanwhile. A job is what is smallest there: a NOOP job
+for mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm.
+Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs root and Debian's
+packages, see `tests/slurm`). The formulas are solved by the same CaDiCaL everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import print_absent, print_table, running_service
+
+from mallob_sat import generate
+
+CORES = 2
+ONE_BY_ONE = 30
+AT_ONCE = 300
+#: how long a job is waited for that comes when all workers are busy
+BUSY_LIMIT_S = 10.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class System(NamedTuple):
+    """`begin(endless)` hands a job in and returns a function that waits for its end, up to seconds.
+
+    `solve(path)` likewise, for a formula.
+    """
+
+    begin: Callable[[bool], Callable[[float], bool]]
+    solve: Callable[[str], Callable[[float], bool]] | None = None
+
+
+def nothing() -> None:
+    """The smallest job."""
+
+
+def endless() -> None:
+    """A job that does not end."""
+    while True:
+        pass
+
+
+def solve(path: str) -> bool:
+    """Whether the formula is satisfiable, by the solver that our service has alone here."""
+    from pysat.formula import CNF
+    from pysat.solvers import Solver
+
+    with Solver("cadical195", bootstrap_with=CNF(from_file=path).clauses) as solver:
+        return bool(solver.solve())
+
+
+@contextmanager
+def mallob() -> Iterator[System]:
+    with running_service(CORES, ["--portfolio", "c"]) as service:
+        numbers = iter(range(1 << 30))
+
+        def hand_in(**fields: Any) -> Callable[[float], bool]:
+            job = service.drop({"user": "bench", "name": f"job{next(numbers)}", **fields})
+
+            def await_end(limit_s: float) -> bool:
+                with suppress(Exception):
+                    service.await_reply(job, limit_s, 0.0002 if limit_s <= BUSY_LIMIT_S else 0.005)
+                return job.reply_path.exists()
+
+            return await_end
+
+        yield System(
+            lambda is_endless: hand_in(application="SLEEP" if is_endless else "NOOP"),
+            lambda path: hand_in(files=[path]),
+        )
+        for job in range(next(numbers)):
+            service.interrupt(f"bench.job{job}")
+
+
+def _of_futures(submit: Callable[..., Any], wait: Callable[[Any, float], bool]) -> System:
+    def begin(function: Callable[..., Any], *arguments: Any) -> Callable[[float], bool]:
+        future = submit(function, *arguments)
+        return lambda limit_s: wait(future, limit_s)
+
+    return System(
+        lambda is_endless: begin(endless if is_endless else nothing), lambda path: begin(solve, path)
+    )
+
+
+def _wait(future: Any, limit_s: float) -> bool:
+    try:
+        future.result(timeout=limit_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+@contextmanager
+def pool() -> Iterator[System]:
+    executor = ProcessPoolExecutor(CORES)
+    yield _of_futures(executor.submit, _wait)
+
+
+@contextmanager
+def dask() -> Iterator[System]:
+    from distributed import Client
+
+    client = Client(n_workers=CORES, threads_per_worker=1, dashboard_address=None)
+
+    def wait(future: Any, limit_s: float) -> bool:
+        with suppress(Exception):
+            future.result(timeout=limit_s)
+        return bool(future.done())
+
+    yield _of_futures(lambda *call: client.submit(*call, pure=False), wait)
+
+
+@contextmanager
+def ray() -> Iterator[System]:
+    os.environ |= {"RAY_worker_niceness": "0"}
+    import ray as library
+
+    library.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False)
+
+    def wait(reference: Any, limit_s: float) -> bool:
+        return bool(library.wait([reference], timeout=limit_s)[0])
+
+    yield _of_futures(lambda function, *rest: library.remote(function).remote(*rest), wait)
+
+
+@contextmanager
+def slurm() -> Iterator[System]:
+    sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
+    from virtual_cluster import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="slurm.") as folder:
+        cluster = Cluster(Path(folder))
+        cluster.start()
+        cluster.run("scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+
+        def begin(is_endless: bool) -> Callable[[float], bool]:
+            # A node is one of our cores: a job has all of it. Not `sbatch --wait`, which looks each 2 s.
+            command = ["srun", "--quiet", *(("sleep", "1d") if is_endless else ("true",))]
+            process = subprocess.Popen(
+                command, env=cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+
+            def wait(limit_s: float) -> bool:
+                try:
+                    return process.wait(limit_s) == 0
+                except subprocess.TimeoutExpired:
+                    return False
+
+            return wait
+
+        yield System(begin)
+        cluster.stop()
+
+
+SYSTEMS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "mallob-py": ("the package itself", mallob),
+    "concurrent.futures": ("Python itself", pool),
+    "Dask": ("pip install 'dask[distributed]'", dask),
+    "Ray": ("pip install ray", ray),
+    "Slurm": ("root, and Debian's slurmctld slurmd slurm-client munge", slurm),
+}
+
+
+_MODULES = {"Dask": "distributed", "Ray": "ray"}
+
+
+def _is_there(name: str) -> bool:
+    from importlib.util import find_spec
+
+    if name == "Slurm":
+        sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
+        from virtual_cluster import what_is_missing
+
+        return what_is_missing() is None
+    return name not in _MODULES or find_spec(_MODULES[name]) is not None
+
+
+# --- one system, in a process of its own ----------------------------------------------------
+
+
+def be_system(name: str) -> dict[str, float]:
+    """Return seconds: the first answer after the start, one job, one of many, one when all is busy."""
+    begin_s = time.monotonic()
+    with SYSTEMS[name][1]() as system:
+        assert system.begin(False)(60.0)
+        took = {"first": time.monotonic() - begin_s}
+        alone = []
+        for _ in range(ONE_BY_ONE):
+            begin_s = time.monotonic()
+            assert system.begin(False)(60.0)
+            alone.append(time.monotonic() - begin_s)
+        took["one"] = statistics.median(alone)
+        count = AT_ONCE // 10 if name == "Slurm" else AT_ONCE
+        begin_s = time.monotonic()
+        for await_end in [system.begin(False) for _ in range(count)]:
+            assert await_end(300.0)
+        took["of many"] = (time.monotonic() - begin_s) / count
+        busy = [system.begin(True) for _ in range(2 * CORES)]
+        for await_end in busy:
+            assert not await_end(0.5)
+        begin_s = time.monotonic()
+        is_answered = system.begin(False)(BUSY_LIMIT_S)
+        took["busy"] = time.monotonic() - begin_s if is_answered else float("inf")
+        _print_and_end(took)
+    return took
+
+
+def be_solver(name: str, folder: Path) -> dict[str, float]:
+    """Return seconds until the formulas of a folder, handed in at once, were answered: mean, median, last."""
+    with SYSTEMS[name][1]() as system:
+        assert system.begin(False)(60.0)
+        begin_s = time.monotonic()
+        waiting = [system.solve(str(path)) for path in sorted(folder.iterdir())]
+        times = []
+        while waiting:
+            for await_end in list(waiting):
+                if await_end(0.002):
+                    times.append(time.monotonic() - begin_s)
+                    waiting.remove(await_end)
+        _print_and_end(
+            {"mean": statistics.mean(times), "median": statistics.median(times), "last": max(times)}
+        )
+    return {}
+
+
+def _print_and_end(took: dict[str, float]) -> None:
+    print("RESULT " + json.dumps(took), flush=True)
+
+
+def measured(name: str, *arguments: str) -> dict[str, float]:
+    """What a system took, measured in a process group that ends with all that it has started."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--system", name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    result: dict[str, float] = {}
+    for line in process.stdout:
+        if line.startswith("RESULT "):
+            result = json.loads(line.removeprefix("RESULT "))
+            break
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(15.0 if name in ("mallob-py", "Slurm") else 0.1)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
+    process.wait()
+    return result
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def _seconds(values: Iterable[float]) -> str:
+    value = statistics.median(values)
+    if value == float("inf"):
+        return f"not within {BUSY_LIMIT_S:.0f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
+
+
+def compare(names: list[str], rounds: int) -> None:
+    took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            took[name].append(measured(name))
+            print(name, took[name][-1], file=sys.stderr, flush=True)
+    columns = {
+        "first": "first answer",
+        "one": "a job alone",
+        "of many": "each of many",
+        "busy": "when all is busy",
+    }
+    rows = [
+        [name, *(_seconds(each[column] for each in took[name]) for column in columns)]
+        for name in names
+        if all(took[name])
+    ]
+    print_table(f"Medians of {rounds} rounds in turns", ["system", *columns.values()], rows)
+
+
+def compare_formulas(names: list[str], rounds: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="formulas.") as text:
+        folder = Path(text)
+        write_formulas(folder)
+        took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        for _ in range(rounds):
+            for name in names:
+                took[name].append(measured(name, "--folder", text))
+                print(name, took[name][-1], file=sys.stderr, flush=True)
+    rows = [
+        [name, *(_seconds(each[column] for each in took[name]) for column in ("mean", "median", "last"))]
+        for name in names
+        if all(took[name])
+    ]
+    header = ["system", "mean time to the answer", "median", "last answer"]
+    print_table(f"60 formulas at once, medians of {rounds} rounds in turns", header, rows)
+
+
+def write_formulas(folder: Path) -> None:
+    """Write 60 formulas: 4 take seconds and come first by their names, some a second, most milliseconds."""
+    formulas = [generate.uniform(240, 1022, seed) for seed in range(4)]
+    formulas += [generate.uniform(190, 809, seed) for seed in range(16)]
+    formulas += [generate.planted(150, 600, seed) for seed in range(40)]
+    for number, formula in enumerate(formulas):
+        (folder / f"{number:02d}.cnf").write_text("".join(formula.text("")))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--formulas", action="store_true", help="60 formulas at once")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.system:
+        if options.folder:
+            be_solver(options.system, options.folder)
+        else:
+            be_system(options.system)
+        return 0
+    names = [name for name in SYSTEMS if name in options.only]
+    for name in names:
+        if not _is_there(name):
+            print_absent(name, SYSTEMS[name][0])
+    names = [name for name in names if _is_there(name)]
+    if options.formulas:
+        compare_formulas([name for name in names if name != "Slurm"], options.rounds)
+    else:
+        compare(names, options.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
