@@ -9,8 +9,8 @@ again by itself is started on the same folder.
 
 Checked: one reply per job, with the right answer, after those of the jobs it depends on; no reply changes
 once it is there, or comes again when it was removed; nothing else in `out/`, nothing left in `in/` and in the
-journal; no process and no file in shared memory is left; at the end exit code 0. Unless `--rank-loss
-restart`, ranks are not started again as long as one is left over.
+journal; files of others are as they were; no process and no file in shared memory is left; at the end exit
+code 0. Unless `--rank-loss restart`, ranks are not started again as long as one is left over.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from faults import jobs as mixes
+from faults.foreign import Foreign, Locks
 from faults.jobs import Jobs
 from faults.processes import Wrong, wait_until
 from faults.service import DEADLINE_S, Service
-from faults.strikes import KILLS, LOSSES, PARTS, STOPS, Target, draw, hit, signal_all
+from faults.strikes import ENCODINGS, KILLS, LOSSES, PARTS, STOPS, Target, draw, hit, signal_all
 from mallob_py.service.client import service_is_running
 
 JOB_EVERY_S = 0.1
@@ -49,7 +50,9 @@ class Campaign:
         self._options = options
         further = ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000"]
         further += ["--rank-loss", options.rank_loss, *["--durable"] * options.durable]
-        self.service = Service(folder, options.ranks, 1, further)
+        self._foreign = Foreign(folder)
+        environment = {"PYTHONIOENCODING": draw(ENCODINGS, self._rng)}
+        self.service = Service(folder, options.ranks, 1, further, environment, locks=Locks(folder))
         wait_until((self.service.box() / "in").exists, "the service makes its folders", DEADLINE_S)
         self._jobs = Jobs(self.service, mixes.KILLS, self._rng, options.ranks + 1, are_late=True)
         self._killer = Killer(self.service, options, random.Random(self._rng.random()))
@@ -75,6 +78,7 @@ class Campaign:
             jobs.look()
             if left := jobs.left():
                 raise Wrong(f"left: {left[:10]}")
+            self._foreign.check()
         finally:
             killer.join()
 
@@ -100,6 +104,8 @@ class Killer(threading.Thread):
         self._rng = rng
         self._survives = options.rank_loss != "restart"
         self.done: Counter[str] = Counter()
+        #: killed last: on a busy machine they are still there for a moment
+        self._dying: set[int] = set()
         self.problem: Wrong | None = None
 
     def run(self) -> None:
@@ -138,7 +144,8 @@ class Killer(threading.Thread):
             service.process.wait()
             service.await_nobody("all ranks end without their launching process")
         elif self._survives and part.endswith(("rank", "ranks")):
-            self._check_others(pids, set(target.ranks) - set(pids), told)
+            self._check_others(pids, set(target.ranks) - set(pids) - self._dying, told)
+        self._dying = set(pids)
         self.done[f"{verb} {part}"] += 1
 
     def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:

@@ -37,7 +37,7 @@ from faults.processes import (
 )
 from faults.ranks import Ranks
 from faults.service import Service
-from faults.strikes import PARTS, SOAK_DISKS, SOAK_ENCODINGS, SOAK_ENDS, SOAK_PROCESSES, Target, draw, hit
+from faults.strikes import ENCODINGS, PARTS, SOAK_DISKS, SOAK_ENDS, SOAK_PROCESSES, Target, draw, hit
 from mallob_py.protocol.config import Config
 
 #: first rounds are not compared: pools and caches fill
@@ -101,7 +101,7 @@ class Soak:
         print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
         self._disks = Disks(folder)
         self._foreign = Foreign(folder)
-        environment = {"PYTHONIOENCODING": draw(SOAK_ENCODINGS, rng)}
+        environment = {"PYTHONIOENCODING": draw(ENCODINGS, rng)}
         print(f"{environment}; small disks: {self._disks.are_there}", flush=True)
         self.service = Service(
             folder, options.ranks, clients, further, environment, self._disks, Locks(folder)

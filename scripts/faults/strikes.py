@@ -57,7 +57,7 @@ KILLS = {
     "fork server": 1,
 }  # fmt: skip
 #: the same of ranks that the others survive
-LOSSES = {"first rank": 3, "client's rank": 4, "two ranks": 3}
+LOSSES = {"first rank": 3, "client's rank": 4, "two ranks": 3, "first ranks": 1}
 STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "rank": 1}
 #: what the soak hits, all the time and if the others survive it
 SOAK_PROCESSES = {"worker": 9, "fork server": 1}
@@ -67,7 +67,7 @@ SOAK_ENDS = {"stop": 1, "first ranks": 1}
 #: what is on a disk of its own, and how often that is full for seconds
 SOAK_DISKS = {"api": 2, "logs": 1, "tmp": 1}
 #: surroundings of a service: what its standard streams can encode
-SOAK_ENCODINGS = {"utf-8": 1, "ascii": 1}
+ENCODINGS = {"utf-8": 1, "ascii": 1}
 
 
 def draw(weights: Mapping[str, int], rng: random.Random) -> str:

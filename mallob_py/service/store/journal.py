@@ -145,9 +145,13 @@ class Journal:
         self._kept: dict[int, list[Kept]] = {}
 
     def create(self) -> None:
-        for directory in (self._dir, self.out_dir, self.in_dir):
-            directory.mkdir(parents=True, exist_ok=True)
         client_dir = self.in_dir.parent
+        for directory in (client_dir, self._dir, self.out_dir, self.in_dir, self._refused_dir):
+            if directory != self._refused_dir:
+                directory.mkdir(parents=True, exist_ok=True)
+            # What is in it is moved away: not out of, nor into, a folder that is only linked.
+            with contextlib.suppress(FileNotFoundError), own_folder.opened(directory):
+                pass
         self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
 
     def _flush(self, paths: Iterable[str | Path]) -> None:

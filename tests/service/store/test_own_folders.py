@@ -121,6 +121,18 @@ def test_of_checkpoints_only_those_of_jobs_that_are_over_go(kind: Kind, tmp_path
     assert found(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.FOLDER])
+@pytest.mark.parametrize("name", ["", "in", "out", "journal", "refused"])
+def test_no_job_is_taken_out_of_a_folder_that_is_only_linked(name: str, kind: Kind, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path / "api" / "jobs.0" / name, kind, elsewhere)
+    before = found(tmp_path / "api" / "jobs.0" / name, elsewhere) if elsewhere.exists() else {}
+    with pytest.raises(ServiceError, match=r"a link, or no folder|File exists"):
+        JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    after = found(tmp_path / "api" / "jobs.0" / name, elsewhere) if elsewhere.exists() else {}
+    assert after == before
+
+
 def test_checkpoints_of_another_folder_are_left_alone(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     put(tmp_path / "checkpoints", Kind.LINK_TO_FOLDER, elsewhere)
