@@ -151,6 +151,8 @@ def run_queue(options: BatchQueueOptions) -> int:
     print(format_table(_HEADER, [_row(line) for line in lines]) if lines else "no job runs or waits")
     if (more := answer.waiting_count - len(answer.waiting)) > 0:
         print(f"and {more} more wait (--all)")
+    if answer.turns:
+        print(f"the scheduler's loop is busy: {answer.turns} turns a second")
     if answer.ended:
         header = (*_HEADER[:3], "ended", *_HEADER[5:9], "output")
         print(f"\n{format_table(header, [_ended_row(line) for line in answer.ended])}")

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from mallob_py.accepting import Doorkeeper
 from mallob_py.malleable.orders import MalleableHandler, Processes, carry_out
 from mallob_py.malleable.sockets import Address, connect, listen
 from mallob_py.malleable.wire import LINE_MAX_BYTES, Ready, WireError, notice_line, parse_order
@@ -90,10 +91,12 @@ class _Program:
     def _take_orders(self) -> None:
         try:
             self._announce()
+            doorkeeper = Doorkeeper()
             while not self._stopping.is_set():
-                connection, origin = self._server.accept()
-                with connection:
-                    if not self._stopping.is_set() and self._is_scheduler(origin):
+                if (connection := doorkeeper.accept(self._server)) is None:
+                    continue
+                with connection, contextlib.suppress(OSError):
+                    if not self._stopping.is_set() and self._is_scheduler(connection.getpeername()):
                         self._take(connection)
         finally:
             self._server.close()

@@ -17,6 +17,7 @@ import ctypes
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 #: less is not worth a call
@@ -91,8 +92,13 @@ class HeapKeeper:
         if last is None or cpu_s - last[1] > _BUSY_SHARE * (now_s - last[0]) or now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        unused_bytes = self._heap.unused_bytes()
+        with suppress(OSError):  # no descriptor is free: it looks again later
+            self._give_back(self._heap)
+
+    def _give_back(self, heap: CHeap) -> None:
+        """Raises OSError."""
+        unused_bytes = heap.unused_bytes()
         self._least_bytes = min(self._least_bytes, unused_bytes)
         if unused_bytes - self._least_bytes >= _WORTH_BYTES:
-            self._heap.trim()
-            self._least_bytes = self._heap.unused_bytes()
+            heap.trim()
+            self._least_bytes = heap.unused_bytes()

@@ -19,7 +19,10 @@ def with_time_stamps() -> None:
 
 
 def tell(message: str) -> None:
-    """One line on standard error."""
+    """One line on standard error. It is lost if nothing reads there, or if the disk of that file is full."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) if _has_time_stamps else ""
     line = message.replace("\n", " ")
-    print(f"{stamp}mallob-py: {line}", file=sys.stderr, flush=True)
+    try:  # noqa: SIM105  # guards import this, and no contextlib
+        print(f"{stamp}mallob-py: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass

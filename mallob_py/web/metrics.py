@@ -31,20 +31,23 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "mallob_py_"
 
 
-def metrics(status: ServiceStatus | None, upload_bytes: int) -> bytes:
-    """The whole page. Without a service: that there is none."""
-    page: bytes = generate_latest(cast(Collector, _Numbers(status, upload_bytes)))
+def metrics(status: ServiceStatus | None, upload_bytes: int, turns: int) -> bytes:
+    """The whole page. Without a service: that there is none. `turns`: those of the web server's own loop."""
+    page: bytes = generate_latest(cast(Collector, _Numbers(status, upload_bytes, turns)))
     return page
 
 
 class _Numbers:
-    def __init__(self, status: ServiceStatus | None, upload_bytes: int) -> None:
+    def __init__(self, status: ServiceStatus | None, upload_bytes: int, turns: int) -> None:
         self._status = status
         self._upload_bytes = upload_bytes
+        self._turns = turns
 
     def collect(self) -> Iterable[Metric]:
         yield _gauge("up", "Whether a service runs on the api folder.", self._status is not None)
         yield _gauge("web_upload_bytes", "Uploads kept for live jobs.", self._upload_bytes)
+        turns = "Turns a second of the web server's loop, in one digit; 0 if it rests."
+        yield _gauge("web_loop_turns_per_second", turns, self._turns)
         if self._status is not None:
             yield from _of_service(self._status)
 

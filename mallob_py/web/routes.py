@@ -30,6 +30,8 @@ from starlette.routing import Route
 
 from mallob_py import __version__
 from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.async_loop import LoopWatch
+from mallob_py.loop_rate import shown
 from mallob_py.protocol.job_terms import TERMS
 from mallob_py.service.jobs.job_file import JobFields, json_schema
 from mallob_py.web import ApiError
@@ -315,6 +317,7 @@ class Interface:
     jobs: Jobs
     receiver: Receiver
     arrivals: Arrivals
+    loop: LoopWatch
 
     # --- seeing ---------------------------------------------------------------------------------
 
@@ -378,7 +381,8 @@ class Interface:
         if _user(request) is not None:
             raise ApiError(403, "metrics are about all users; ask with the operator's token")
         status = await run_in_threadpool(self.jobs.status)
-        text = await run_in_threadpool(metrics, status, self.store.upload_bytes())
+        turns = shown(self.loop.per_second())
+        text = await run_in_threadpool(metrics, status, self.store.upload_bytes(), turns)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     # --- steering -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from mallob_py.async_loop import LoopWatch
 from mallob_py.service import ServiceError
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.looks import Arrivals
@@ -43,9 +45,9 @@ def serve(
     token = load_token(token_file or store.path / "token")
     jobs = Jobs(api_dir, client, store, allow_paths)
     arrivals = Arrivals(jobs.out_dir)
-    app = make_app(
-        Interface(token, UserTokens(api_dir), store, jobs, Receiver(jobs, store, limits), arrivals)
-    )
+    loop = LoopWatch(lambda line: print(f"mallob-py web: {line}", file=sys.stderr, flush=True))
+    receiver = Receiver(jobs, store, limits)
+    app = make_app(Interface(token, UserTokens(api_dir), store, jobs, receiver, arrivals, loop))
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -64,7 +66,7 @@ def serve(
     else:
         print(f"mallob-py web: {address} (the token is in {token.path})", flush=True)
     try:
-        server.run(sockets=[listening])
+        loop.run(server.serve(sockets=[listening]))
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # Python's own end would have none of ours any more

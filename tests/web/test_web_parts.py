@@ -55,7 +55,7 @@ def status_with(user: str) -> ServiceStatus:
 
 def samples(status: ServiceStatus | None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """As Prometheus reads the page: values by name and labels."""
-    families = text_string_to_metric_families(metrics(status, 7).decode())
+    families = text_string_to_metric_families(metrics(status, 7, 0).decode())
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in families
@@ -71,6 +71,7 @@ def test_without_a_service_only_that_and_the_uploads_are_told() -> None:
     assert samples(None) == {
         ("mallob_py_up", frozenset()): 0.0,
         ("mallob_py_web_upload_bytes", frozenset()): 7.0,
+        ("mallob_py_web_loop_turns_per_second", frozenset()): 0.0,
     }
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.accepting import Doorkeeper
 from mallob_py.api.calls.book import Group
 from mallob_py.api.calls.lane import CallSet, Lane, Terms
 from mallob_py.api.calls.sinks import CallFuture, FutureSink, MapResults
@@ -161,6 +162,7 @@ class Hub:
         self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._path = os.path.join(self._folder, "s")
         self._selector = selectors.DefaultSelector()
+        self._doorkeeper = Doorkeeper()
         self._listeners = [_listener(socket.AF_UNIX, self._path)]
         if self._is_others:
             os.chmod(self._path, 0o666)
@@ -399,8 +401,10 @@ class Hub:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = listener.accept()
+            connection = self._doorkeeper.accept(listener)
         except OSError:
+            return
+        if connection is None:
             return
         if connection.family == socket.AF_UNIX and _user_of(connection) not in self._users:
             connection.close()
@@ -464,6 +468,7 @@ class Hub:
             one.socket.close()
         for listener in self._listeners:
             listener.close()
+        self._doorkeeper.close()
         self._selector.close()
         self._await_replies()
         self._client.close()

@@ -21,6 +21,7 @@ from typing import IO
 
 import msgspec
 
+from mallob_py.accepting import Doorkeeper
 from mallob_py.batch.live.keeper import keep
 from mallob_py.batch.live.launch import ALLOTMENT, SIGNALS, write_atomically
 from mallob_py.batch.live.remote import (
@@ -125,8 +126,10 @@ class _Guard:
             self._say(Answered())
 
     def _take_notices(self, server: socket.socket) -> None:
+        doorkeeper = Doorkeeper()
         while True:
-            connection, _ = server.accept()
+            if (connection := doorkeeper.accept(server)) is None:
+                continue
             with connection, contextlib.suppress(OSError, UnicodeDecodeError):
                 connection.settimeout(_LINE_S)
                 with connection.makefile("r", encoding="utf-8", newline="\n") as lines:

@@ -27,6 +27,7 @@ from typing import IO
 
 import msgspec
 
+from mallob_py.accepting import Doorkeeper
 from mallob_py.batch.live.launch import (
     ALLOTMENT,
     OUTPUT,
@@ -260,8 +261,10 @@ class _Link:
                 time.sleep(_RETRY_S)
 
     def _take_orders(self, server: socket.socket) -> None:
+        doorkeeper = Doorkeeper()
         while True:
-            connection, _ = server.accept()
+            if (connection := doorkeeper.accept(server)) is None:
+                continue
             with connection, contextlib.suppress(OSError, UnicodeDecodeError):
                 connection.settimeout(_LINE_S)
                 with connection.makefile("r", encoding="utf-8", newline="\n") as lines:

@@ -106,13 +106,17 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """The jobs asked for, and how many wait in all."""
+    """The jobs asked for, and how many wait in all.
+
+    `turns`: turns a second of the scheduler's loop (`loop_rate.shown`).
+    """
 
     policy: str
     running: list[JobLine]
     waiting: list[JobLine]
     ended: list[JobLine]
     waiting_count: int
+    turns: int = 0
 
 
 class NodeLine(msgspec.Struct, frozen=True):

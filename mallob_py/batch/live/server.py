@@ -23,6 +23,7 @@ from typing import Protocol
 
 import msgspec
 
+from mallob_py.async_loop import LoopWatch
 from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.live.folder import (
     Clock,
@@ -64,6 +65,7 @@ from mallob_py.batch.live.scheduler import (
 )
 from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, parse_script
 from mallob_py.batch.policy import Policy, PolicyError, Running
+from mallob_py.loop_rate import shown
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import Grow, Order, Ready, Release, Shrink, WireError, order_line, parse_notice
 from mallob_py.runtime.processes import import_places, python, signals_held_back
@@ -113,7 +115,8 @@ def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool = False) 
     """
     folder = Folder(path)
     folder.open()
-    return asyncio.run(_Server(folder, policy, machine, binds).run())
+    server = _Server(folder, policy, machine, binds)
+    return server.loop.run(server.run())
 
 
 class _Entry(msgspec.Struct):
@@ -133,6 +136,7 @@ class _Entry(msgspec.Struct):
 
 class _Server:
     def __init__(self, folder: Folder, policy: Policy, machine: Machine, binds: bool) -> None:
+        self.loop = LoopWatch(self._say)
         self._folder = folder
         self._machine = machine
         self._binds = binds
@@ -639,7 +643,8 @@ class _Server:
             line = self._line(entry, now_s if run is None else run.start_s)
             ran_s = 0.0 if status is None else status.ran_s
             ended.append(msgspec.structs.replace(line, state=str(status), ran_s=ran_s))
-        return Jobs(scheduler.policy.name, running, waiting, ended, len(scheduler.waiting))
+        turns = shown(self.loop.per_second())
+        return Jobs(scheduler.policy.name, running, waiting, ended, len(scheduler.waiting), turns)
 
     def _line(self, entry: _Entry, now_s: float, running: Running | None = None) -> JobLine:
         wishes = entry.wishes

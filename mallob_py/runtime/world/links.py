@@ -39,6 +39,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from mallob_py.accepting import Doorkeeper
 from mallob_py.protocol.rank_messages import Place
 from mallob_py.runtime.world import mending
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE, reachable_address
@@ -120,6 +121,7 @@ class Links:
         self._links: dict[int, _Link] = {}
         self._by_descriptor: dict[int, _Link] = {}
         self._listeners: dict[int, socket.socket] = {}
+        self._doorkeeper = Doorkeeper()
         #: who has not named itself yet, and what it has said of it
         self._strangers: dict[int, tuple[socket.socket, bytearray]] = {}
         self._owed: set[_Link] = set()
@@ -245,8 +247,10 @@ class Links:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = listener.accept()
-        except OSError:  # it has gone meanwhile, or there are no descriptors
+            connection = self._doorkeeper.accept(listener)
+        except OSError:
+            return
+        if connection is None:
             return
         if len(self._strangers) >= _STRANGERS_MAX:  # who says nothing keeps nobody out
             self._send_away(next(iter(self._strangers)))
@@ -504,4 +508,5 @@ class Links:
             listener.close()
         for connection, _ in self._strangers.values():
             connection.close()
+        self._doorkeeper.close()
         self._epoll.close()

@@ -1,0 +1,63 @@
+"""A scheduler of whole jobs, and the keepers of its jobs, rest in every state in which they wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from resting import await_rest, full_disk, no_descriptors
+from test_live import Scheduler, scheduler_maker
+from waiting import poll_until
+
+from mallob_py.malleable.sockets import connect
+
+#: they ignore SIGTERM, so that their keepers wait for their ends, too
+_BODY = "trap '' TERM\nsleep 1000\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+    yield from scheduler_maker(tmp_path)
+
+
+def _processes(scheduler: Scheduler) -> list[int]:
+    assert scheduler.process is not None
+    pid = scheduler.process.pid
+    keepers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, keepers)]
+
+
+def test_a_scheduler_and_its_keepers_rest_whatever_they_wait_for(make: Callable[..., Scheduler]) -> None:
+    scheduler = make()
+    running = scheduler.submit("REQUIRED_TIME 600000; NODES 3", _BODY)
+    scheduler.submit("REQUIRED_TIME 600000; NODES 4", _BODY)
+    poll_until(lambda: scheduler.queue().running, scheduler.story)
+    pid, *keepers = _processes(scheduler)
+    await_rest(pid, *keepers)
+    with no_descriptors(pid):
+        callers = [connect(str(scheduler.folder / "scheduler.sock"), 1.0) for _ in range(20)]
+        await_rest(pid, *keepers)
+        for each in callers:
+            each.close()
+    assert scheduler.queue().turns == 0
+    assert scheduler.story().count("no connection can be accepted") == 1
+    with full_disk(pid, *keepers):
+        scheduler.cancel(running)
+        for process in scheduler.processes_of(running):
+            if process not in keepers:
+                os.kill(process, signal.SIGKILL)
+        await_rest(pid, *keepers)
+    assert scheduler.ended(running)
+
+
+def test_a_scheduler_whose_folder_is_gone_rests(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    scheduler = make()
+    assert scheduler.process is not None
+    job = scheduler.submit("REQUIRED_TIME 600000; NODES 3", f"echo begun\n{_BODY}")
+    poll_until(lambda: scheduler.output(job), scheduler.story)
+    scheduler.folder.rename(tmp_path / "elsewhere")
+    await_rest(*_processes(scheduler))
+    (tmp_path / "elsewhere").rename(scheduler.folder)

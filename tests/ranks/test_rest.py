@@ -1,0 +1,88 @@
+"""The loops of a real service and of its web server rest in every state in which they wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from resting import await_rest, no_descriptors
+from running import COMMAND, needs_mpiexec, poll_until, serving
+from test_disks import fill, small_disk
+from web_process import WebServer
+
+pytestmark = needs_mpiexec
+
+
+def test_a_service_rests_while_it_waits_for_a_disk_descriptors_or_its_folder(tmp_path: Path) -> None:
+    elsewhere = {"TMPDIR": str(tmp_path)}
+    with small_disk(tmp_path / "disk") as disk, serving(disk, ranks=2, env=elsewhere) as service:
+        service.ask("first", application="NOOP")
+        await_rest(*service.processes())
+        ranks = service.processes()
+        reply = service.submit("unwritten", application="SLEEP", wallclock_limit="500ms")
+        poll_until(lambda: not (service.box() / "in/unwritten.json").exists())
+        filling = fill(disk)
+        await_rest(*ranks)
+        assert not reply.exists()
+        filling.unlink()
+        service.reply(reply)
+        with no_descriptors(*ranks):
+            reply = service.submit("unopened", application="NOOP")
+            poll_until(lambda: "Too many open files" in service.output, lambda: service.output)
+            await_rest(*ranks)
+        service.reply(reply)
+        shutil.rmtree(service.box())
+        poll_until(lambda: "was removed; it is made anew" in service.output, lambda: service.output)
+        await_rest(*ranks)
+        assert service.ask("last", application="NOOP")
+
+
+def test_a_service_rests_while_its_newcomer_does_not_come_up(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as service:
+        ranks = set(service.processes())
+        order = subprocess.Popen(
+            [*COMMAND, "resize", "--api-dir", str(service.api_dir), "+1"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        new = poll_until(lambda: set(service.processes()) - ranks)
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        await_rest(*ranks)
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        order.wait()
+
+
+def test_a_web_server_rests_while_it_waits_for_callers_descriptors_or_its_folder(tmp_path: Path) -> None:
+    api_dir = tmp_path / "api"
+    api_dir.mkdir()
+    web = WebServer(api_dir)
+    try:
+        pid = web.process.pid
+        assert web.ask("GET", "/metrics").status == 200
+        await_rest(pid)
+        host, port = urlsplit(web.url).netloc.split(":")
+        with no_descriptors(pid):
+            callers = [socket.create_connection((host, int(port))) for _ in range(20)]
+            await_rest(pid)
+            for each in callers:
+                each.close()
+        assert "web_loop_turns_per_second 0.0" in web.ask("GET", "/metrics").text
+        shutil.rmtree(api_dir)
+        await_rest(pid)
+    finally:
+        web.process.terminate()
+        assert web.process.stdout is not None
+        said = web.process.stdout.read()
+        web.process.wait()
+    assert said.count("no connection can be accepted") == 1
+    assert "Traceback" not in said

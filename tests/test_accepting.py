@@ -1,0 +1,68 @@
+"""Callers of a process that has no descriptor left are turned away, and later ones are taken in again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+from resting import no_descriptors
+
+from mallob_py.accepting import Doorkeeper
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        found.setblocking(False)
+        yield found
+
+
+@contextlib.contextmanager
+def _all_open() -> Iterator[None]:
+    """Every descriptor below the highest one is in use, and there can be no more."""
+    taken = []
+    with no_descriptors(os.getpid()):
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        try:
+            yield
+        finally:
+            for each in taken:
+                os.close(each)
+
+
+def is_readable(listener: socket.socket) -> bool:
+    return bool(select.select([listener], [], [], 0)[0])
+
+
+def test_without_descriptors_a_caller_is_turned_away_and_the_listener_is_not_readable_any_more(
+    listener: socket.socket,
+) -> None:
+    doorkeeper = Doorkeeper()
+    callers = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+    with _all_open():
+        for _ in callers:
+            assert doorkeeper.accept(listener) is None
+        assert not is_readable(listener)
+    for caller in callers:
+        assert caller.recv(1) == b""
+        caller.close()
+    with socket.create_connection(listener.getsockname()):
+        connection = doorkeeper.accept(listener)
+        assert connection is not None
+        connection.close()
+    doorkeeper.close()
+
+
+def test_nobody_waits_is_no_error_and_a_closed_listener_is(listener: socket.socket) -> None:
+    doorkeeper = Doorkeeper()
+    assert doorkeeper.accept(listener) is None
+    listener.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        doorkeeper.accept(listener)
+    doorkeeper.close()
