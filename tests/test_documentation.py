@@ -21,6 +21,8 @@ import pytest
 from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
+from mallob_py.log_events import LogEvent
+from mallob_py.log_events import table as table_of_events
 from mallob_py.service.jobs.job_file import field_table
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_sat import portfolio
@@ -183,14 +185,26 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
 
 
 def test_the_table_of_events_is_that_of_the_code() -> None:
-    text = (ROOT / "docs/log-events.md").read_text()
-    told: dict[str, set[str]] = {}
-    for names, fields in re.findall(r"^\| (`.*`) \| .* \|(.*)\|$", text, re.MULTILINE):
-        told |= {key: set(re.findall("`([^`]+)`", fields)) for key in re.findall("`([^`]+)`", names)}
+    assert table_of_events() in (ROOT / "docs/log-events.md").read_text(), table_of_events()
+
+
+def test_what_is_written_to_logs_is_declared_and_all_that_is_declared_is_written() -> None:
     written = list(_events_of_the_code())
-    assert [(name, fields) for name, fields in written if not fields <= told.get(name, set())] == []
-    # What no code writes by name: the log itself opens parts with these.
-    assert told.keys() - {name for name, _ in written} == {"continued", "dropped"}
+    known = {event.value: set(event.fields) for event in LogEvent}
+    assert [(name, fields) for name, fields in written if not fields <= known.get(name, set())] == []
+    # No code writes these by name: the log itself opens parts with them.
+    assert known.keys() - {name for name, _ in written} == {LogEvent.CONTINUED, LogEvent.DROPPED}
+
+
+def test_no_reader_of_logs_compares_an_event_with_a_name_of_its_own() -> None:
+    names = {event.value for event in LogEvent}
+    paths = [path for folder in ("mallob_py", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    # The simulator hears of events at once, from the machines that it plays, and reads no log.
+    for path in (path for path in paths if path.parent.name != "simulation"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and re.search(r"\bevent\b['\]]*$", ast.unparse(node.left)):
+                constants = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+                assert not constants & names, f"{path}:{node.lineno}"
 
 
 def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
@@ -210,10 +224,18 @@ def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
                 ):
                     continue
                 for name, fields in pairwise(node.args):
-                    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    if (event := _event_of(name)) is not None:
                         given = dicts.get(ast.unparse(fields), fields)
                         keys = given.keys if isinstance(given, ast.Dict) else []
-                        yield name.value, {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+                        yield event, {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+
+
+def _event_of(name: ast.expr) -> str | None:
+    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+        return name.value
+    if ast.unparse(name).startswith("LogEvent."):
+        return LogEvent[ast.unparse(name).removeprefix("LogEvent.")].value
+    return None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -24,6 +24,7 @@ from mallob_py.cli.rank_options import RunOptions
 from mallob_py.cli.values import far_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.kit.result_file import discard_unfinished
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
@@ -134,7 +135,9 @@ class RunDesk(OneShotDesk):
             ended = msgspec.structs.replace(ended, outcome=Outcome.WALLCLOCK_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
-            self._rank.log.write(now, "answered", {"job": _JOB, "code": ending.code, "result": ending.name})
+            self._rank.log.write(
+                now, LogEvent.ANSWERED, {"job": _JOB, "code": ending.code, "result": ending.name}
+            )
         self._answer(ending, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
 
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:

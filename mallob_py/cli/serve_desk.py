@@ -13,6 +13,7 @@ from typing import Any
 
 from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
@@ -45,7 +46,7 @@ def open_desk(
 
     def complain(message: str) -> None:
         tell(message)
-        rank.log.write(rank.now(), "problem", {"message": message})
+        rank.log.write(rank.now(), LogEvent.PROBLEM, {"message": message})
 
     if options.results_dir is not None:
         _check_results_dir(options.results_dir, options.api_dir)

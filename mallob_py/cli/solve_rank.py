@@ -28,6 +28,7 @@ from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.cli.values import far_text
 from mallob_py.kit import result_file
 from mallob_py.kit.declaration import UNKNOWN, Declaration, exit_code_of
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
@@ -190,7 +191,9 @@ class SolveDesk(OneShotDesk):
         else:
             body = wire.decode_result(answer)
             code = body.code
-            self._rank.log.write(now, "answered", {"job": ended.job, "code": code, "result": body.name})
+            self._rank.log.write(
+                now, LogEvent.ANSWERED, {"job": ended.job, "code": code, "result": body.name}
+            )
             fields = wire.decode_fields(body.fields)
             by = f" by {fields['solver']}" if "solver" in fields else ""
             seconds = now - self._submitted_s

@@ -18,6 +18,7 @@ import msgspec
 
 from mallob_py.experiments.network import CALIBRATED, HOPS, Costs
 from mallob_py.experiments.output import Output, Table
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.simulation.check import check_invariants
@@ -110,9 +111,11 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, Coun
     cluster.settle(_LIMIT_S)
     check_invariants(cluster)
     start_s = min(
-        when_s for when_s, _, event, fields in cluster.logs if event == "volume" and fields["volume"] == size
+        when_s
+        for when_s, _, event, fields in cluster.logs
+        if event == LogEvent.VOLUME and fields["volume"] == size
     )
-    end_s = max(when_s for when_s, _, event, _ in cluster.logs if event == "adopted")
+    end_s = max(when_s for when_s, _, event, _ in cluster.logs if event == LogEvent.ADOPTED)
     return end_s - start_s, cluster
 
 

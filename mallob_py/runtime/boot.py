@@ -27,6 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mallob_py import __version__
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import EndReason
 from mallob_py.protocol.node import Node, Origin
@@ -211,7 +212,7 @@ def run_rank(
         else:
             log.write(
                 rank.now(),
-                "start",
+                LogEvent.START,
                 {
                     "ranks": placement.ranks,
                     "pes": placement.size,
@@ -229,7 +230,7 @@ def run_rank(
             if rank.end_reason is not None:
                 _end_alone(rank, pes)
             for pe in pes:
-                log.write(rank.now(), "stop", {}, pe)
+                log.write(rank.now(), LogEvent.STOP, {}, pe)
             code = exit_code()
         closed = rank.close()
     except LauncherGone as error:
@@ -318,12 +319,12 @@ def _run_newcomer(
         rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell)
         if (problem := _open_desk(rank, make_desk)) is not None:
             tell(problem)
-        log.write(rank.now(), "joined", {"generation": after.number, "pes": len(pes)})
+        log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})
         rank.run()
         if rank.end_reason is not None:
             _end_alone(rank, pes)
         for pe in pes:
-            log.write(rank.now(), "stop", {}, pe)
+            log.write(rank.now(), LogEvent.STOP, {}, pe)
         code = exit_code()
         rank.close()
     except BaseException:
@@ -339,7 +340,7 @@ def _end_alone(rank: Rank, pes: range) -> NoReturn:
     if rank.end_reason is EndReason.LEFT:
         guard.leaves()
         for pe in pes:
-            rank.log.write(rank.now(), "stop", {}, pe)
+            rank.log.write(rank.now(), LogEvent.STOP, {}, pe)
         rank.leave()
         os._exit(0)
     tell(f"rank {rank.rank} did not answer for so long that the others go on without it; it ends")

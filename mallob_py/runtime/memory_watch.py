@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import AnyStimulus, DropPast, PauseWorker, UnpauseWorker
 from mallob_py.runtime.memory import Reserve, Room
@@ -201,7 +202,7 @@ class MemoryWatch:
     def _begin(self, room: Room, now_s: float) -> None:
         self._is_short = True
         reserve_bytes = self._reserve.of(room.total_bytes)
-        self._log("short of memory", {"left_bytes": room.left_bytes, "reserve_bytes": reserve_bytes})
+        self._log(LogEvent.SHORT_OF_MEMORY, {"left_bytes": room.left_bytes, "reserve_bytes": reserve_bytes})
         if self._vote.may_complain(now_s, _COMPLAIN_EVERY_S):
             self._complain(
                 f"short of memory: {_megabytes(room.left_bytes)} of {_megabytes(room.total_bytes)} are left, "
@@ -242,13 +243,13 @@ class MemoryWatch:
             self._vote.bid(0)
 
     def _tell_given(self, what: str, size_bytes: int) -> None:
-        self._log("gave back memory", {"what": what, "bytes": size_bytes})
+        self._log(LogEvent.GAVE_BACK_MEMORY, {"what": what, "bytes": size_bytes})
 
     def _end(self, room: Room) -> None:
         self._is_short = False
         self._withdraw_bid()
         self._reclaimable.end_shortage()
-        self._log("enough memory", {"left_bytes": room.left_bytes})
+        self._log(LogEvent.ENOUGH_MEMORY, {"left_bytes": room.left_bytes})
 
     def _unpause(self, room_bytes: int, now_s: float) -> None:
         """There are so many bytes more than the reserve: does a paused worker fit in?"""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError
@@ -99,7 +100,7 @@ class Endings:
         ending = ending_of(ended)
         if ended.body is not None and self._rank.log.is_kept:
             answered = {"job": ended.job, "code": ending.code, "result": ending.name}
-            self._rank.log.write(now, "answered", answered)
+            self._rank.log.write(now, LogEvent.ANSWERED, answered)
         return ending
 
     # --- before it --------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Endings:
             "cpu_s": 0.0 if live.spent is None else statistics.used_cpu_s,
             "max_volume": statistics.max_volume,
         }
-        self._rank.log.write(now, "ended", fields)
+        self._rank.log.write(now, LogEvent.ENDED, fields)
 
     # --- chains of revisions ------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from mallob_py.log_events import LogEvent
 from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
@@ -244,7 +245,7 @@ class Intake:
         self._counters.replied("refused")
         self._status.refused(incoming.internal_id, incoming.file_name, str(error))
         refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
-        self._rank.log.write(now, "refused", refusal)
+        self._rank.log.write(now, LogEvent.REFUSED, refusal)
 
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
@@ -283,7 +284,7 @@ class Intake:
                 "application": file.application,
                 "priority": file.terms.priority,
             }
-            self._rank.log.write(now, "accepted", fields)
+            self._rank.log.write(now, LogEvent.ACCEPTED, fields)
 
     # --- files of live jobs -------------------------------------------------------------------
 
@@ -358,7 +359,7 @@ class Intake:
 
     def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
         message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
-        self._rank.log.write(now, "problem", {"message": message})
+        self._rank.log.write(now, LogEvent.PROBLEM, {"message": message})
 
 
 def _parsed_bytes(file: JobFile, size_bytes: int) -> int:

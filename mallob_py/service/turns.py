@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Spent
@@ -620,7 +621,7 @@ class Turns:
 
     def _set_terms(self, job: int, terms: Terms, now: float) -> None:
         self._rank.set_terms(job, terms.priority, terms.max_demand)
-        self._rank.log.write(now, "terms", {"job": job, **terms._asdict()})
+        self._rank.log.write(now, LogEvent.TERMS, {"job": job, **terms._asdict()})
 
     # --- a policy's decisions -------------------------------------------------------------------
 

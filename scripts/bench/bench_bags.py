@@ -30,6 +30,7 @@ from mallob_bags.queens import QueensApplication
 from mallob_bags.uts import UtsApplication
 from mallob_py.kit import JobInput
 from mallob_py.kit.bags import BagApplication
+from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import Event
 
 _BAGS = Path(__file__).parent / "bags"
@@ -228,9 +229,9 @@ def _leaves_ms(events: Iterable[Event]) -> Iterator[float]:
     told_s: dict[tuple[int, Any], float] = {}
     for event in events:
         place = (event.rank, event.fields.get("index"))
-        if event.event == "leaving":
+        if event.event == LogEvent.LEAVING:
             told_s[place] = event.t
-        elif event.event == "left" and place[1] != 0:
+        elif event.event == LogEvent.LEFT and place[1] != 0:
             yield (event.t - told_s.pop(place)) * 1e3
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, quantiles
 
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import Image, local_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded
@@ -169,12 +170,12 @@ def simulated(pes: int, jobs: Sequence[tuple[float, float]], slice_s: float) -> 
     ended_s: dict[int, float] = {}
 
     def observe(now: float, pe: int, event: str, fields: dict[str, object]) -> None:
-        if event in ("started", "resumed"):
+        if event in (LogEvent.STARTED, LogEvent.RESUMED):
             job = int(str(fields["job"]))
             versions[job] = version = versions.get(job, 0) + 1
             running[pe] = job, now, version
             cluster.at(now + max(0.0, left_s[job]), lambda: solve(pe, job, version))
-        elif event == "idle" and pe in running:
+        elif event == LogEvent.IDLE and pe in running:
             job, since_s, _ = running.pop(pe)
             versions[job] += 1
             left_s[job] -= now - since_s

@@ -11,6 +11,7 @@ from typing import Any
 from common import BenchmarkError, DroppedJob, Service, print_table, running_service
 from measured import Measured
 
+from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import Event
 
 _WARM_UP_JOBS = 20
@@ -20,7 +21,14 @@ _TREE_PES = 16
 _TREE_HOLD_S = 0.4
 _TREE_PAUSE_S = 0.25
 #: a worker's stages, in order; those of the root only
-_STAGES = ("accepted", "submitted", "scheduled", "adopted", "started", "ended")
+_STAGES = (
+    LogEvent.ACCEPTED,
+    LogEvent.SUBMITTED,
+    LogEvent.SCHEDULED,
+    LogEvent.ADOPTED,
+    LogEvent.STARTED,
+    LogEvent.ENDED,
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ class Timeline:
 
     def __init__(self, events: Iterable[Event]) -> None:
         events = list(events)
-        starts = [event.fields["unix_s"] for event in events if event.event == "start"]
+        starts = [event.fields["unix_s"] for event in events if event.event == LogEvent.START]
         if not starts:
             raise BenchmarkError("the event log has no start")
         self._start_unix_s = float(starts[0])
@@ -140,12 +148,12 @@ class Timeline:
         if job is None:
             return
         moment = self._start_unix_s + event.t
-        if event.event == "accepted":
+        if event.event == LogEvent.ACCEPTED:
             self._ids[f"{event.fields['user']}.{event.fields['name']}"] = job
         index = event.fields.get("index", 0)
         if index == 0 and event.event in _STAGES:
             self._stages.setdefault((job, event.event), moment)
-        if event.event == "started":
+        if event.event == LogEvent.STARTED:
             self._started.setdefault(job, {}).setdefault(index, moment)
 
     def stages_ms(self, jobs: Iterable[DroppedJob]) -> list[tuple[str, float | None]]:

@@ -14,6 +14,7 @@ from bench_sat import pysat_command
 from common import BenchmarkError, print_absent
 from measured import Measured
 
+from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import read_events
 from mallob_sat.generate import commutativity
 
@@ -82,5 +83,5 @@ def _started_unix_s(log_dir: Path) -> list[float]:
     if not log_dir.exists():
         return []
     events = list(read_events(log_dir))
-    starts = [float(event.fields["unix_s"]) for event in events if event.event == "start"]
-    return [starts[0] + event.t for event in events if event.event == "started"] if starts else []
+    starts = [float(event.fields["unix_s"]) for event in events if event.event == LogEvent.START]
+    return [starts[0] + event.t for event in events if event.event == LogEvent.STARTED] if starts else []

@@ -24,6 +24,7 @@ from faults.processes import Family, Wrong, inherits, lives, rank_number, wait_u
 from faults.service import Service
 from faults.strikes import PARTS, SOAK_RANKS, Target, draw, hit
 from mallob_py.launchers import INVITED_VARIABLE
+from mallob_py.log_events import LogEvent
 from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give
 from mallob_py.service.telemetry.status import read_status
 
@@ -305,17 +306,17 @@ class Ranks:
 
     def _processes_ended(self, name: str) -> int:
         """Of the job's workers."""
-        return len(self._events_of(name, "terminated", "crashed"))
+        return len(self._events_of(name, LogEvent.TERMINATED, LogEvent.CRASHED))
 
     def _events_of(self, name: str, *events: str) -> list[dict[str, Any]]:
-        found = self._service.events("accepted", *events)
+        found = self._service.events(LogEvent.ACCEPTED, *events)
         jobs = {one["job"] for one in found if one.get("name") == name}
         return [one for one in found if one["event"] in events and one["job"] in jobs]
 
     def _await_started(self, name: str, count: int) -> None:
         def are_there() -> bool:
             self._service.check_alive()
-            return len({one["index"] for one in self._events_of(name, "started")}) >= count
+            return len({one["index"] for one in self._events_of(name, LogEvent.STARTED)}) >= count
 
         wait_until(are_there, f"{count} workers of {name} run", self._change_deadline_s, _LOOK_EVERY_S)
 
@@ -335,7 +336,7 @@ class Ranks:
 
     def _go_on(self, present: set[int], since: int = 0) -> bool:
         """Whether the newest generation, `since` or later, is one of so many, and all have begun it."""
-        begun = self._service.events("generation")
+        begun = self._service.events(LogEvent.GENERATION)
         number = max((one["generation"] for one in begun), default=1)
         newest = [one for one in begun if one["generation"] == number]
         members = len(newest[0]["members"]) if newest else len(self._founders)

@@ -31,6 +31,7 @@ from faults.known_trees import TREES, KnownTree
 from faults.processes import Wrong, wait_until
 from faults.service import DEADLINE_S, Service
 from faults.strikes import PARTS, Target, hit
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config
 from mallob_py.service.telemetry.event_log import read_events, runs_of
 from mallob_py.text_table import Cell, format_table
@@ -215,7 +216,7 @@ class Trees:
         for run in runs[-1:]:
             start_s = datetime.strptime(run.name, "%Y-%m-%dT%H-%M-%S.%fZ").replace(tzinfo=UTC).timestamp()
             for event in read_events(run):
-                if event.event == "leaving" and event.fields["index"] == 0:
+                if event.event == LogEvent.LEAVING and event.fields["index"] == 0:
                     at_s = max(at_s, start_s + event.t)
         return at_s
 

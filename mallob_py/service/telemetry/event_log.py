@@ -39,6 +39,7 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.log_events import LogEvent
 from mallob_py.runtime.notices import tell
 from mallob_py.service.store import own_folder
 
@@ -139,7 +140,7 @@ class LogFiles:
 
 
 #: the events that say what run it is: at its begin, and at the begin of further parts of its logs
-OPENINGS = ("start", "continued")
+OPENINGS = (LogEvent.START, LogEvent.CONTINUED)
 FLUSH_EVENTS = 512
 
 # One flush never has to hold more than this, however long the disk stays full.
@@ -210,7 +211,7 @@ class EventLog:
         # A disk that fills up takes the first part of a line; the rest is kept, so no line tears.
         self._unwritten = pending[written:]
         if self._dropped:
-            notice = {"t": last_t, "rank": self._first_pe, "event": "dropped", "events": self._dropped}
+            notice = {"t": last_t, "rank": self._first_pe, "event": LogEvent.DROPPED, "events": self._dropped}
             self._events.append(notice)
             self._dropped = 0
 
@@ -231,18 +232,18 @@ class EventLog:
         files.turn_over(self._part_bytes)
         self._part_bytes = 0
         t = self._events[0]["t"]
-        opening = [self._start | {"t": t, "rank": self._first_pe, "event": "continued"}]
-        opening += [{"t": t, "rank": pe, "event": "busy"} for pe in sorted(self._busy)]
+        opening = [self._start | {"t": t, "rank": self._first_pe, "event": LogEvent.CONTINUED}]
+        opening += [{"t": t, "rank": pe, "event": LogEvent.BUSY} for pe in sorted(self._busy)]
         self._events = opening + self._events
 
     def _take_note(self, lines: list[dict[str, Any]]) -> None:
         for line in lines:
             match line["event"]:
-                case "start":
+                case LogEvent.START:
                     self._start = line
-                case "busy":
+                case LogEvent.BUSY:
                     self._busy.add(line["rank"])
-                case "idle":
+                case LogEvent.IDLE:
                     self._busy.discard(line["rank"])
 
     def _keep(self, lines: bytes, count: int) -> None:
@@ -289,11 +290,11 @@ def _from(begin_s: float, events: list[Event]) -> list[Event]:
         if event.t >= begin_s:
             break
         if event.event in OPENINGS:
-            openings[event.rank, "continued"] = event
-        elif event.event == "busy":
-            openings[event.rank, "busy"] = event
-        elif event.event in ("idle", "stop"):
-            openings.pop((event.rank, "busy"), None)
+            openings[event.rank, LogEvent.CONTINUED] = event
+        elif event.event == LogEvent.BUSY:
+            openings[event.rank, LogEvent.BUSY] = event
+        elif event.event in (LogEvent.IDLE, LogEvent.STOP):
+            openings.pop((event.rank, LogEvent.BUSY), None)
     told = [Event(begin_s, event.rank, kind, event.fields) for (_, kind), event in openings.items()]
     return told + [event for event in events if event.t >= begin_s]
 

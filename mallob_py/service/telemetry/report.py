@@ -28,14 +28,15 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import OPENINGS, Event
 
 #: events that tell a latency, in words
-LATENCIES = {
-    "balanced": "a job has a volume",
-    "scheduled": "a job's root is placed",
-    "adopted": "a further worker is placed",
-    "started": "a worker's process runs",
+LATENCIES: dict[str, str] = {
+    LogEvent.BALANCED: "a job has a volume",
+    LogEvent.SCHEDULED: "a job's root is placed",
+    LogEvent.ADOPTED: "a further worker is placed",
+    LogEvent.STARTED: "a worker's process runs",
 }
 #: what tables say below a creation ratio
 CREATION_RATIO_MEANS = "creation ratio: created workers of a job over its largest volume, for jobs that ended"
@@ -64,7 +65,7 @@ class CreationRatio(msgspec.Struct, frozen=True):
 
 def tells_latency(event: str, fields: Mapping[str, Any]) -> bool:
     """Whether an event counts among the latencies of its kind."""
-    return event in LATENCIES and not (event == "adopted" and fields.get("index") == 0)
+    return event in LATENCIES and not (event == LogEvent.ADOPTED and fields.get("index") == 0)
 
 
 def latency_row(kind: str, ordered_ms: Sequence[float]) -> LatencyRow:
@@ -189,11 +190,11 @@ def make_report(events: Sequence[Event]) -> Report:
         pes=pes,
         started_unix_s=_number(starts[0], "unix_s") if starts else None,
         begin_s=begin_s,
-        is_cut=bool(starts) and not any(event.event == "start" for event in starts),
+        is_cut=bool(starts) and not any(event.event == LogEvent.START for event in starts),
         duration_s=end_s - begin_s,
         mode=str(starts[0].fields.get("mode", "real")) if starts else "unknown",
-        refused=sum(event.event == "refused" for event in events),
-        crashed=sum(event.event == "crashed" for event in events),
+        refused=sum(event.event == LogEvent.REFUSED for event in events),
+        crashed=sum(event.event == LogEvent.CRASHED for event in events),
         jobs=jobs,
         latencies=latency_rows(events),
         utilisation=utilisation(events, pes, begin_s, end_s),
@@ -214,9 +215,9 @@ def volume_steps(events: Iterable[Event]) -> VolumeSteps:
         if job is None:
             continue
         volume = _integer(event, "volume")
-        if event.event == "volume" and volume is not None:
+        if event.event == LogEvent.VOLUME and volume is not None:
             steps[job].append((event.t, volume))
-        elif event.event == "ended" and job in steps:
+        elif event.event == LogEvent.ENDED and job in steps:
             steps[job].append((event.t, 0))
     return dict(steps)
 
@@ -226,19 +227,25 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
     rows: dict[int, JobRow] = {}
     for event in events:
         job = _integer(event, "job")
-        if job is None or event.event not in ("accepted", "submitted", "adopted", "ended", "answered"):
+        if job is None or event.event not in (
+            LogEvent.ACCEPTED,
+            LogEvent.SUBMITTED,
+            LogEvent.ADOPTED,
+            LogEvent.ENDED,
+            LogEvent.ANSWERED,
+        ):
             continue
         row = rows.setdefault(job, JobRow(job))
-        if event.event == "accepted":
+        if event.event == LogEvent.ACCEPTED:
             row.name = f"{event.fields.get('user', '?')}.{event.fields.get('name', '?')}"
             row.application = str(event.fields.get("application", "?"))
             row.priority = _number(event, "priority")
-        elif event.event == "submitted":
+        elif event.event == LogEvent.SUBMITTED:
             row.submitted_s = event.t
             row.priority = row.priority or _number(event, "priority")
-        elif event.event == "adopted":
+        elif event.event == LogEvent.ADOPTED:
             row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
-        elif event.event == "answered":
+        elif event.event == LogEvent.ANSWERED:
             row.code = _integer(event, "code")
             row.result = None if row.code is None else str(event.fields.get("result", row.code))
         else:
@@ -289,9 +296,9 @@ def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float
     since: dict[int, float] = {}
     spans: list[tuple[float, float]] = []
     for event in events:
-        if event.event == "busy":
+        if event.event == LogEvent.BUSY:
             since.setdefault(event.rank, event.t)
-        elif event.event in ("idle", "stop") and event.rank in since:
+        elif event.event in (LogEvent.IDLE, LogEvent.STOP) and event.rank in since:
             spans.append((since.pop(event.rank), event.t))
     spans.extend((begin, end_s) for begin in since.values())
     return spans
@@ -336,7 +343,7 @@ def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> t
 
 def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> ReuseFigures:
     """Workers created and reused in all; creation ratios of jobs that the log knows from first to last."""
-    adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
+    adoptions = [event.fields.get("created") for event in events if event.event == LogEvent.ADOPTED]
     whole = (job for job in jobs if job.submitted_s is not None and job.outcome != UNFINISHED)
     ratio = creation_ratio((job.created_workers, job.max_volume or 0) for job in whole)
     return ReuseFigures(

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
+from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import JobEvent
@@ -156,7 +157,9 @@ class StatusWriter:
         try:
             self.write(now)
         except OSError as error:
-            self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})
+            self._rank.log.write(
+                now, LogEvent.PROBLEM, {"message": f"cannot write the status: {error.strerror}"}
+            )
         if self._onlookers is None:
             return
         if self._onlookers.are_there(now):
@@ -212,7 +215,7 @@ class StatusWriter:
         except OSError as error:
             problem = f"cannot write the history: {error.strerror}"
             if problem != self._history_problem:
-                self._rank.log.write(now, "problem", {"message": problem})
+                self._rank.log.write(now, LogEvent.PROBLEM, {"message": problem})
             self._history_problem = problem  # tried again with each status
 
     def write(self, now: float) -> None:

@@ -1,0 +1,99 @@
+"""The events of the log: their names, when each is written, and which fields it has.
+
+Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table; a test
+compares them with it. A member is its own name, so that lines of the log compare with it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class LogEvent(enum.StrEnum):
+    """An event. `when` it is written, in words; `fields`: those that a line may have."""
+
+    when: str
+    fields: tuple[str, ...]
+
+    def __new__(cls, name: str, when: str = "", fields: str = "") -> LogEvent:
+        event = str.__new__(cls, name)
+        event._value_ = name
+        event.when = when
+        event.fields = tuple(fields.split())
+        return event
+
+    START = "start", "a rank begins", "ranks pes capacity clients version mode unix_s"
+    CONTINUED = (
+        "continued",
+        "a further part of a log begins",
+        "ranks pes capacity clients version mode unix_s",
+    )
+    JOINED = "joined", "a rank has joined a running service", "generation pes"
+    STOP = "stop", "a rank ends in order"
+    DROPPED = "dropped", "events were lost for want of room on the disk", "events"
+    BUSY = "busy", "a PE has a worker from now on"
+    IDLE = "idle", "a PE has no worker any more"
+    ACCEPTED = "accepted", "a client has taken a job file in", "job user name application priority"
+    REFUSED = "refused", "a client has refused a job file", "file field message"
+    SUBMITTED = "submitted", "a job's PE is asked to run it", "job priority demand"
+    TERMS = (
+        "terms",
+        "a user's share, or a policy, has changed what the user's job may have",
+        "job priority max_demand",
+    )
+    BALANCED = "balanced", "a job has a volume for the first time", "job latency_s"
+    VOLUME = "volume", "a job's volume changes", "job volume epoch"
+    SCHEDULED = "scheduled", "a job's root has found a PE", "job root latency_s"
+    ADOPTED = (
+        "adopted",
+        "a PE has taken a worker; `created`: a new one, not one that was suspended there",
+        "job index latency_s created",
+    )
+    STARTED = "started", "a worker's process runs", "job index latency_s"
+    SUSPENDED = "suspended", "a worker is stopped where it is", "job index"
+    RESUMED = "resumed", "a suspended worker goes on", "job index"
+    GIVEN_UP = (
+        "given up",
+        "a job has had its turn, and others wait: it ends everywhere, and begins again later; `pe_s` so far",
+        "job pe_s",
+    )
+    LEAVING = "leaving", "a worker is asked to hand over what it has", "job index"
+    LEFT = "left", "a worker has handed over what it had", "job index"
+    TERMINATED = "terminated", "a worker's process is ended", "job index"
+    CRASHED = "crashed", "a worker's process has died", "job index reason"
+    LOST = "lost", "a worker gets no process here", "job index reason fault"
+    PAUSED = "paused", "memory is short: a running worker has no process for a while", "job index"
+    UNPAUSED = "unpaused", "a paused worker gets a process again", "job index"
+    DROPPED_MESSAGE = "dropped message", "a message between workers came too late for both", "job"
+    ANSWERED = "answered", "the application has a result", "job code result"
+    ENDED = (
+        "ended",
+        "a job is over",
+        "job outcome response_s wallclock_s pe_s cpu_s max_volume peak_memory_bytes",
+    )
+    PROBLEM = "problem", "something that an operator should know", "message"
+    SHORT_OF_MEMORY = (
+        "short of memory",
+        "the host has less memory left than its reserve",
+        "left_bytes reserve_bytes",
+    )
+    ENOUGH_MEMORY = "enough memory", "the host has enough memory left again", "left_bytes"
+    GAVE_BACK_MEMORY = "gave back memory", "a rank has given up something for that", "what bytes"
+    HOST_RESTS = "host rests", "the host gives workers no processes for a while", "failures rest_s reason"
+    HOST_IS_WELL = "host is well", "the host gives workers processes again", "failures rest_s reason"
+    LOST_RANK = "lost rank", "the others go on without a rank", "lost message"
+    GENERATION = (
+        "generation",
+        "a set of ranks begins to work together",
+        "generation members pes gone come stop_s",
+    )
+    VIOLATION = "violation", "a rank has said something that cannot be", "story"
+
+
+def table() -> str:
+    """`docs/log-events.md` has this table of all events, in Markdown."""
+    rows = ["| event | when | fields |", "|---|---|---|"]
+    for event in LogEvent:
+        fields = ", ".join(f"`{field}`" for field in event.fields)
+        rows.append(f"| `{event}` | {event.when} | {fields}{' ' if fields else ''}|")
+    return "\n".join(rows)
