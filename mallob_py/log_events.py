@@ -1,7 +1,7 @@
 """The events of the log: their names, when each is written, and which fields it has.
 
-Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table; a test
-compares them with it. A member is its own name, so that lines of the log compare with it.
+Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table; a
+test compares them with it. A member is its own name, so that lines of the log compare with it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ never waits is ready to run all the time, whether or not it gets a core. A busy 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import time
@@ -83,10 +84,15 @@ def limited(kind: int, *limits: tuple[int, int]) -> Iterator[None]:
                 resource.prlimit(pid, kind, (soft, hard))
 
 
+def _lowest_free(pid: int) -> int:
+    folder = Path(f"/proc/{pid}/fd")
+    taken = {int(name) for name in os.listdir(folder) if os.path.lexists(folder / name)}  # not the listing's
+    return next(number for number in itertools.count() if number not in taken)
+
+
 def no_descriptors(*pids: int) -> contextlib.AbstractContextManager[None]:
     """Meanwhile these processes can open nothing."""
-    highest = {pid: max(map(int, os.listdir(f"/proc/{pid}/fd"))) for pid in pids}
-    return limited(resource.RLIMIT_NOFILE, *((pid, number + 1) for pid, number in highest.items()))
+    return limited(resource.RLIMIT_NOFILE, *((pid, _lowest_free(pid)) for pid in pids))
 
 
 def full_disk(*pids: int) -> contextlib.AbstractContextManager[None]:
