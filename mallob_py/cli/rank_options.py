@@ -438,8 +438,8 @@ class ServeOptions(Api, _AnyApplication):
         None,
         metavar="FILE",
         group=SERVICE,
-        help="share PEs among users, with the weights and limits in this TOML file (docs/operating.md); "
-        "default: users are not told apart",
+        help="weights and limits of users, in this TOML file (docs/operating.md); default: all have the same "
+        "weight and no limits",
     )
     policy: str | None = option(
         "--policy",
@@ -448,7 +448,7 @@ class ServeOptions(Api, _AnyApplication):
         metavar="P",
         group=SERVICE,
         help="who begins when, on how many workers: as of batch simulate, such as easy or fair:by=user "
-        "(docs/operating.md); default: all begin that can have a PE",
+        "(docs/operating.md); default: all begin that can have a PE, and users share",
     )
     restarts: int = option(
         "--restarts",

@@ -26,7 +26,7 @@ from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles
-from mallob_py.service.jobs.users import UserBook, read_user_rules
+from mallob_py.service.jobs.users import UserBook, UserRules, read_user_rules
 from mallob_py.service.service import Service
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
@@ -51,11 +51,12 @@ def open_desk(
     if options.results_dir is not None:
         _check_results_dir(options.results_dir, options.api_dir)
     try:
-        users = None
-        if options.users is not None:
-            rules = read_user_rules(Path(options.users))
+        users = policy = None
+        if options.policy is not None:
+            policy = _policy(options.policy, rank, complain)
+        else:
+            rules = UserRules() if options.users is None else read_user_rules(Path(options.users))
             users = UserBook(rules, rank.placement.size, client, options.clients, others)
-        policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error

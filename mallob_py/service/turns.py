@@ -80,11 +80,11 @@ class _Line:
         """Return the user's work beside that of others; 0 if users are not told apart."""
         return 0.0 if self.weight is None else self.priorities / self.weight
 
-    def merit(self, standing: float, priority: float) -> float:
-        """Return the merit of a job that begins now."""
+    def merit(self, standing: float, priority: float, before: float) -> float:
+        """Return the merit of a job that begins. `before`: the priorities at work."""
         if self.weight is None:
             return standing
-        return standing + math.log2(self.weight / (self.priorities + priority))
+        return standing + math.log2(self.weight / (before + priority))
 
     def begin(self, priority: float) -> None:
         self.at_work += 1
@@ -97,11 +97,14 @@ class _Line:
 
 
 class _AtWork:
-    __slots__ = ("is_again", "is_aside", "line", "merit", "priority")
+    __slots__ = ("is_again", "is_aside", "line", "merit", "priority", "standing")
 
-    def __init__(self, line: _Line, priority: float, merit: float, is_again: bool = False) -> None:
+    def __init__(
+        self, line: _Line, priority: float, standing: float, merit: float, is_again: bool = False
+    ) -> None:
         self.line = line
         self.priority = priority
+        self.standing = standing
         self.merit = merit
         #: it takes no place of the window
         self.is_aside = is_again
@@ -141,9 +144,9 @@ class JobQueue:
     - At most `window` jobs are at work, a few times the number of PEs: nobody beyond could have a PE.
     - Unless a job is better than the first so many at work as there are PEs: it would get a PE at once, so it
       begins at once.
-    - Where users share, a job counts with the priority that it would have at work (`users.py`), which falls
-      with each job of its user that is at work already: a user with thousands of jobs does not hold up the
-      others.
+    - Where several users have jobs, a job counts with the priority that it would have at work (`users.py`),
+      which falls with each job of its user that is at work already: a user with thousands of jobs does not
+      hold up the others.
     - A job whose input does not come is `set_aside`: it is at work, but takes nobody's place.
     - So is one that has had its first turn and goes on, up to a number of jobs per PE: it is a *resident*.
       Another one may begin, and has its first turn at once. Most jobs end in that.
@@ -152,7 +155,7 @@ class JobQueue:
       (`put_again`). Those that do have a few places of their own, so that new jobs never wait for them; the
       one that has had least comes first. What is lost by that is a small part of what the PEs do (`_Loss`).
     - A job that cannot begin anew is never given up. Where there are enough residents it is one instead of
-      another one.
+      another one; so is a job of a user who has less at work than others.
 
     Every operation takes O(log n), but those for jobs that are given up, O(places and users).
     """
@@ -175,6 +178,8 @@ class JobQueue:
         self._residents_per_pe = residents_per_pe
         self.resize(pes)
         self._lines: dict[str, _Line] = {}
+        #: there is more than one user
+        self._is_divided = False
         #: the line and priority of each waiting job
         self.waiting: dict[int, tuple[_Line, float]] = {}
         self._at_work: dict[int, _AtWork] = {}
@@ -208,11 +213,24 @@ class JobQueue:
         key = "" if self._weight_of is None else user
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(key, None if self._weight_of is None else self._weight_of(user))
+            line = _Line(key, None if self._weight_of is None else self._weight_of(user))
+            if len(self._lines) == 1:
+                self._divide(*self._lines.values())
+            self._lines[key] = line
         self.waiting[job] = (line, priority)
         heapq.heappush(line.waiting, (-standing(priority, since_s, self._ageing_s), job))
         if line.waiting[0][1] == job:
             self._put_head(line)
+
+    def _divide(self, line: _Line) -> None:
+        """Count what the user has at work from now on, as another one comes."""
+        priorities = 0.0
+        for one in self._at_work.values():
+            one.merit = line.merit(one.standing, one.priority, priorities)
+            priorities += one.priority
+        self._merits = sorted(one.merit for one in self._at_work.values() if not one.is_aside)
+        self._is_divided = True
+        self._put_head(line)
 
     def put_again(self, job: int, had_s: float, lost_s: float) -> None:
         """A job at work has been given up, and waits for its next turn.
@@ -232,21 +250,21 @@ class JobQueue:
             merit, line = head
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
                 break
-            _, job = heapq.heappop(line.waiting)
-            self._begin(job, merit)
+            minus_standing, job = heapq.heappop(line.waiting)
+            self._begin(job, -minus_standing, merit)
             bisect.insort(self._merits, merit)
             return job
         if self._again_at_work < again_of(self._pes) and (again := self._best_again()) is not None:
             _, job = heapq.heappop(again.again)
             self._again.discard(job)
-            self._begin(job, 0.0, is_again=True)
+            self._begin(job, 0.0, 0.0, is_again=True)
             self._again_at_work += 1
             return job
         return None
 
-    def _begin(self, job: int, merit: float, is_again: bool = False) -> None:
+    def _begin(self, job: int, standing: float, merit: float, is_again: bool = False) -> None:
         line, priority = self.waiting.pop(job)
-        self._at_work[job] = _AtWork(line, priority, merit, is_again)
+        self._at_work[job] = _AtWork(line, priority, standing, merit, is_again)
         line.begin(priority)
         self._put_head(line)
 
@@ -270,13 +288,30 @@ class JobQueue:
             self._lasting.add(job)
         if self.has_room:
             self._reside(job)
-        elif not is_lasting:
-            self._had_turn[job] = None
-        elif (other := next((job for job in self._residents if job not in self._lasting), None)) is not None:
+        elif (other := self._resident_for(job, is_lasting)) is None:
+            if not is_lasting:
+                self._had_turn[job] = None
+        else:
             del self._residents[other]
             self.bring_back(other)
             self._had_turn[other] = None
             self._reside(job)
+
+    def _resident_for(self, job: int, is_lasting: bool) -> int | None:
+        """Return the resident that makes room: of the user who has most at work, and more than this job's.
+
+        For a job that cannot begin anew it may be any user. Of several residents it is the last one.
+        """
+        if not (self._is_divided or is_lasting):
+            return None
+        least = -1.0 if is_lasting else self._at_work[job].line.load
+        candidates = (
+            (self._at_work[other].line.load, number, other)
+            for number, other in enumerate(self._residents)
+            if other not in self._lasting and self._at_work[other].line.load > least
+        )
+        worst = max(candidates, default=None)
+        return None if worst is None else worst[2]
 
     def _reside(self, job: int) -> None:
         one = self._at_work[job]
@@ -340,6 +375,7 @@ class JobQueue:
             return
         if not line.waiting and not line.again and not line.at_work:
             del self._lines[line.user]
+            self._is_divided = len(self._lines) > 1
 
     def _leave(self, job: int, one: _AtWork) -> None:
         """A job is at work no more. If it was a resident, one that has had its turn is that now."""
@@ -385,7 +421,9 @@ class JobQueue:
 
     def _head(self, line: _Line) -> tuple[float, int, int, _Line]:
         minus_standing, job = line.waiting[0]
-        merit = line.merit(-minus_standing, self.waiting[job][1])
+        merit = -minus_standing
+        if self._is_divided:
+            merit = line.merit(-minus_standing, self.waiting[job][1], line.priorities)
         return -merit, line.version, next(self._numbers), line
 
     def _best(self) -> tuple[float, _Line] | None:

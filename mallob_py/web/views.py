@@ -285,16 +285,17 @@ class Sample(msgspec.Struct, frozen=True):
     """A sample of the service at `time` (since 1970). `volumes` and `shares` (in PEs) are by number of the
     job.
 
-    `others` is the volume of the jobs that are not named. `workers`: on this PE, of this job, the worker of
+    The volume of a job that takes turns with others is a mean since the sample before. `others` is the volume
+    of the jobs that are not named. `workers`: on this PE, of this job, the worker of
     this index, whose parent has the index (index - 1) // 2; null if nobody was looking then.
     """
 
     time: float
     pes: int
     busy: int
-    volumes: Mapping[int, int]
+    volumes: Mapping[int, float]
     shares: Mapping[int, float]
-    others: int = 0
+    others: float = 0
     workers: tuple[WorkerPlace, ...] | None = None
 
 
@@ -335,13 +336,15 @@ class History:
         self._names: dict[int, JobName] = {}
         #: in how many samples
         self._uses: Counter[int] = Counter()
+        self._before: ServiceStatus | None = None
 
     def note(self, status: ServiceStatus) -> None:
         """Keep this moment, unless it is kept already."""
         with self._mutex:
             if self._kept and status.time <= self._kept[-1].time:
                 return
-            sample, names = _sample_of(status)
+            sample, names = _sample_of(status, self._before)
+            self._before = status
             self._names.update(names)
             kept = _Kept(status.time, msgspec.json.encode(sample), frozenset(names))
             self._uses.update(kept.jobs)
@@ -370,21 +373,33 @@ class History:
                 del self._uses[job], self._names[job]
 
 
-def _sample_of(status: ServiceStatus) -> tuple[Sample, dict[int, JobName]]:
-    shares = shares_by_job(status)
+def _mean_volumes(status: ServiceStatus, before: ServiceStatus | None) -> dict[int, float]:
+    """Return the volume of each job: of those that take turns what they had since `before`, on average."""
+    volumes: dict[int, float] = {job.id: job.volume for job in status.jobs}
+    if before is not None and (since_s := status.time - before.time) > 0.0:
+        had_s = {job.id: job.pe_s for job in before.jobs if job.share}
+        for job in status.jobs:
+            if job.share and job.id in had_s:
+                mean = (job.pe_s - had_s[job.id]) / (since_s * status.threads)
+                volumes[job.id] = round(max(0.0, mean), 2)
+    return volumes
+
+
+def _sample_of(status: ServiceStatus, before: ServiceStatus | None) -> tuple[Sample, dict[int, JobName]]:
+    shares, volume_of = shares_by_job(status), _mean_volumes(status, before)
 
     def weight(job: JobStatus) -> tuple[float, ...]:
-        return (-job.volume, -shares.get(job.id, 0.0), job.id)
+        return (-volume_of[job.id], -shares.get(job.id, 0.0), job.id)
 
-    concerned = sorted((job for job in status.jobs if job.volume or job.id in shares), key=weight)
+    concerned = sorted((job for job in status.jobs if volume_of[job.id] or job.id in shares), key=weight)
     named, others = concerned[:_JOBS_MAX], concerned[_JOBS_MAX:]
     sample = Sample(
         time=round(status.time, 3),
         pes=status.pes,
         busy=status.busy,
-        volumes={job.id: job.volume for job in named if job.volume},
+        volumes={job.id: volume_of[job.id] for job in named if volume_of[job.id]},
         shares={job.id: round(shares[job.id], 3) for job in named if job.id in shares},
-        others=sum(job.volume for job in others),
+        others=round(sum(volume_of[job.id] for job in others), 2),
         workers=status.workers,
     )
     return sample, {job.id: JobName(job.user, job.name, job.client) for job in named}

@@ -8,9 +8,9 @@ that it has, as evenly spread as can be; *turns*, the rule of `mallob_py/protoco
 largest distance of a job from its share, in PE-seconds. A move is a worker that begins at a PE where its job
 has not been yet.
 
-`stream` plays jobs of one worker each with Pareto-distributed sizes in the simulator, with turns and without
-them (`slice_s=0`: first come first served), beside the two ideals, processor sharing and least attained
-service, which are computed. Slowdown: response time by size.
+`stream` plays jobs of one worker each with Pareto-distributed sizes in the simulator, with turns, beside first
+come first served (as with `--slice 0`) and the two ideals, processor sharing and least attained service, which
+are computed. Slowdown: response time by size.
 """
 
 from __future__ import annotations
@@ -196,6 +196,17 @@ def simulated(pes: int, jobs: Sequence[tuple[float, float]], slice_s: float) -> 
     return [ended_s[number] - arrival_s for number, (arrival_s, _) in enumerate(jobs)]
 
 
+def first_come(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
+    """Response times if each job keeps its PE until it ends."""
+    free_s = [0.0] * pes
+    responses = []
+    for arrival_s, size in jobs:
+        end_s = max(arrival_s, free_s[0]) + size
+        heapq.heapreplace(free_s, end_s)
+        responses.append(end_s - arrival_s)
+    return responses
+
+
 def ideal(pes: int, jobs: Sequence[tuple[float, float]], is_least_first: bool) -> list[float]:
     """Processor sharing (at most one PE for a job) or least attained service, in small steps of events."""
     responses = [0.0] * len(jobs)
@@ -245,14 +256,14 @@ def _until_level(attained: dict[int, float], rates: dict[int, float]) -> float:
     return min(steps)
 
 
-def tell_stream(hours: float, pes: int, seed: int) -> None:
+def tell_stream(seconds: float, pes: int, seed: int, loads: Sequence[float], alphas: Sequence[float]) -> None:
     """One row for each load and tail."""
     rows = []
-    for alpha in (1.1, 1.5):
-        for load in (0.7, 0.9, 0.95):
-            jobs = stream_of(pes, load, alpha, 3600.0 * hours, seed)
+    for alpha in alphas:
+        for load in loads:
+            jobs = stream_of(pes, load, alpha, seconds, seed)
             for name, play in (
-                ("first come first served", lambda jobs: simulated(pes, jobs, 0.0)),
+                ("first come first served", lambda jobs: first_come(pes, jobs)),
                 ("turns", lambda jobs: simulated(pes, jobs, SLICES.slice_s)),
                 ("ideal: processor sharing", lambda jobs: ideal(pes, jobs, False)),
                 ("ideal: least attained", lambda jobs: ideal(pes, jobs, True)),
@@ -276,13 +287,15 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("even", "stream"))
     parser.add_argument("--hours", type=float, default=0.5, help="of virtual time (stream)")
-    parser.add_argument("--pes", type=int, default=4, help="PEs (stream)")
+    parser.add_argument("--pes", type=int, default=4, help="PEs (stream, real)")
+    parser.add_argument("--loads", type=float, nargs="+", default=(0.7, 0.9, 0.95))
+    parser.add_argument("--alphas", type=float, nargs="+", default=(1.1, 1.5))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.what == "even":
         tell_even()
     else:
-        tell_stream(options.hours, options.pes, options.seed)
+        tell_stream(3600 * options.hours, options.pes, options.seed, options.loads, options.alphas)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,9 @@ TURNS = (
         "jobs that have been given up do not take the places of new ones",
         _QUEUE,
         "JobQueue._begin",
-        instead_of("_AtWork(line, priority, merit, is_again)", "_AtWork(line, priority, merit)"),
+        instead_of(
+            "_AtWork(line, priority, standing, merit, is_again)", "_AtWork(line, priority, standing, merit)"
+        ),
         "test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none",
     ),
 )

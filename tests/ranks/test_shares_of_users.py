@@ -91,3 +91,22 @@ def test_a_wrong_file_of_users_ends_the_start_with_one_line(
     assert len(done.err.splitlines()) == 1, done.err
     assert "users.toml" in done.err
     assert all(word in done.err for word in words), done.err
+
+
+def shares(service: Running) -> dict[str, float]:
+    """By identity, as `status` tells them: PEs over time."""
+    done = run("status", "--json", "--api-dir", service.api_dir)
+    assert done.code == 0, done.err
+    return {f"{job['user']}.{job['name']}": round(job["share"], 3) for job in json.loads(done.out)["jobs"]}
+
+
+def test_without_rules_two_users_share_evenly_and_each_of_them_among_their_own_jobs(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as service:
+        for name, priority in (("a", 1.0), ("b", 1.0), ("c", 3.0)):
+            submit(service, "many", name, priority=priority)
+        alone = {"many.a": 0.4, "many.b": 0.4, "many.c": 1.2}
+        poll_until(lambda: shares(service) == alone, "shares by priority, for one user")
+        submit(service, "few", "d", priority=0.1)
+        expected = {"many.a": 0.2, "many.b": 0.2, "many.c": 0.6, "few.d": 1.0}
+        poll_until(lambda: shares(service) == expected, "half of the PEs for each user")
+        assert service.stop() == 0

@@ -99,9 +99,25 @@ def test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another() -> Non
     assert begun(jobs) == [10, 11]
     jobs.settle(10, is_lasting=True)
     assert begun(jobs) == []
-    assert jobs.next_set_back(0.0) == 0
-    jobs.put_again(0, 1.0, 1.0)
+    assert jobs.next_set_back(0.0) == 2  # the last of the residents
+    jobs.put_again(2, 1.0, 1.0)
     assert 12 in begun(jobs)
+
+
+def test_a_user_with_less_at_work_has_residents_in_place_of_another_s() -> None:
+    jobs = JobQueue(2, AGEING_S, lambda user: 1.0, window=2, residents_per_pe=2)
+    for job in range(3):
+        jobs.put(job, "many", 1.0, 0.0)
+        assert jobs.next() == job
+        jobs.settle(job)
+    jobs.put(10, "few", 1.0, 0.0)
+    assert begun(jobs) == [10]
+    jobs.settle(10)
+    assert begun(jobs) == []
+    jobs.put(11, "few", 1.0, 0.0)
+    assert begun(jobs) == [11]
+    jobs.put(12, "more", 1.0, 0.0)
+    assert jobs.next_set_back(0.0) == 2
 
 
 def test_a_job_of_the_user_who_has_most_at_work_makes_room() -> None:

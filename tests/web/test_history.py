@@ -37,6 +37,15 @@ def test_volumes_shares_and_trees_of_a_moment() -> None:
     assert {number: name.name for number, name in part(kept).jobs.items()} == {1: "a", 2: "b"}
 
 
+def test_the_volume_of_a_job_that_takes_turns_is_what_it_had_since_the_last_moment() -> None:
+    kept = History()
+    for time_s, had_s, volume in ((1.0, 10.0, 1), (3.0, 11.5, 0), (4.0, 11.5, 1)):
+        turning = msgspec.structs.replace(job(1, volume), share=0.75, pe_s=had_s)
+        kept.note(status_at(time_s, turning, job(2, 3)))
+    assert [sample.volumes for sample in part(kept).samples] == [{1: 1, 2: 3}, {1: 0.75, 2: 3}, {2: 3}]
+    assert [sample.shares[1] for sample in part(kept).samples] == [0.75, 0.75, 0.75]
+
+
 def test_a_moment_is_kept_once_and_sent_to_who_has_not_seen_it() -> None:
     kept = History()
     for time_s in (1.0, 1.0, 2.0, 1.5, 3.0):

@@ -11,7 +11,7 @@ The file of `serve --users`:
     [users.alice]        # what is not said here is as in [default]
     weight = 2.0
 
-Without a key there is no such limit; without the file users are not told apart.
+Without a key there is no such limit; without the file all users have the same weight and none.
 
 *Admission*: the queue of a user who may only have so many jobs at work is kept by one client, its *home*
 (by a hash of its name): the others ask there for each job, are told to begin, and tell when the job is
@@ -21,9 +21,9 @@ between two clients must arrive in order.
 
 *Terms*: a job is at work from its beginning (as admission and `JobQueue` let it) until its reply. By the
 rule of its user
-- its priority is scaled: the priorities of all jobs of a user at work add up to the user's weight,
-  in the proportions that their job files say. So users get PEs by their weights, no matter how
-  many jobs each has, wherever there are enough PEs for a worker per job (P 2.3 on top of it);
+- its priority is scaled, as soon as two users are there: the priorities of all jobs of a user at work add up
+  to the user's weight, in the proportions that their job files say. So users get PEs by their weights, no
+  matter how many jobs each has: whole ones (P 2.3), or over time where there are more jobs (`rotation.py`);
 - a user with less than all PEs to share has no more jobs at work than that, and these get their
   fair volumes of it (`volumes.py`) as bounds.
 
@@ -369,6 +369,8 @@ class UserBook:
         #: users whose jobs' terms are to be looked at again
         self._untold: set[str] = set()
         self._work_has_changed = False
+        #: whether there has been more than one user since nothing was at work
+        self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
         """There are so many PEs now: shares of them mean something else. These other clients begin anew."""
@@ -419,13 +421,25 @@ class UserBook:
             return
         user.jobs.remove(job)
         user.priorities -= Fraction(one.asked.priority)
-        self._work_changes(one.user)
         if not user.jobs:
             del self._users[one.user]
+        self._work_changes(one.user)
 
     def _work_changes(self, user: str) -> None:
         self._untold.add(user)
         self._work_has_changed = True
+        self._look_who_is_there()
+
+    def _look_who_is_there(self) -> None:
+        """Divide among users from the second one on, and until none has anything at work."""
+        there = self._users.keys() | {user for work in self._elsewhere.values() for user in work}
+        if not there:
+            self._divides = False
+        elif len(there) > 1 and not self._divides:
+            self._divides = True
+            self._untold.update(self._users)
+            for user in self._users.values():
+                user.least = 0.0  # which no sum is near to
 
     def _limit_of(self, user: str) -> int | None:
         """Return the number of jobs of a user that may be at work, None if any number may."""
@@ -448,8 +462,14 @@ class UserBook:
         total = user.work.priorities + elsewhere.priorities
         user.least, user.most = min(user.least, total), max(user.most, total)
         bound = self._bounds(user, elsewhere).get(job, one.asked.max_demand)
-        terms = self._told[job] = Terms(user.rule.weight * one.asked.priority / total, bound)
+        terms = self._told[job] = Terms(self._priority(user, one, total), bound)
         return terms
+
+    def _priority(self, user: _User, job: _Job, total: float) -> float:
+        """Return the priority that a job works with; `total`: of all of its user's jobs at work."""
+        if not self._divides:
+            return job.asked.priority
+        return user.rule.weight * job.asked.priority / total
 
     def changes(self) -> dict[int, Terms]:
         """The jobs that go on with other terms."""
@@ -462,8 +482,8 @@ class UserBook:
                 continue
             user.least = user.most = total
             for job in user.jobs & self._told.keys():
-                asked = self._jobs[job].asked
-                terms = Terms(user.rule.weight * asked.priority / total, bounds.get(job, asked.max_demand))
+                one = self._jobs[job]
+                terms = Terms(self._priority(user, one, total), bounds.get(job, one.asked.max_demand))
                 if terms != self._told[job]:
                     changes[job] = self._told[job] = terms
         self._untold.clear()
@@ -531,6 +551,7 @@ class UserBook:
         for user in before.keys() | message.work.keys():
             if before.get(user) != message.work.get(user):
                 self._untold.add(user)
+        self._look_who_is_there()
 
     def _work_elsewhere(self, user: str) -> Work:
         parts = [work[user] for work in self._elsewhere.values() if user in work]

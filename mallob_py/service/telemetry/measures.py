@@ -55,10 +55,10 @@ def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -
 
 
 def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Return the fair shares of the listed jobs that are balanced, by id."""
+    """Return the fair shares of the listed jobs that are balanced, by id; those in turns know theirs."""
     jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
     shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
-    return {job.id: share for job, share in zip(jobs, shares, strict=True)}
+    return {job.id: job.share or share for job, share in zip(jobs, shares, strict=True)}
 
 
 def shares_by_user(status: ServiceStatus) -> dict[str, float]:

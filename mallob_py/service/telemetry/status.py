@@ -224,7 +224,7 @@ class EndedJob(msgspec.Struct, frozen=True):
 
 
 class UserStatus(msgspec.Struct, frozen=True):
-    """One user with live jobs, at one client or at all. What follows `volume` is known with --users only."""
+    """One user with live jobs, at one client or at all. What follows `volume` is not known with --policy."""
 
     jobs: int
     volume: int

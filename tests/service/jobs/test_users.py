@@ -17,7 +17,10 @@ PES = 16
 
 
 def book(default: UserRule | None = None, **users: UserRule) -> UserBook:
-    return UserBook(UserRules(default or UserRule(), users), PES)
+    """One client's, at which another user has a job at work."""
+    made = UserBook(UserRules(default or UserRule(), users), PES)
+    begin(made, "another", 10**9)
+    return made
 
 
 def begun(users: UserBook) -> list[int]:
@@ -139,6 +142,30 @@ def test_the_priorities_of_a_user_s_jobs_add_up_to_the_user_s_weight() -> None:
     assert users.terms(3).priority == users.terms(4).priority == 0.5
 
 
+def test_a_user_s_priorities_are_as_they_say_until_another_user_comes_and_until_all_have_gone() -> None:
+    users = UserBook(UserRules(), PES)
+    assert begin(users, "u", 1, 2, priority=3.0) == [Terms(3.0, 0), Terms(3.0, 0)]
+    assert users.changes() == {}
+    assert begin(users, "v", 3) == [Terms(1.0, 0)]
+    assert users.changes() == {1: Terms(0.5, 0), 2: Terms(0.5, 0)}
+    users.ended(3)
+    assert begin(users, "u", 4, priority=6.0) == [Terms(0.5, 0)]
+    assert users.changes() == {1: Terms(0.25, 0), 2: Terms(0.25, 0)}
+    for job in (1, 2, 4):
+        users.ended(job)
+    assert begin(users, "u", 5, priority=3.0) == [Terms(3.0, 0)]
+
+
+def test_a_job_that_is_given_up_has_no_part_until_it_begins_again() -> None:
+    users = book()
+    assert begin(users, "u", 1, 2) == [Terms(0.5, 0), Terms(0.5, 0)]
+    assert users.changes() == {}
+    users.rests(2)
+    assert users.changes() == {1: Terms(1.0, 0)}
+    users.begins(2)
+    assert users.terms(2) == Terms(0.5, 0)
+
+
 def test_a_job_that_is_alone_has_its_user_s_weight_whatever_its_priority() -> None:
     users = book()
     assert begin(users, "u", 1, priority=1e9) == [Terms(1.0, 0)]
@@ -219,20 +246,22 @@ def test_priorities_of_very_different_sizes_leave_no_rounding_behind() -> None:
 def test_two_clients_keep_the_limits_together() -> None:
     net = Net(UserRules(UserRule(active_jobs=3, share=0.5)), 2)
     one, other = net.books
+    other.ask(99, "another", 1.0, 1)
     one.ask(1, "u", 1.0, 0)
     one.ask(2, "u", 1.0, 0)
     net.settle()
     other.ask(11, "u", 2.0, 0)
     other.ask(12, "u", 1.0, 0)
     net.settle()
-    assert net.told == {1: Terms(0.25, 2), 2: Terms(0.25, 2), 11: Terms(0.5, 3)}
+    another = {99: Terms(1.0, 1)}
+    assert net.told == {1: Terms(0.25, 2), 2: Terms(0.25, 2), 11: Terms(0.5, 3)} | another
     one.ended(1)
     net.settle()
-    assert net.told.keys() == {1, 2, 11, 12}
+    assert net.told.keys() == {1, 2, 11, 12, 99}
 
 
 def test_users_who_are_not_at_work_anywhere_are_forgotten() -> None:
-    users = book(UserRule(active_jobs=1))
+    users = UserBook(UserRules(UserRule(active_jobs=1)), PES)
     for job in range(100):
         users.ask(job, f"user {job}", 1.0, 0)
     for job in range(0, 100, 2):
