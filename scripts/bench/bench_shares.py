@@ -8,9 +8,9 @@ that it has, as evenly spread as can be; *turns*, the rule of `mallob_py/protoco
 largest distance of a job from its share, in PE-seconds. A move is a worker that begins at a PE where its job
 has not been yet.
 
-`stream` plays jobs of one worker each with Pareto-distributed sizes in the simulator, with turns, beside first
-come first served (as with `--slice 0`) and the two ideals, processor sharing and least attained service, which
-are computed. Slowdown: response time by size.
+`stream` plays jobs of one worker each with Pareto-distributed sizes: turns by the rule alone, and, with
+`--messages`, in the simulator of the whole protocol; first come first served (as with `--slice 0`); and the
+two ideals, processor sharing and least attained service. Slowdown: response time by size.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _WINDOWS_S = (5.0, 30.0)
 _EVEN_S = 70.0
 _EVEN_FROM_S = 10.0
 _SIZES = ((4, 5), (4, 6), (4, 8), (4, 20), (128, 141), (128, 256), (128, 640), (1536, 1690), (1536, 3072))
+
+#: between two epochs, at least
+_EPOCH_S = 0.001
 
 #: seconds of work of each job in each slot, and what it costs
 Slots = list[dict[int, float]]
@@ -162,7 +165,7 @@ def stream_of(pes: int, load: float, alpha: float, seconds: float, seed: int) ->
     return jobs
 
 
-def simulated(pes: int, jobs: Sequence[tuple[float, float]], slice_s: float) -> list[float]:
+def simulated(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
     """Response times in the simulator: the work of a job is what its one worker's process runs."""
     left_s = {number: size for number, (_, size) in enumerate(jobs)}
     running: dict[int, tuple[int, float, int]] = {}
@@ -187,13 +190,88 @@ def simulated(pes: int, jobs: Sequence[tuple[float, float]], slice_s: float) -> 
     def ended(effect: JobEnded) -> None:
         ended_s[effect.job] = cluster.now
 
-    config = Config(slice_s=slice_s, residents=1 << 20, job_cache=1 << 20)
+    config = Config(residents=1 << 20, job_cache=1 << 20)
     cluster = Cluster(pes, 0, config, observe=observe)
     cluster.on_ended = ended
     for number, (arrival_s, _) in enumerate(jobs):
         cluster.at(arrival_s, lambda job=number: cluster.submit(job, job % pes, max_demand=1))
     cluster.run(events_max=math.inf, until_s=jobs[-1][0] + 50_000.0)
     return [ended_s[number] - arrival_s for number, (arrival_s, _) in enumerate(jobs)]
+
+
+class Ruled:
+    """The rule alone, without messages: an epoch whenever there is news or a turn is over.
+
+    A job's process on one PE knows nothing of those on others: a job that moves begins anew there, and ends
+    when one of them has done all of its work.
+    """
+
+    def __init__(self, pes: int, jobs: Sequence[tuple[float, float]]) -> None:
+        self._jobs = jobs
+        self._rule = local_rule(pes, SLICES)
+        self._image = Image({}, {}, 0)
+        self._left_s: dict[int, dict[int, float]] = {}
+        self._roots: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
+        self._free = set(range(pes))
+        self.responses = [0.0] * len(jobs)
+
+    def play(self) -> list[float]:
+        """Return the response times."""
+        now, epoch, arrived = 0.0, 0, 0
+        while arrived < len(self._jobs) or self._left_s:
+            until_s = now + min((self._left_s[job][pe] for job, pe in self._roots.items()), default=math.inf)
+            if arrived < len(self._jobs):
+                until_s = min(until_s, self._jobs[arrived][0])
+            until_s = max(min(until_s, now + self._image.rotation.next_s), now + _EPOCH_S)
+            events = self._advance(now, until_s)
+            while arrived < len(self._jobs) and self._jobs[arrived][0] <= until_s:
+                self._left_s[arrived] = {}
+                events.append(self._event(arrived, -1))
+                arrived += 1
+            epoch += 1
+            elapsed_s = until_s - now if self._image.rotation.is_on else 0.0
+            self._image = self._rule(self._image, Epoch(epoch, tuple(events), elapsed_s))
+            self._place()
+            now = until_s
+        return self.responses
+
+    def _event(self, job: int, root: int) -> JobEvent:
+        self._versions[job] = version = self._versions.get(job, 0) + 1
+        return JobEvent(job, version, 1, 1.0, -float(job), root)
+
+    def _advance(self, now: float, until_s: float) -> list[JobEvent]:
+        events = []
+        for job, pe in list(self._roots.items()):
+            left_s = self._left_s[job][pe]
+            if left_s <= until_s - now + 1e-12:
+                self.responses[job] = now + left_s - self._jobs[job][0]
+                self._release(job)
+                del self._left_s[job]
+                events.append(JobEvent(job, 1 << 62, 0, 1.0, 0.0))
+            else:
+                self._left_s[job][pe] = left_s - (until_s - now)
+                if self._image.rotation.is_on and self._told.get(job) != pe:
+                    self._told[job] = pe
+                    events.append(self._event(job, pe))
+        return events
+
+    def _release(self, job: int) -> None:
+        self._free.add(self._roots.pop(job))
+
+    def _place(self) -> None:
+        volumes, places = self._image.volumes, self._image.rotation.places
+        for job in [job for job in self._roots if job not in volumes]:
+            self._release(job)
+        come = [job for job in volumes if job not in self._roots]
+        for job in sorted(come, key=lambda job: job not in places):
+            pe = places.get(job, -1)
+            if pe not in self._free:
+                pe = next((pe for pe in self._left_s[job] if pe in self._free), next(iter(self._free)))
+            self._free.remove(pe)
+            self._roots[job] = pe
+            self._left_s[job].setdefault(pe, self._jobs[job][1])
 
 
 def first_come(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
@@ -256,7 +334,9 @@ def _until_level(attained: dict[int, float], rates: dict[int, float]) -> float:
     return min(steps)
 
 
-def tell_stream(seconds: float, pes: int, seed: int, loads: Sequence[float], alphas: Sequence[float]) -> None:
+def tell_stream(
+    seconds: float, pes: int, seed: int, loads: Sequence[float], alphas: Sequence[float], messages: bool
+) -> None:
     """One row for each load and tail."""
     rows = []
     for alpha in alphas:
@@ -264,7 +344,8 @@ def tell_stream(seconds: float, pes: int, seed: int, loads: Sequence[float], alp
             jobs = stream_of(pes, load, alpha, seconds, seed)
             for name, play in (
                 ("first come first served", lambda jobs: first_come(pes, jobs)),
-                ("turns", lambda jobs: simulated(pes, jobs, SLICES.slice_s)),
+                ("turns", lambda jobs: Ruled(pes, jobs).play()),
+                *((("turns, with all messages", lambda jobs: simulated(pes, jobs)),) if messages else ()),
                 ("ideal: processor sharing", lambda jobs: ideal(pes, jobs, False)),
                 ("ideal: least attained", lambda jobs: ideal(pes, jobs, True)),
             ):
@@ -290,12 +371,14 @@ def main() -> None:
     parser.add_argument("--pes", type=int, default=4, help="PEs (stream, real)")
     parser.add_argument("--loads", type=float, nargs="+", default=(0.7, 0.9, 0.95))
     parser.add_argument("--alphas", type=float, nargs="+", default=(1.1, 1.5))
+    parser.add_argument("--messages", action="store_true", help="play the whole protocol, too (stream)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.what == "even":
         tell_even()
     else:
-        tell_stream(3600 * options.hours, options.pes, options.seed, options.loads, options.alphas)
+        streams = options.loads, options.alphas
+        tell_stream(3600 * options.hours, options.pes, options.seed, *streams, options.messages)
 
 
 if __name__ == "__main__":
