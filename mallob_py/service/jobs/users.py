@@ -432,10 +432,9 @@ class UserBook:
 
     def _look_who_is_there(self) -> None:
         """Divide among users from the second one on, and until none has anything at work."""
-        there = self._users.keys() | {user for work in self._elsewhere.values() for user in work}
-        if not there:
-            self._divides = False
-        elif len(there) > 1 and not self._divides:
+        if self._divides:
+            self._divides = bool(self._users) or any(self._elsewhere.values())
+        elif len(self._users.keys() | {user for work in self._elsewhere.values() for user in work}) > 1:
             self._divides = True
             self._untold.update(self._users)
             for user in self._users.values():
@@ -478,6 +477,8 @@ class UserBook:
             user, elsewhere = self._users[name], self._work_elsewhere(name)
             total = user.work.priorities + elsewhere.priorities
             bounds = self._bounds(user, elsewhere)
+            if not (bounds or self._divides):
+                continue
             if not bounds and total < user.least * _TOLERANCE and user.most < total * _TOLERANCE:
                 continue
             user.least = user.most = total
