@@ -14,6 +14,7 @@ from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.cli import simulate, values
+from mallob_py.service.store import own_folder
 from mallob_py.simulation.run import LOG_NAME
 
 SMALL = """
@@ -188,9 +189,9 @@ def test_a_log_folder_that_cannot_be_made_is_refused(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_ends_the_run_in_one_line(
-    setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / LOG_NAME).symlink_to("/dev/full")
+    monkeypatch.setattr(own_folder, "open_to_write", lambda path, mode: os.open("/dev/full", os.O_WRONLY))
     line = complaint(capsys, setting, "--log-dir", tmp_path)
     assert line.endswith(f"--log-dir {tmp_path}: No space left on device\n")
 
