@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
 
 import msgspec
 import numpy as np
@@ -98,6 +100,49 @@ def _sizes(schedule: Schedule) -> Sequence[float]:
         (job.demand[0] * len(nodes) if job.demand else sum(amounts[node] for node in nodes)) / mean
         for job, nodes in zip(schedule.workload.jobs, schedule.allocations, strict=True)
     ]
+
+
+# --- malleable jobs ---------------------------------------------------------------------
+
+
+class Apart(msgspec.Struct, frozen=True):
+    """Malleable jobs and all others apart: mean turnarounds [s] (None: there are none), and how often a
+    malleable one was shrunk and grown on average.
+    """
+
+    malleable_s: float | None
+    others_s: float | None
+    shrinks: float
+    grows: float
+
+
+def apart_of(schedule: Schedule) -> Apart:
+    """Who is willing to be malleable, and what comes of it."""
+    jobs = schedule.workload.jobs
+    turnarounds = {
+        is_malleable: [
+            end_s - job.submit_s
+            for job, end_s in zip(jobs, schedule.ends_s, strict=True)
+            if job.is_malleable is is_malleable
+        ]
+        for is_malleable in (True, False)
+    }
+    sizes: dict[int, list[tuple[float, int]]] = {}
+    for piece in schedule.all_pieces():
+        sizes.setdefault(piece.job, []).append((piece.start_s, len(piece.nodes)))
+    steps = [
+        after - before
+        for job, pieces in sizes.items()
+        if jobs[job].is_malleable
+        for (_, before), (_, after) in pairwise(sorted(pieces))
+    ]
+    count = max(1, len(turnarounds[True]))
+    return Apart(
+        fmean(turnarounds[True]) if turnarounds[True] else None,
+        fmean(turnarounds[False]) if turnarounds[False] else None,
+        sum(step < 0 for step in steps) / count,
+        sum(step > 0 for step in steps) / count,
+    )
 
 
 # --- energy -----------------------------------------------------------------------------

@@ -76,9 +76,15 @@ def test_batches_are_played_with_and_without_what_resizes_cost(
     makespans = {row[0]: row for row in json.loads((tmp_path / "elastic.json").read_text())[0]["rows"]}
     free, costly = makespans["elastic:ready-s=6"], makespans["elastic:ready-s=6, resizes cost"]
     assert free[1] == f"{costly[1]} (1168)"
-    (all_free, published), all_costly = free[2].split(), costly[2]
+    (all_free, _, _, published), (all_costly, *_) = free[2].split(), costly[2].split()
     assert int(all_free) < int(all_costly)
     assert published == "(1006)"
+    tables = {table["title"]: table["rows"] for table in json.loads((tmp_path / "elastic.json").read_text())}
+    orders = {(row[0], row[1]): row[2:] for row in tables["Orders per malleable job, resizes for nothing"]}
+    assert orders["elastic:ready-s=6", "20%"][1::2] == [0.78, 0.96]
+    gains = tables["Turnaround over that of the same jobs where all are rigid"]
+    assert {row[3] == "" for row in gains if row[1] == "100%"} == {True}
+    assert {row[3] == "" for row in gains if row[1] != "100%"} == {False}
     assert (tmp_path / "elastic.svg").exists()
     capsys.readouterr()
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from workloads import malleable, rigid
 
 from mallob_py.batch.job import Workload
-from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.metrics import apart_of, metrics_of
 from mallob_py.batch.policies.backfilling import Backfilling, Fcfs
 from mallob_py.batch.policy import Action, Resize, Start, View, Wake
 from mallob_py.batch.simulator import simulate
@@ -71,3 +72,31 @@ def test_utilisation_counts_each_piece_of_a_resized_job_with_its_own_nodes() -> 
 def test_without_jobs_there_are_no_means() -> None:
     with pytest.raises(ValueError, match="no jobs"):
         metrics_of(simulate(Workload((), (), 4), Backfilling()))
+
+
+class GrowsThenShrinks:
+    """A job starts on one node, has two after 10 s and one again after 20 s."""
+
+    name = "grows"
+    wants_all_arrivals = False
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> list[Action]:
+        if view.queue:
+            return [*(Start(job.id, job.low) for job in view.queue), Wake(10.0)]
+        if view.now_s in (10.0, 20.0):
+            return [Resize(0, 2 if view.now_s == 10.0 else 1), *([Wake(20.0)] if view.now_s == 10.0 else [])]
+        return []
+
+
+def test_malleable_jobs_stand_apart_from_others_with_the_orders_that_they_were_given() -> None:
+    one, other = malleable((0, 1, 1, 2, 50), nodes=3), rigid((0, 1, 15), nodes=3)
+    jobs = [one.jobs[0], msgspec.structs.replace(other.jobs[0], id=1)]
+    apart = apart_of(simulate(Workload(jobs, [*one.truths, *other.truths], 3), GrowsThenShrinks()))
+    # 10 s on one node, 10 s on two, and the last 20 s of work on one.
+    assert (apart.malleable_s, apart.others_s) == (40.0, 15.0)
+    assert (apart.shrinks, apart.grows) == (1.0, 1.0)
+    rigid_only = apart_of(simulate(other, Fcfs()))
+    assert (rigid_only.malleable_s, rigid_only.shrinks) == (None, 0.0)

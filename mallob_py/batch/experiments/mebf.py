@@ -8,7 +8,9 @@ scalability, all of them malleable, with full costs.
 
 from __future__ import annotations
 
+import math
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from mallob_py.batch.experiments import sd
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.registry import policy_of
-from mallob_py.batch.simulator import simulate
+from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.speedup import Power
 from mallob_py.batch.workload.changes import (
     NodeRange,
@@ -31,6 +33,7 @@ from mallob_py.batch.workload.changes import (
 )
 from mallob_py.batch.workload.generators import kit_shape
 from mallob_py.batch.workload.swf import read_swf, workload_of
+from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.output import Output, Table, side_by_side
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ SHARES = (0.4, 0.6, 0.8, 1.0)
 #: of the costs, which are published but for it
 SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
+#: jobs by the nodes that they begin on, up to so many
+_GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": NODES}
 #: parts where jobs wait: (file, or none for a case of the experiment sd, and the first job)
 _TRACES = {"HPC2N": ("HPC2N-2002-2.1-cln.swf.gz", 120_000), "Curie": ("", 180_000), "RICC": ("", 0)}
 _TRACE_JOBS = 5_000
@@ -65,8 +70,9 @@ _SHARE = {("handoff", "60%"): 34, ("intensive", "80%"): 33}
 _REMARKS = f"""\
 Less mean turnaround than with EASY [%]; (P) is what was published, where the text tells it (of shares below
 100 %, 34 and 33 are of the slowdown). Slowdowns there are turnarounds over one and the same mean run time,
-so that their improvements are these. Generated workloads: means of {len(SEEDS)} seeds; behind the first
-table's numbers stand the least and the most. Costs are in seconds: {SCALES[-1]:g} times stands for jobs that
+so that their improvements are these, and tables 6 and 7 there are those of scalability and shares here.
+Generated workloads: means of {len(SEEDS)} seeds with half of the 95 % interval; behind the first table's
+numbers stand the least and the most. Costs are in seconds: {SCALES[-1]:g} times stands for jobs that
 redistribute data for minutes."""
 
 
@@ -100,9 +106,17 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
+    """`backfills`: jobs that started before one that had come earlier; `expands_by_size`: of jobs that began
+    on as many nodes as `_GROUPS` says.
+    """
+
     turnaround_s: float
     utilisation: float
     resizes: int
+    shrinks: int = 0
+    expands: int = 0
+    backfills: int = 0
+    expands_by_size: tuple[int, ...] = ()
 
 
 #: a table: its title, and columns with the case and, of MEBF, the gaps; what was published of it
@@ -176,7 +190,8 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     runs = list(dict.fromkeys(one for _, columns, _ in tables for one in _runs(columns)))
     outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
     results = dict(zip(runs, outcomes, strict=True))
-    output.tables([_table(*table, results, not place) for place, table in enumerate(tables)], _REMARKS)
+    shown = [_table(*table, results, not place) for place, table in enumerate(tables)]
+    output.tables([*shown, _events(results), _sizes(results), _utilisation(results)], _REMARKS)
     for name, table in (("mebf-scalability", _TABLES[1]), ("mebf-shares", _TABLES[3])):
         output.figure(name, partial(_draw, table, results))
 
@@ -231,8 +246,35 @@ def workload_for(case: Case, seed: int, traces: Path | None) -> Workload:
 
 def _play(traces: Path | None, one: Run) -> Measured:
     workload = workload_for(one.case, one.seed, traces)
-    metrics = metrics_of(simulate(workload, policy_of(one.policy), costs=Redistribution(one.case.scale)))
-    return Measured(metrics.turnaround_s, metrics.utilisation, metrics.resizes)
+    schedule = simulate(workload, policy_of(one.policy), costs=Redistribution(one.case.scale))
+    return measured(schedule)
+
+
+def measured(schedule: Schedule) -> Measured:
+    metrics = metrics_of(schedule)
+    pieces: dict[int, list[tuple[float, int]]] = {}
+    for piece in schedule.all_pieces():
+        pieces.setdefault(piece.job, []).append((piece.start_s, len(piece.nodes)))
+    shrinks, by_size = 0, [0] * len(_GROUPS)
+    for own in pieces.values():
+        sizes = [size for _, size in sorted(own)]
+        steps = [after - before for before, after in pairwise(sizes)]
+        shrinks += sum(step < 0 for step in steps)
+        group = next(place for place, most in enumerate(_GROUPS.values()) if sizes[0] <= most)
+        by_size[group] += sum(step > 0 for step in steps)
+    latest_s, backfills = -math.inf, 0
+    for start_s in schedule.starts_s:
+        backfills += start_s < latest_s
+        latest_s = max(latest_s, start_s)
+    return Measured(
+        metrics.turnaround_s,
+        metrics.utilisation,
+        metrics.resizes,
+        shrinks,
+        sum(by_size),
+        backfills,
+        tuple(by_size),
+    )
 
 
 def gains(case: Case, policy: str, results: dict[Run, Measured]) -> list[float]:
@@ -256,7 +298,7 @@ def _table(
         cells = list[str]()
         for name, (case, gaps) in columns.items():
             found = gains(case, _policy(variant, gaps), results)
-            text = f"{sum(found) / len(found):.0f}"
+            text = interval(found).text(0)
             if with_range:
                 text += f" [{min(found):.0f}, {max(found):.0f}]"
             if (variant, name) in published:
@@ -264,6 +306,58 @@ def _table(
             cells.append(text)
         rows.append((variant, *cells))
     return Table(f"{title}: less turnaround than with EASY [%]", ("mebf", *columns), tuple(rows))
+
+
+def _of(results: dict[Run, Measured], case: Case, policy: str) -> list[Measured]:
+    return [result for one, result in results.items() if one.case == case and one.policy == policy]
+
+
+def _events(results: dict[Run, Measured]) -> Table:
+    """Shares of shrinking, expanding and overtaking among these three [%], over all seeds."""
+    rows = list[tuple[str, ...]]()
+    for jobs in (1000, 5000):
+        for level in RHO:
+            for variant in VARIANTS:
+                found = _of(results, Case(jobs, scalability=level), _policy(variant, "basic"))
+                counts = [
+                    sum(one.shrinks for one in found),
+                    sum(one.expands for one in found),
+                    sum(one.backfills for one in found),
+                ]
+                total = max(1, sum(counts))
+                cells = [f"{100.0 * count / total:.0f}" for count in counts]
+                rows.append((f"{jobs // 1000}K {level}", variant, *cells, str(total // max(1, len(found)))))
+    header = ("scalability", "mebf", "shrink [%]", "expand [%]", "backfill [%]", "events a workload")
+    return Table("Events, intensive arrivals", header, tuple(rows))
+
+
+def _sizes(results: dict[Run, Measured]) -> Table:
+    """Where expansions go [%], by the nodes that a job began on; 1K, intensive, medium."""
+    rows = list[tuple[str, ...]]()
+    for variant in VARIANTS:
+        found = _of(results, Case(), _policy(variant, "basic"))
+        sums = [sum(one.expands_by_size[place] for one in found) for place in range(len(_GROUPS))]
+        rows.append((variant, *(f"{100.0 * one / max(1, sum(sums)):.0f}" for one in sums)))
+    return Table("Expansions by first size, 1K [%]", ("mebf", *_GROUPS), tuple(rows))
+
+
+def _utilisation(results: dict[Run, Measured]) -> Table:
+    """Node-seconds in use [%], with half of the 95 % interval over seeds."""
+    columns = {
+        f"{jobs // 1000}K {level}": Case(jobs, scalability=level) for jobs in (1000, 5000) for level in RHO
+    }
+    columns = {name: case for name, case in columns.items() if _of(results, case, _EASY)}
+    rows = [
+        (
+            policy if policy == _EASY else policy.partition("=")[2].partition(",")[0],
+            *(
+                interval([100.0 * one.utilisation for one in _of(results, case, policy)]).text(1)
+                for case in columns.values()
+            ),
+        )
+        for policy in (_EASY, *(_policy(variant, "basic") for variant in VARIANTS))
+    ]
+    return Table("Utilisation, intensive arrivals [%]", ("policy", *columns), tuple(rows))
 
 
 def _draw(

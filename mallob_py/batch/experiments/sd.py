@@ -145,7 +145,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
-    cases = {case.name: case for case in CASES if traces is not None and _path(case, traces)}
+    cases = {case.name: case for case in CASES if traces is not None and path_of(case, traces)}
     if traces is None or not cases:
         files = " or ".join(case.file for case in CASES)
         raise ValueError(f"the experiment sd needs a folder with {files}: give it by --traces")
@@ -169,7 +169,7 @@ def _runs(case: str) -> list[Run]:
     ]
 
 
-def _path(case: Case, traces: Path) -> Path | None:
+def path_of(case: Case, traces: Path) -> Path | None:
     """The trace, in the folder or in its folder `traces`."""
     return next((path for path in (traces / case.file, traces / "traces" / case.file) if path.exists()), None)
 
@@ -180,7 +180,7 @@ def load(case: Case, traces: Path) -> Workload:
     Jobs of unknown size count as one node, those of less than a second as one second, as in the
     publication's number of jobs.
     """
-    path = _path(case, traces)
+    path = path_of(case, traces)
     assert path is not None
     workload = workload_of(
         _with_sizes(read_swf(path)),

@@ -1,0 +1,153 @@
+"""Uniform jobs and priorities (P 5.1, 5.2) on real ranks with real formulas, scaled to this machine.
+
+    .venv/bin/python scripts/bench/real_ranks.py [--ranks 4] [--pes 2] [--seconds 20]
+
+starts a service of `ranks` x `pes` PEs and prints two tables:
+
+- uniform jobs: always n jobs are there, random 3-SAT that no PE solves in time, each with the same CPU limit;
+  throughput beside what a schedule without any overhead reaches on as many PEs, the part of the budgets that
+  was used (eta), and the CPU utilisation of this machine's cores (u);
+- priorities: a stream of jobs for each, all at work at once; the mean volume of each, beside the exact share,
+  which is what the simulator gives (`mallob-py experiment priorities`).
+
+Formulas are made from a seed. With more PEs than cores, workers share cores:
+PE-seconds are those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from common import DroppedJob, Service, print_table, running_service
+
+from mallob_py.protocol.volumes import fair_volumes
+
+VARIABLES = 600
+RATIO = 4.26
+FORMULAS = 8
+PRIORITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
+_POLL_S = 0.02
+
+
+def formulas(folder: Path) -> list[str]:
+    """Random 3-SAT around the threshold: far too hard for a few CPU seconds."""
+    paths = list[str]()
+    for seed in range(FORMULAS):
+        generator = random.Random(seed)
+        count = round(RATIO * VARIABLES)
+        lines = [f"p cnf {VARIABLES} {count}"]
+        for _ in range(count):
+            three = generator.sample(range(1, VARIABLES + 1), 3)
+            lines.append(" ".join(str(v if generator.random() < 0.5 else -v) for v in three) + " 0")
+        path = folder / f"random{seed}.cnf"
+        path.write_text("\n".join(lines) + "\n")
+        paths.append(str(path))
+    return paths
+
+
+class Loop:
+    """Keeps one job of each stream in the service; replies are kept by stream, with the time they came."""
+
+    def __init__(self, service: Service, paths: list[str], fields: list[dict[str, Any]], tag: str) -> None:
+        self._service, self._paths, self._fields, self._tag = service, paths, fields, tag
+        self._count = 0
+        self._there: dict[int, DroppedJob] = {}
+        self.replies: dict[int, list[tuple[float, dict[str, Any]]]] = defaultdict(list)
+
+    def play(self, seconds: float) -> float:
+        """Go on for so long. Returns the time that it was."""
+        began_s = time.monotonic()
+        for stream in range(len(self._fields)):
+            self._submit(stream)
+        while (now_s := time.monotonic()) - began_s < seconds:
+            for stream, job in list(self._there.items()):
+                if job.reply_path.exists():
+                    self.replies[stream].append((now_s - began_s, self._service.reply(job)))
+                    self._submit(stream)
+            time.sleep(_POLL_S)
+        for job in self._there.values():
+            self._service.interrupt(job.identity)
+        return time.monotonic() - began_s
+
+    def _submit(self, stream: int) -> None:
+        self._count += 1
+        job = {
+            "user": "bench",
+            "name": f"{self._tag}-{self._count}",
+            "files": [self._paths[self._count % len(self._paths)]],
+            "priority": 1.0,
+            **self._fields[stream],
+        }
+        self._there[stream] = self._service.drop(job)
+
+
+def uniform(service: Service, paths: list[str], pes: int, seconds: float) -> list[tuple[Any, ...]]:
+    rows = list[tuple[Any, ...]]()
+    jobs = 1
+    while jobs <= pes:
+        # Each job's budget is so large that a schedule without overhead ends a job of each every 4 seconds.
+        budget_s = 4.0 * pes / jobs
+        loop = Loop(service, paths, [{"cpu-limit": f"{budget_s:g}s"}] * jobs, f"uniform{jobs}")
+        began = _cpu_s()
+        took_s = loop.play(seconds)
+        used = (_cpu_s() - began) / took_s
+        done = [(at_s, reply) for replies in loop.replies.values() for at_s, reply in replies]
+        done.sort(key=lambda one: one[0])
+        theta = max((count / at_s for count, (at_s, _) in enumerate(done, 1)), default=0.0)
+        eta = mean(reply["stats"]["used_pe_seconds"] for _, reply in done) / budget_s if done else 0.0
+        rows.append((jobs, len(done), theta, jobs / 4.0, theta / (jobs / 4.0), eta, used))
+        jobs *= 2
+    return rows
+
+
+def _cpu_s() -> float:
+    """Seconds for which a core of this machine has been busy, whoever kept it so; mean over cores."""
+    user, nice, system, _, _, irq, soft, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+
+
+def priorities(service: Service, paths: list[str], pes: int, seconds: float) -> list[tuple[Any, ...]]:
+    limit_s = max(4.0, seconds / 5)
+    fields = [{"priority": one, "wallclock-limit": f"{limit_s:g}s"} for one in PRIORITIES]
+    loop = Loop(service, paths, fields, "priority")
+    loop.play(seconds)
+    exact = fair_volumes(np.array(PRIORITIES), np.full(len(PRIORITIES), pes), pes).tolist()
+    rows = list[tuple[Any, ...]]()
+    for stream, one in enumerate(PRIORITIES):
+        stats = [reply["stats"] for _, reply in loop.replies[stream]]
+        volumes = [each["used_pe_seconds"] / each["used_wallclock_seconds"] for each in stats]
+        share = pes * one / sum(PRIORITIES)
+        rows.append((one, len(stats), mean(volumes) if volumes else None, exact[stream], share))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--pes", type=int, default=2, help="of each rank")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each row and table")
+    options = parser.parse_args()
+    pes = options.ranks * options.pes
+    with tempfile.TemporaryDirectory(prefix="mallob-py-real-") as folder:
+        paths = formulas(Path(folder))
+        with running_service(options.ranks, ["--pes", str(options.pes)]) as service:
+            header = ("n_par", "jobs", "theta", "theta_opt", "theta/theta_opt", "eta", "u")
+            rows = uniform(service, paths, pes, options.seconds)
+            print_table(f"Uniform jobs on {pes} PEs", header, rows)
+            header = ("priority", "jobs", "mean volume", "assigned", "exact share")
+            print_table(f"Priorities on {pes} PEs", header, priorities(service, paths, pes, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
