@@ -106,16 +106,20 @@ class Worker:
     def _has_to_wait(self, one: Running) -> bool:
         return one.needs_solution and self._bounds.model is None
 
-    def _turn_of(self, one: Running) -> float:
-        """The least is next. What the root does beside its own part, others do once there are others."""
-        is_aside = self._context.volume > 1 and self._context.index == 0 and one.below is None
-        return one.starts_s + one.used_s / (one.share * (_ASIDE_SHARE if is_aside else 1.0))
+    @staticmethod
+    def _turn_of(one: Running) -> float:
+        """The least is next."""
+        return one.starts_s + one.charged_s
 
     def _advance(self, one: Running) -> None:
-        begin_s = time.perf_counter()
+        begin_s, upper = time.perf_counter(), self._bounds.upper
         if next(one.search, StopIteration) is StopIteration:
             assert self._bounds.is_closed, f"{one.name} has ended without an answer"
-        one.used_s += time.perf_counter() - begin_s
+        # What the root does beside its own part, others do once there are others.
+        is_aside = self._context.volume > 1 and self._context.index == 0 and one.below is None
+        share = one.share * (_ASIDE_SHARE if is_aside else 1.0)
+        one.charged_s += (time.perf_counter() - begin_s) / share
+        one.found(self._bounds.upper < upper)
 
     def _pass_clauses_on(self, running: list[Running]) -> None:
         for one in running:

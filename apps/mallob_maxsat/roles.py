@@ -23,7 +23,9 @@ ROLES_MAX = 16
 _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
-_FLIPS_SHARE, _FLIPS_START_S = 0.5, 0.3
+_FLIPS_SHARE, _FLIPS_START_S = 0.8, 0.3
+#: with each turn that finds nothing better, a search by flips has less of the time, down to the least share
+_FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.95, 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +37,17 @@ class Running:
     oracle: Oracle | None
     share: float
     starts_s: float = 0.0
-    used_s: float = 0.0
+    #: time used, by the share that it had then
+    charged_s: float = 0.0
     #: whether it can begin without a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
     clauses_told: int = 0
+
+    def found(self, is_better: bool) -> None:
+        """What the last turn has brought."""
+        if self.needs_solution:
+            self.share = _FLIPS_SHARE if is_better else max(self.share * _FLIPS_LOSS, _FLIPS_SHARE_MIN)
 
 
 def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Running]:
