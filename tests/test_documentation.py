@@ -278,6 +278,23 @@ def test_the_example_application_runs_without_a_service(
     assert json.loads(done.stdout)["result"]["resultstring"] == called
 
 
+@needs_mpiexec
+@pytest.mark.parametrize("ranks", ["1", "3"])
+def test_the_example_of_a_head_finds_its_number_with_and_without_workers_below(
+    ranks: str, package: Path, tmp_path: Path
+) -> None:
+    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
+    done = subprocess.run(
+        [*COMMAND, "run", "BISECTION", "-n", ranks, "--set", "number=1000000"],
+        cwd=tmp_path,
+        env=dict(os.environ) | {"MALLOB_PY_APPS": "BISECTION=bisection:Bisection", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)["result"]["solution"] == [1000], done.stderr
+
+
 def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
     named = re.findall(r"^::: mallob_py\.kit\.(\w+)$", (ROOT / "docs/kit.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(kit.__all__)

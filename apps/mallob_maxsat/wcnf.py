@@ -198,16 +198,21 @@ def _by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Cla
     has_weights = header is None or header.is_weighted
     limit = MAX_VARIABLE if header is None else header.n_vars
     is_within = False
+    last_line = line
     for line, word in _words(text, line):  # noqa: B020 (the last one is wanted)
         if not is_within:
             if header is not None and len(weights) == header.n_clauses:
                 problem = f"a clause beyond the {header.n_clauses} that the header declares"
                 raise _error(path, line, problem)
-            is_within = True
+            is_within, last_line = True, line
             if has_weights:
                 weights.append(_weight(word, header, path, line))
                 continue
             weights.append(1)
+        if header is None and line != last_line and word.isdigit() and word != b"0":
+            problem = f"the clause is not closed by 0, and line {line} may be meant as the next one"
+            raise _error(path, last_line, problem)
+        last_line = line
         if not _INTEGER.fullmatch(word):
             hint = "; a hard clause begins with h" if word == b"h" else ""
             hint = hint or ("; comments need a line of their own" if word.startswith(b"c") else "")

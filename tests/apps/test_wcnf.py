@@ -62,6 +62,7 @@ def test_what_a_file_says(text: str, expected: object) -> None:
         ("p cnf 2 1 7\n1 0\n", 1, "'p cnf' has two numbers"),
         ("p dnf 2 1\n1 0\n", 1, "the header should be"),
         ("h 1 0\np wcnf 2 1 5\n", 2, "'p' where a clause is to begin"),
+        ("c one\nh 1 2\n3 -1 0\n", 2, "the clause is not closed by 0, and line 3 may be meant as the next"),
     ],
 )
 def test_what_breaks_a_rule_is_told_with_its_line(text: str, line: int, problem: str) -> None:
