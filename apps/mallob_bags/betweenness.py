@@ -103,7 +103,7 @@ def _advance(
 
 
 class _Desk(NamedTuple):
-    """What a source in work needs for each vertex. Bags that are on their way have none."""
+    """The needs of a source in work for each vertex. Bags that are on their way have none."""
 
     distance: NDArray[np.int32]
     paths: NDArray[np.float64]
@@ -136,7 +136,7 @@ class BetweennessBag(NumberedBag):
         return BetweennessBag(self._graph, ranges)
 
     def process(self, count: int) -> int:
-        """Of `count` edges."""
+        """Process `count` edges."""
         vertices = len(self._graph.offsets) - 1
         scale = float(1 << fraction_bits(vertices))
         if self._desk is None:
@@ -227,7 +227,7 @@ def _n(configuration: Mapping[str, Any]) -> int:
 
 
 def _available_bytes() -> int:
-    """Of this host's memory."""
+    """Return the available memory of this host."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

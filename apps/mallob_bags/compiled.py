@@ -17,11 +17,11 @@ except ImportError:
     HAS_NUMBA = False
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """As it is: slower, and right."""
+        """Leave a function as it is: slower, and right."""
         return lambda function: function
 
     def inlined(function: F) -> F:
-        """As it is."""
+        """Leave a function as it is."""
         return function
 
 else:
@@ -37,5 +37,5 @@ else:
 
 
 def kernel(otherwise: str) -> str:
-    """What runs the kernels here, for replies; `otherwise`: without Numba."""
+    """Return the name of what runs the kernels here, for replies; `otherwise`: without Numba."""
     return "numba" if HAS_NUMBA else f"{otherwise}, slower than numba, which the extra 'fast' installs"

@@ -1,4 +1,4 @@
-"""What commands and the service know of these bags; importing it loads neither NumPy nor Numba."""
+"""The declarations of these bags for commands and the service; importing it loads neither NumPy nor Numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What configurations of bags hold: numbers within bounds, words. InputErrors name the field."""
+"""The values in configurations of bags: numbers within bounds, words. InputErrors name the field."""
 
 from __future__ import annotations
 

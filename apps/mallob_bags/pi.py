@@ -30,7 +30,7 @@ _RADIUS_SQUARED = np.uint64(1 << 62)
 
 
 def hits_of_chunk(seed: int, chunk: int, points: int) -> int:
-    """How many of the first `points` of a chunk are in the circle."""
+    """Return how many of the first `points` of a chunk are in the circle."""
     drawn = np.random.Philox(key=seed, counter=[0, chunk, 0, 0]).random_raw(points)
     x, y = (drawn & _BITS) | _ODD, (drawn >> _HIGH) | _ODD
     return int(np.count_nonzero(x * x + y * y < _RADIUS_SQUARED))

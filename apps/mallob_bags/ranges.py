@@ -35,7 +35,7 @@ class NumberedBag(Bag):
         return self._without(self._open() // 2)
 
     def split_into(self, parts: int) -> list[Bag]:
-        """As many for each as stay here."""
+        """Split into bags of equal size, this one included."""
         each = self._open() // (parts + 1)
         bags = [self._without(max(1, each)) for _ in range(min(parts, self._open() - 1))]
         return [bag for bag in bags if bag is not None]

@@ -38,7 +38,7 @@ class TreeType(Enum):
 
 
 class Shape(Enum):
-    """How the mean number of children of geometric trees goes with the depth."""
+    """The ways in which the mean number of children of geometric trees goes with the depth."""
 
     FIXED = "fixed"
     LINEAR = "linear"
@@ -119,7 +119,7 @@ def child_table(tree: Tree) -> ChildTable:
 
 
 def _depths(tree: Tree) -> int:
-    """So many depths differ."""
+    """Return the number of depths that differ."""
     match tree.type:
         case TreeType.BINOMIAL:
             return 1

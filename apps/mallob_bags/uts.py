@@ -159,7 +159,7 @@ def _expand_arrays(
 
 @compiled("f8(u4[:,::1], i8, f8[::1])")
 def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) -> float:
-    """Of the trees below all open children."""
+    """Return the expected number of nodes of the trees below all open children."""
     nodes = 0.0
     for at in range(size):
         row = min(np.int64(stack[at, 5]) + 1, np.int64(len(expected_size) - 1))
@@ -297,7 +297,7 @@ class UtsApplication(UtsDeclaration, BagApplication):
 
 @lru_cache(maxsize=8)
 def _checked_tree(configuration: tuple[tuple[str, Any], ...]) -> Tree:
-    """That of a configuration that was found right. Bags come often, and of one tree."""
+    """Return the tree of a configuration that was found right. Bags come often, and of one tree."""
     return tree_of(dict(configuration))
 
 

@@ -1,4 +1,4 @@
-"""What CALLS declares, for those that do not run it."""
+"""The declaration of CALLS, for those that do not run it."""
 
 from __future__ import annotations
 

@@ -213,14 +213,14 @@ class Worker:
         outcomes.clear()
 
     def report_progress(self, done: float, total: float | None) -> None:
-        """As `mallob_py.kit.calls.here.Here` has it."""
+        """Report progress as `mallob_py.kit.calls.here.Here` has it."""
         now_s, running = time.monotonic(), self._running
         if running is not None and now_s >= self._next_told_s:
             self._next_told_s = now_s + _TOLD_S
             self.send(messages.Told(*running, float(done), None if total is None else float(total)))
 
     def inner_pool(self) -> here.InnerPool:
-        """As `mallob_py.kit.calls.here.Here` has it."""
+        """Return the inner pool as `mallob_py.kit.calls.here.Here` has it."""
         from mallob_calls.inner import Pools
 
         with self._mutex:
@@ -310,7 +310,9 @@ class Worker:
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """Nobody waits for the results any more; the root ends the job, the others wait for that."""
+        """End, as no executor waits for the results any more; the root ends the job, the others wait for
+        that.
+        """
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:
@@ -338,7 +340,7 @@ class _Outcomes:
         self._values.append(value)
 
     def dumped(self) -> list[Buffer]:
-        """What cannot be pickled is an error instead."""
+        """Return a pickled value; one that cannot be pickled becomes an error instead."""
         try:
             return dump(self._values, "its result")
         except CannotSend:

@@ -39,7 +39,7 @@ def family_of(solver: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Agreeing:
-    """As many different solvers as `wanted` decide the formula, and say the same."""
+    """A mode in which as many different solvers as `wanted` decide the formula, and say the same."""
 
     portfolio: Portfolio
     wanted: int

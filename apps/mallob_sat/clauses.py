@@ -70,7 +70,7 @@ class Clauses:
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> Clauses:
-        """Those for which `chosen` is true, in the same order."""
+        """Return the clauses for which `chosen` is true, in the same order."""
         if chosen.all():
             return self
         return Clauses(
@@ -143,11 +143,11 @@ class KnownClauses:
 
     @property
     def size(self) -> int:
-        """How many are remembered."""
+        """Return the number of clauses that are remembered."""
         return len(self._young) + len(self._old)
 
     def take_new(self, clauses: Clauses) -> Clauses:
-        """Those that are not known yet; from now on they are."""
+        """Return the clauses that are not known yet; from now on they are."""
         hashes = clauses.hashes().tolist()
         young, old = self._young, self._old
         new = np.fromiter((each not in young and each not in old for each in hashes), np.bool_, len(hashes))
@@ -203,7 +203,7 @@ class ClausePipe:
                 self._unsent[0] = self._unsent[0][sent:]
 
     def received(self) -> list[Clauses]:
-        """What has come whole."""
+        """Return the batches that have come whole."""
         while True:
             try:
                 data = self._end.recv(_RECEIVED_BYTES)

@@ -151,7 +151,7 @@ def _solve_with_selectors(formula: Formula, strategy: Strategy) -> Result:
 
 
 def _split(result: Result, n_vars: int) -> tuple[Positions, list[int]]:
-    """Of what cannot be assumed together: positions of clauses in order, and other literals."""
+    """Split what cannot be assumed together into positions of clauses, in order, and other literals."""
     failed = np.asarray(result.solution, dtype=np.int64)
     is_selector = failed > n_vars
     return np.sort(failed[is_selector]) - n_vars - 1, failed[~is_selector].tolist()

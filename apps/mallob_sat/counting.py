@@ -1,4 +1,4 @@
-"""That a formula has no model, where counting shows it at once and search may take for ever.
+"""Refutations by counting, of formulas for which search may take for ever.
 
 Two arguments, on what the clauses say together (resolution needs exponentially many steps for either):
 
@@ -27,7 +27,7 @@ _STEPS_MAX = 100_000
 
 
 def refutation(formula: Formula) -> str | None:
-    """What shows that there is no model; None if nothing of this kind does."""
+    """Return why there is no model; None if no argument of this kind shows it."""
     if formula.literals.size > _LITERALS_MAX:
         return None
     ends = np.flatnonzero(formula.literals == 0)

@@ -1,4 +1,4 @@
-"""What commands and the service know of SAT: options, names of results, answers as text.
+"""The declaration of SAT for commands and the service: options, names of results, answers as text.
 
 Imports nothing heavy: every command that takes SAT's options reads this.
 """
@@ -64,7 +64,7 @@ PORTFOLIO = JobOption(
 
 
 class SatDeclaration(Declaration):
-    """Of the application SAT."""
+    """The declaration of the application SAT."""
 
     name: ClassVar[str] = "SAT"
     revises: ClassVar[bool] = True
@@ -122,7 +122,7 @@ class SatDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """As `s` and `v` lines of the SAT competitions. Several models are each closed by 0."""
+        """Yield the `s` and `v` lines of the SAT competitions. Several models are each closed by 0."""
         if isinstance(solution, bytes):
             raise ValueError("this answer is made of bytes, which are no lines; ask for JSON")
         return _answer_lines(result["resultcode"], solution, "solutions" in result)

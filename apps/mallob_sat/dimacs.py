@@ -69,7 +69,7 @@ def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
 
 
 class _Header:
-    """What the header declares, where it stands, and what follows it in its chunk."""
+    """The header: what it declares, where it stands, and what follows it in its chunk."""
 
     def __init__(self, chunks: Iterator[bytes], path: str) -> None:
         self.path = path

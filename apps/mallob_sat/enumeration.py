@@ -166,7 +166,7 @@ class Helper:
         self._next = int(context.index * _SPREAD * n_cubes) % n_cubes
 
     def choose(self) -> int | None:
-        """A cube that nobody is known to have done; None if there is none at present."""
+        """Return a cube that is not known to be done; None if there is none at present."""
         for step in range(self._n_cubes):
             cube = (self._next + step) % self._n_cubes
             if not self.is_done(cube) and cube not in self._sent and cube not in self._left_to_root:
@@ -399,7 +399,7 @@ class _Found:
         return [bytes(rows[at : at + self._row_bytes]) for at in range(0, len(rows), self._row_bytes)]
 
     def literals(self) -> Literals:
-        """As many as are wanted, in ascending order, each closed by 0."""
+        """Return as many models as are wanted, in ascending order, each closed by 0."""
         bits = bits_of(b"".join(self._cubes.values()), self.projection.size)
         if len(bits) > self.wanted:
             bits = bits[: int(self.wanted)]

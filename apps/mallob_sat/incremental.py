@@ -64,7 +64,7 @@ def grown(former: Payload | None, revision: Formula) -> Formula:
 
 
 class Revisions:
-    """What a worker process keeps from one revision to the next: a solver of one chain's formula."""
+    """The solver of one chain's formula, which a worker process keeps from one revision to the next."""
 
     def __init__(self) -> None:
         self._chain = 0

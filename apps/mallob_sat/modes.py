@@ -1,4 +1,4 @@
-"""What a job wants of its formula, and how to get it: its configuration chooses one of these modes.
+"""The modes of a job: what it wants of its formula, and how to get it; its configuration chooses one.
 
 `Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
 `Agreeing` (in `agreement`) wants it of several solvers;
@@ -112,7 +112,9 @@ class Deciding:
         return replace(result, fields=dict(result.fields) | shared)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
-        """What the job asks for; if it leaves that to us, what is best where this is installed."""
+        """Return the portfolio that the job asks for; if it leaves that to us, the best one of what is
+        installed.
+        """
         if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot tell which are to blame
             return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:

@@ -88,7 +88,7 @@ class NativeSolverMissing(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCounts:
-    """What became of the clauses since the solver was made."""
+    """The counts of exchanged clauses since the solver was made."""
 
     #: learned clauses of at most `max_length` literals
     offered: int
@@ -249,7 +249,7 @@ class NativeSolver:
         return accepted
 
     def counts(self) -> ExchangeCounts:
-        """What became of the clauses so far."""
+        """Return the counts of exchanged clauses so far."""
         counts = np.empty(6, dtype=np.int64)
         self._library.engine_counts(self._engine, counts)
         return ExchangeCounts(*counts.tolist())
@@ -349,12 +349,12 @@ class NativeSearch:
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """What the solver has learned since the last call and did not get from us, best first."""
+        """Return what the solver has learned since the last call and did not get from us, best first."""
         learned = union([Clauses.none(), *self._pipe.received()])
         return self._new(self._renaming.undo_clauses(learned))
 
     def skip_learned(self) -> None:
-        """Nobody is there to share with."""
+        """Skip what was learned, as there is no worker to share it with."""
         self._pipe.received()
 
     def give(self, clauses: Clauses) -> int:

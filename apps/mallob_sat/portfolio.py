@@ -87,7 +87,7 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """How results and logs call it, such as `cadical195(phase=0,seed=1)`."""
+        """The name in results and logs, such as `cadical195(phase=0,seed=1)`."""
         details = [f"{name}={value}" for name, value in self.options]
         if self.phase_seed is not None:
             details.append(f"phases~{self.phase_seed}")
@@ -224,12 +224,12 @@ def _members(configuration: Mapping[str, Any]) -> Members:
 
 
 def _is_for_mallob(key: str) -> bool:
-    """What job files for Mallob's own solvers say; the service's replies warn of it."""
+    """Whether a key is one for Mallob's own solvers; the service's replies warn of it."""
     return key == "options" or key.startswith("__")
 
 
 def content_mode(configuration: Mapping[str, Any]) -> object:
-    """What formula files hold, one of _CONTENT_MODES if it is anything sensible."""
+    """Return the kind of content of formula files, one of _CONTENT_MODES if it is anything sensible."""
     mode = configuration.get("content-mode", "text")
     return mode.lower() if isinstance(mode, str) else mode  # Mallob had it in capitals
 

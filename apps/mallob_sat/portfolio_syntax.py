@@ -98,7 +98,7 @@ class Members:
         return tuple(dict.fromkeys(member.solver for member in self.once + self.cycle))
 
     def only(self, solvers: Sequence[str]) -> Members:
-        """What is left with these solvers only."""
+        """Return what is left with these solvers only."""
         once, cycle = (
             tuple(member for member in members if member.solver in solvers)
             for members in (self.once, self.cycle)
@@ -112,7 +112,7 @@ def cycle_of(solvers: Sequence[str]) -> Members:
 
 
 def parse_portfolio(text: object) -> Members:
-    """What a configuration's `portfolio` describes. Raises InputError."""
+    """Parse the `portfolio` of a configuration. Raises InputError."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"portfolio is {text!r:.40}; it must be a text such as 'k(cg)*'", "configuration")
     return _Parser(text).members()

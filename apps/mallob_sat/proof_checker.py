@@ -1,4 +1,4 @@
-"""Whether a proof in LRAT shows that a formula is unsatisfiable: what a certified answer rests on.
+"""A checker of proofs in LRAT, on which certified answers of unsatisfiability rest.
 
 A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be
 added if the formula is as satisfiable with it as without, which its hints show:

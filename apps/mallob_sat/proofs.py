@@ -95,7 +95,7 @@ class Scribe:
         return self._pipe.fileno()
 
     def write(self, lines: Iterable[str]) -> None:
-        """What does not come from the solver."""
+        """Write lines that do not come from the solver."""
         with suppress(BrokenPipeError):  # `deliver` knows the reason
             self._pipe.writelines(lines)
             self._pipe.flush()
@@ -161,7 +161,7 @@ PROVERS = {
 
 
 def options_for(format_: ProofFormat) -> tuple[tuple[str, int], ...]:
-    """What CaDiCaL must be told before it gets clauses."""
+    """Return the options that CaDiCaL must have before it gets clauses."""
     return (("binary", 0), ("lrat", 1)) if format_ is ProofFormat.LRAT else (("binary", 0),)
 
 
@@ -228,7 +228,7 @@ class ProofOfSolver:
         return repeating + units
 
     def _lines(self) -> Iterator[str]:
-        """What CaDiCaL has written so far; it writes whole lines."""
+        """Yield the lines that CaDiCaL has written so far; it writes whole lines."""
         # Opened anew, since a copy of the descriptor would share CaDiCaL's position.
         with open(f"/proc/self/fd/{self._file.fileno()}", encoding="ascii") as file:
             yield from file
@@ -297,7 +297,7 @@ class ProofRequest:
         return None if file is None else cls(file, ProofFormat(name))
 
     def portfolio(self, portfolio: Portfolio) -> Portfolio:
-        """Of solvers that can write it, each on its own. Raises InputError."""
+        """Return a portfolio of solvers that can write the proof, each on its own. Raises InputError."""
         able = portfolio.restricted_to(PROVERS[self.format], "write such a proof")
         return replace(able, shares=False, renames=False)
 

@@ -41,7 +41,7 @@ class Renaming:
         return cls(np.concatenate((np.zeros(1, dtype=np.int32), used.astype(np.int32))))
 
     def n_vars(self, formula: Formula) -> int:
-        """How many variables the solver knows."""
+        """Return how many variables the solver knows."""
         return formula.n_vars if self.original is None else self.original.size - 1
 
     def apply(self, formula: Formula) -> Formula:

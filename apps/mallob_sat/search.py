@@ -162,13 +162,13 @@ class Search:
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """What the solver has learned since the last call and did not get from us, best first."""
+        """Return what the solver has learned since the last call and did not get from us, best first."""
         if self._proof is None:
             return Clauses.none()
         return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
 
     def skip_learned(self) -> None:
-        """Nobody is there to share with."""
+        """Skip what was learned, as there is no worker to share it with."""
         if self._proof is not None:
             self._proof.skip()
 

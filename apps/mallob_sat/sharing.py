@@ -65,7 +65,7 @@ _BEST = b"!"
 
 
 def literals_max(workers: int) -> int:
-    """How many literals the clauses of so many workers may have together."""
+    """Return how many literals the clauses of so many workers may have together."""
     return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
 
 
@@ -73,11 +73,11 @@ class Partner(Protocol):
     """A search at this worker."""
 
     def learned(self) -> Clauses:
-        """What it has learned since the last call and did not get from us, best first."""
+        """Return what the solver has learned since the last call and did not get from us, best first."""
         ...
 
     def skip_learned(self) -> None:
-        """Nobody is there to share with."""
+        """Skip what was learned, as there is no worker to share it with."""
         ...
 
     def give(self, clauses: Clauses) -> int:

@@ -26,7 +26,7 @@ from mallob_sat.formula import Formula, Literals
 
 
 class Verdict(Enum):
-    """What a call of `Solver.solve` found out."""
+    """The verdicts of a call of `Solver.solve`."""
 
     SATISFIABLE = 1
     UNSATISFIABLE = -1
@@ -46,7 +46,7 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How a solver is called in `pysolvers`."""
+    """A solver in `pysolvers`, and the way to call it."""
 
     prefix: str
     family: Family

@@ -1,4 +1,4 @@
-"""What an engine says to a script, and what that is worth.
+"""The answers of an engine to a script, and their worth.
 
 An engine is asked part by part, in a process of its own, and what it prints is kept apart for each. So it is
 known what belongs to a check, and an error is known by the command that it is for:
@@ -56,7 +56,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Printed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """What it has printed further, told when a later check begins."""
+    """The further output of an engine, told when a later check begins."""
 
     text: str
 
@@ -72,7 +72,7 @@ class SayingReader:
         self._received = bytearray()
 
     def read(self, descriptor: int) -> list[Saying] | None:
-        """What has come; None at the end. Reads once."""
+        """Return what has come; None at the end. Reads once."""
         data = os.read(descriptor, _READ_BYTES)
         if not data:
             return None

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a command says, and when it may be asked."""
+    """The kinds of commands: what a command says, and when it may be asked."""
 
     SILENT = 0
     #: silent, but what the last check has said holds no more

@@ -1,4 +1,4 @@
-"""What the process of an engine may do: compute, in memory, and write to descriptors that it has.
+"""The process of an engine may compute, in memory, and write to descriptors that it has.
 
 A script comes from whoever may submit jobs, and engines have commands and options that name files. None of
 those that we know reaches an engine (see `commands`); this holds for those that we do not know. With
@@ -36,7 +36,7 @@ def confine(file_bytes_max: int) -> bool:
 
 
 def deepen_stack() -> None:
-    """As far as the limits of this process allow."""
+    """Deepen the stack as far as the limits of this process allow."""
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))

@@ -1,4 +1,6 @@
-"""What commands and the service know of SMT: names of results, answers as text. Imports nothing heavy."""
+"""The declaration of SMT for commands and the service: names of results, answers as text. Imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def _names(text: str) -> list[str]:
 
 
 class SmtDeclaration(Declaration):
-    """Of the application SMT."""
+    """The declaration of the application SMT."""
 
     name: ClassVar[str] = "SMT"
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT", DONE: "DONE"}

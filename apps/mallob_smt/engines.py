@@ -41,7 +41,7 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """How results call it, such as `cvc5(enum-inst=true)`."""
+        """The name in results, such as `cvc5(enum-inst=true)`."""
         if not self.options:
             return self.engine
         return f"{self.engine}({','.join(f'{name}={value}' for name, value in self.options)})"
@@ -108,7 +108,7 @@ class Wishes:
 
 
 def installed_engines() -> tuple[str, ...]:
-    """Those whose packages are there; none is imported."""
+    """Return the engines whose packages are there; none is imported."""
     return tuple(engine for engine in ENGINES if importlib.util.find_spec(_MODULES[engine]) is not None)
 
 
@@ -155,7 +155,9 @@ def _seeded(strategy: Strategy, seed: int) -> Strategy:
 
 
 def _order(facts: Facts) -> Sequence[Strategy]:
-    """Of what was measured: Bitwuzla is first on bit-vectors, Z3 on arithmetic and quantifiers."""
+    """Return the strategies in the order of what was measured: Bitwuzla is first on bit-vectors, Z3 on
+    arithmetic and quantifiers.
+    """
     z3, cvc5, bitwuzla = map(Strategy, ("z3", "cvc5", "bitwuzla"))
     is_quantified = not facts.logic.startswith("QF_") and (bool(facts.logic) or facts.has_quantifiers)
     if facts.logic:

@@ -1,4 +1,4 @@
-"""What all engines of a job together have said: an answer, a contradiction, or nothing yet.
+"""The judgement of what all engines of a job have said: an answer, a contradiction, or nothing yet.
 
 Statements come from all workers of the job, by `Gossip`. The answer is the complete transcript of one engine,
 never a mixture. It is an answer at once if each check has said sat or unsat and each request got its due, or

@@ -1,4 +1,4 @@
-"""Which engines a worker runs at the moment: a pure function of what is known.
+"""The schedule of a worker's engines: a pure function of what is known.
 
 The first strategies of the portfolio belong to the workers that a job has, T each (T: cores of a worker).
 What is left of the `base` has to be tried nevertheless: such strategies are lent a small share of the time of

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of a script without running it."""
+    """The facts known of a script without running it."""
 
     logic: str = ""
     has_bits: bool = False

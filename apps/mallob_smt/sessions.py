@@ -34,11 +34,11 @@ class Session(Protocol):
     """An engine with all that a script has told it so far."""
 
     def answer(self, text: str) -> str:
-        """What it prints to some further commands. Raises EngineError."""
+        """Return the output of an engine on some further commands. Raises EngineError."""
         ...
 
     def reason_unknown(self) -> str:
-        """What it prints as its reason for the last `unknown`, if it tells."""
+        """Return the engine's reason for the last `unknown`, if it tells one."""
         ...
 
 
