@@ -43,9 +43,10 @@ def test_a_service_rests_while_it_waits_for_a_disk_descriptors_or_its_folder(tmp
         filling.unlink()
         service.reply(reply)
         with no_descriptors(*ranks):
+            reply = service.submit("unopened", application="NOOP")
             poll_until(lambda: "Too many open files" in service.output, lambda: service.output)
             await_rest(*ranks)
-        assert service.ask("opened", application="NOOP")
+        assert "result" in service.reply(reply)
         shutil.rmtree(service.box())
         poll_until(lambda: "was removed; it is made anew" in service.output, lambda: service.output)
         await_rest(*ranks)

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.accepting import is_shortage
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import Reply, refusal_reply
@@ -365,6 +366,8 @@ class JobDirectory:
                 handed_in_s = status.st_ctime
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
+            if is_shortage(error):
+                data = None  # read as large ones are, which waits until it can be
         return Incoming(
             claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known, path, owner
         )

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from mallob_py.accepting import is_shortage
 from mallob_py.runtime.processes import import_places, python
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
@@ -28,6 +29,8 @@ from mallob_py.service.store.journal import contents
 #: a smaller file is parsed at once, which takes about as long as to ask for it here
 LARGE_BYTES = 1 << 16
 _TRIES = 3
+#: until a process is tried again for which there were no descriptors, or no memory
+_AGAIN_S = 1.0
 
 
 class Parsed(NamedTuple):
@@ -52,7 +55,7 @@ class LargeFiles:
         #: files that have been asked for and not been taken
         self.under_way = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_closing = False
+        self._closing = threading.Event()
 
     def fileno(self) -> int:
         return self._bell
@@ -75,9 +78,9 @@ class LargeFiles:
 
     def close(self) -> None:
         """End the process; files that are not parsed yet are forgotten here."""
-        if self._is_closing:
+        if self._closing.is_set():
             return
-        self._is_closing = True
+        self._closing.set()
         self._asked.put(None)
         if (process := self._process) is not None:
             process.kill()
@@ -86,7 +89,7 @@ class LargeFiles:
         os.close(self._bell)
 
     def _serve(self) -> None:
-        while (asked := self._asked.get()) is not None and not self._is_closing:
+        while (asked := self._asked.get()) is not None and not self._closing.is_set():
             internal_id, path = asked
             request, size_bytes = self._parse(path)
             self._parsed.append(Parsed(internal_id, request, size_bytes))
@@ -95,7 +98,8 @@ class LargeFiles:
     def _parse(self, path: str) -> tuple[JobFile | Interruption | JobFileError, int]:
         command = [*python(), "-m", __name__, path, self._applications]
         problem = ""
-        for _ in range(_TRIES):
+        tries = 0
+        while tries < _TRIES and not self._closing.is_set():
             try:
                 self._process = subprocess.Popen(
                     command,
@@ -104,14 +108,18 @@ class LargeFiles:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                 )
-                if self._is_closing:
+                if self._closing.is_set():
                     self._process.kill()
                 data, _ = self._process.communicate()
                 if self._process.returncode == 0:
                     return _decoded(data), len(data)
                 problem = f"its parser ended with status {self._process.returncode}"
             except OSError as error:
+                if is_shortage(error):  # which passes
+                    self._closing.wait(_AGAIN_S)
+                    continue
                 problem = f"no process can be started for it: {error.strerror}"
+            tries += 1
         return JobFileError("", f"cannot be parsed: {problem}; hand it in again"), 0
 
 
