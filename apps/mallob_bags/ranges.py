@@ -62,6 +62,9 @@ class NumberedBag(Bag):
     def is_empty(self) -> bool:
         return not self._ranges
 
+    def expected_tasks(self) -> float:
+        return float(self._open())
+
     def to_bytes(self) -> bytes:
         return np.array(self._ranges, dtype="<i8").tobytes()
 
