@@ -2,12 +2,13 @@
 
     python scripts/pictures.py               # writes docs/pictures/page.png, page-dark.png and top.svg
 
-Takes half a minute, and Chromium (`apt-get install chromium`). What they show differs from one time to the next.
+Takes a minute, and Chromium (`apt-get install chromium`). What they show differs from time to time.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import socket
 import subprocess
@@ -80,7 +81,7 @@ def _shoot(browser: str, url: str, scheme: str, path: Path) -> None:
 def _draw_top(api_dir: Path, path: Path) -> None:
     status = read_live_status(api_dir)
     assert status is not None
-    console = Console(record=True, width=_TOP_WIDTH, file=tempfile.TemporaryFile("w"), force_terminal=True)
+    console = Console(record=True, width=_TOP_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(picture(status, _TOP_WIDTH, _TOP_LINES, "id"))
     console.save_svg(str(path), title="mallob-py top")
     print(f"wrote {path} ({path.stat().st_size >> 10} KB)")
