@@ -163,7 +163,7 @@ class _World(Config):
         16,
         metavar="K",
         group=SCHEDULING,
-        help="jobs that each PE keeps suspended until it is their turn again (default 16)",
+        help="jobs that each PE keeps suspended until it is their turn again (default 16), beside new ones",
     )
     log_dir: str | None = option(
         "--log-dir",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import Annotated
 
@@ -11,6 +12,21 @@ from mallob_py.protocol.rotation import Slices
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def window_of(pes: int) -> int:
+    """Return the number of jobs of a client that are to be at work: on PEs, next to them, being read."""
+    return 2 * pes + 16
+
+
+def again_of(pes: int) -> int:
+    """Return the number of jobs that have been given up before and may be at work at a time."""
+    return pes + 8
+
+
+def express_of(pes: int) -> int:
+    """Return the number of jobs of a client that may be at work beside its residents."""
+    return window_of(pes) + again_of(pes)
 
 
 class Reuse(Enum):
@@ -105,6 +121,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def slices(self) -> Slices | None:
         """How long turns are; None: jobs beyond the number of PEs wait."""
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
+
+    def roots_kept(self, pes: int) -> int:
+        """Return the number of suspended roots that a PE keeps, which is enough for all that a client begins.
+
+        Those are its residents, and up to `express_of` others that have just begun or begin again.
+        """
+        return self.residents + math.ceil(express_of(pes) / pes)
 
     @property
     def asks_in_bulk(self) -> bool:

@@ -549,7 +549,7 @@ class LocalWorkers:
 
     def _make_room(self) -> None:
         """Keep as many suspended workers as fit; roots, whose jobs rest, have room of their own."""
-        for are_roots, room in ((False, self._room), (True, self._config.residents)):
+        for are_roots, room in ((False, self._room), (True, self._config.roots_kept(self._out.size))):
             kept = [worker for worker in self._least_worth_first() if (worker.index == 0) is are_roots]
             for worker in kept[: max(0, len(kept) - room)]:
                 self._drop(worker)

@@ -175,7 +175,7 @@ def run_rank(
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
     #: one runs, others are suspended, kept or stand ready
-    suspended_per_pe = settings.config.job_cache + settings.config.residents
+    suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
     try:

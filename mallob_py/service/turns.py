@@ -19,7 +19,7 @@ import msgspec
 
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import standing
-from mallob_py.protocol.config import Config
+from mallob_py.protocol.config import Config, again_of, window_of
 from mallob_py.protocol.effects import Spent
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.rank import Rank
@@ -35,13 +35,6 @@ _RESIDENTS_MAX = 1024
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
 
 
-def window_of(pes: int) -> int:
-    """Return the number of jobs to be at work: enough for each PE, for those that follow, for reading
-    inputs.
-    """
-    return 2 * pes + 16
-
-
 def residents_of(pes: int, per_pe: int = Config().residents) -> int:
     """Return the number of jobs beyond the window that may go on and on in turns: what all images can bear.
 
@@ -49,11 +42,6 @@ def residents_of(pes: int, per_pe: int = Config().residents) -> int:
     there is most room.
     """
     return min(per_pe * pes * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
-
-
-def again_of(pes: int) -> int:
-    """Return the number of jobs that have been given up before and may be at work at a time."""
-    return pes + 8
 
 
 class _Line:

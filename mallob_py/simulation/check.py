@@ -150,7 +150,7 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
     for place, pe in cluster.present():
         workers = list(pe.workers.suspended.values())
         roots = sum(worker.index == 0 for worker in workers)
-        assert roots <= cluster.config.residents
+        assert roots <= cluster.config.roots_kept(pe.size)
         assert len(workers) - roots <= cluster.config.job_cache
         if pe.workers.active is not None:
             workers.append(pe.workers.active)

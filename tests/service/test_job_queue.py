@@ -9,7 +9,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.service.turns import JobQueue, again_of, residents_of, window_of
+from mallob_py.protocol.config import again_of, window_of
+from mallob_py.service.turns import JobQueue, residents_of
 
 AGEING_S = 60.0
 

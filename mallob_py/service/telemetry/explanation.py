@@ -143,7 +143,7 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         yield (
             f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on "
             f"than are kept suspended ({at_work} are at work), it was given up for others that waited. It "
-            f"begins later, with what it has saved or else anew, and has at least {job.next_turn_s:.2g} s."
+            f"begins again later, with what it has saved or else anew, for {job.next_turn_s:.2g} s at least."
         )
         return
     yield (
