@@ -1,7 +1,7 @@
 """UTS, unbalanced tree search: how many nodes has a tree that is drawn as it is walked?
 
 A node is a SHA-1 state, and its children's are hashes of it and their numbers (`sha1`), so that a tree is the
-same for everybody although nobody has it in memory. `trees` says how many children a node has. The bag is a
+same everywhere although it is in no memory. `trees` says how many children a node has. The bag is a
 stack of nodes with the range of their children that are still to be looked at. Children at the depth where
 all are leaves are counted without being hashed.
 """
@@ -194,7 +194,7 @@ def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
 class UtsBag(Bag):
     """Nodes with children to be looked at; the deepest on top.
 
-    The root itself, which is nobody's child, stands there with no children until it is looked at.
+    The root itself, which has no parent, stands there with no children until it is looked at.
     """
 
     def __init__(self, tree: Tree, table: ChildTable, rows: Rows) -> None:

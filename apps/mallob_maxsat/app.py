@@ -6,7 +6,7 @@ that a job at its limit is answered with the best solution found and the bound p
 
 Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost has
 been counted on the clauses as they were read; OPTIMUM FOUND (30) and UNSATISFIABLE (20) are said by a
-solver's proof that nothing better exists, which is checked by nobody.
+solver's proof that nothing better exists, which is not checked.
 """
 
 from __future__ import annotations

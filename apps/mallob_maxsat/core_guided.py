@@ -143,7 +143,7 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """So much of a literal's weight is accounted for; if it is a counter's, the next output is wanted."""
+        """Account for a part of a literal's weight; if it is a counter's, the next output is wanted."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left
@@ -202,7 +202,7 @@ class CoreGuided:
         self._bounds.found(self._oracle.model)
 
     def _harden(self) -> None:
-        """Who loses such a literal finds no better solution."""
+        """An assignment that falsifies such a literal is no better solution."""
         slack = self._bounds.upper - self.lower
         for literal in [literal for literal, weight in self.soft.items() if weight >= slack]:
             self._oracle.add([literal])

@@ -1,4 +1,4 @@
-"""What commands and the service know of MAXSAT: names of results, exit codes, answers as text.
+"""MAXSAT as commands and the service know it: names of results, exit codes, answers as text.
 
 Imports nothing heavy: commands read this.
 """
@@ -25,7 +25,7 @@ _ANSWERS = {
 
 
 class MaxSatDeclaration(Declaration):
-    """Of the application MAXSAT."""
+    """The declaration of the application MAXSAT."""
 
     name: ClassVar[str] = "MAXSAT"
     minimizes: ClassVar[bool] = True

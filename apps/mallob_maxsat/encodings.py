@@ -42,7 +42,7 @@ class AtMost(ABC):
 
     @abstractmethod
     def at_most(self, bound: int) -> list[int]:
-        """What to assume for this bound, from 0 to `limit`."""
+        """The assumptions for this bound, from 0 to `limit`."""
 
 
 def encoding_of(

@@ -79,7 +79,7 @@ def _fitted(n_flips: int, took_s: float) -> int:
 
 
 class _Clauses:
-    """Of the formula as it was read: hard ones, then soft ones, without tautologies and doubles."""
+    """The clauses of the formula as it was read: hard, then soft ones, without tautologies and doubles."""
 
     def __init__(self, problem: Problem) -> None:
         hard, soft, weights = problem.clauses()

@@ -22,7 +22,7 @@ _SIZE_MIN = 4.0
 
 
 class Neighbourhoods:
-    """Of one search; `seed` tells it from others."""
+    """The neighbourhoods of one search; `seed` tells it from others."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         self._problem = problem
@@ -82,7 +82,7 @@ class Neighbourhoods:
         return found
 
     def learn(self, verdict: Verdict) -> None:
-        """How the question about the last neighbourhood was answered."""
+        """Note how the question about the last neighbourhood was answered."""
         if verdict is Verdict.SATISFIABLE:
             return
         change = _GROWTH if verdict is Verdict.UNSATISFIABLE else _SHRINKAGE

@@ -1,4 +1,4 @@
-"""What all workers of one job agree on: the formula, its soft literals, and what an assignment costs.
+"""The problem, which all workers of one job agree on: formula, soft literals, costs of assignments.
 
 A soft clause of one literal is that literal; a longer one C gets a new variable b, numbered from n_vars + 1
 on in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal soft
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def cost_max(self) -> int:
-        """What an assignment that falsifies all costs."""
+        """The cost of an assignment that falsifies all soft clauses."""
         return self.base + int(self._weights.sum(dtype=np.uint64))
 
     @property
@@ -85,7 +85,7 @@ class Problem:
                 self.unavoidable += min(weight, opposite)
 
     def cost(self, model: Model) -> int | None:
-        """What an assignment of variables 1 to n_vars (or more) costs; None if it breaks a hard clause."""
+        """The cost of an assignment of variables 1 to n_vars (or more); None if it breaks a hard clause."""
         model = model[: self.n_vars]
         if self.hard.first_falsified(model) is not None:
             return None

@@ -1,4 +1,4 @@
-"""Who does what: the searches of worker i of a job.
+"""The searches of worker i of a job.
 
 The root works from below and, as long as it may be the only one, from above as well; the next ones work from
 above, between the bounds, and from below with another solver. From there on it begins anew with other seeds,
@@ -45,13 +45,13 @@ class Running:
     clauses_told: int = 0
 
     def found(self, is_better: bool) -> None:
-        """What the last turn has brought."""
+        """The news that the last turn has brought."""
         if self.needs_solution:
             self.share = _FLIPS_SHARE if is_better else max(self.share * _FLIPS_LOSS, _FLIPS_SHARE_MIN)
 
 
 def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Running]:
-    """Those of worker `index`, to be made when their time has come (`starts_s`)."""
+    """The searches of worker `index`, to be made when their time has come (`starts_s`)."""
     role, turn = index % 4, index // 4
     if role == 0:
         yield _below(problem, bounds, "glucose4" if turn % 2 == 0 else "cadical195", share=1.0)

@@ -1,4 +1,4 @@
-"""What one worker knows: the best model, its cost, and a bound that no solution's cost is below.
+"""The knowledge of one worker: the best model, its cost, and a bound that no solution's cost is below.
 
 All of a worker's searches share it, and workers tell each other. A search may assume that only solutions are
 wanted that cost less than `upper`: so "no solution" then means that the model known is optimal, or, if there

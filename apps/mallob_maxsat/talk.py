@@ -1,4 +1,4 @@
-"""What the workers of one job tell each other: bounds, the best model, and clauses.
+"""The messages among the workers of one job: bounds, the best model, and clauses.
 
 Each passes news on to its neighbours in the job tree, so that all know them after as many hops as the tree
 has levels. What gets lost with a worker that leaves is told again every second.
@@ -41,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class Talk:
-    """One worker's part. Clauses that have come are in `heard` until somebody takes them."""
+    """One worker's part. Clauses that have come are in `heard` until a search takes them."""
 
     def __init__(self, context: WorkerContext, bounds: Bounds, n_vars: int, *, with_clauses: bool) -> None:
         self._context = context
@@ -56,7 +56,7 @@ class Talk:
         self.heard: list[list[int]] = []
 
     def note_clauses(self, clauses: list[list[int]]) -> None:
-        """Of this worker, over variables that all know."""
+        """The clauses of this worker, over variables that all know."""
         if self._with_clauses:
             for clause in clauses:
                 if len(clause) <= _CLAUSE_LITERALS_MAX and self._is_new(clause):

@@ -55,7 +55,7 @@ class WeightedFormula:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What an old file declares. `top`: least weight of a hard clause; None: there are none."""
+    """The header of an old file. `top`: least weight of a hard clause; None: there are none."""
 
     is_weighted: bool
     n_vars: int

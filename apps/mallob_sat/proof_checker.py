@@ -13,7 +13,7 @@ added if the formula is as satisfiable with it as without, which its hints show:
 
 Nothing is searched for and nothing trusted: a hint that has more than one literal left is an error.
 Source: Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp, Efficient Certified RAT Verification,
-CADE 2017. Stricter than needed, since nobody writes it otherwise: ids ascend, and what is deleted
+CADE 2017. Stricter than needed, since all known writers keep to it: ids ascend, and what is deleted
 exists.
 
 All that a verdict relies on stands in this file. It shares no code with the solvers' readers, which are

@@ -43,7 +43,7 @@ class SmtDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """What one engine has printed; `unknown` if none has come to the end of a check."""
+        """The verdict that one engine has printed; `unknown` if none has come to the end of a check."""
         text = bytes(solution).decode(errors="replace") if isinstance(solution, bytes) else ""
         if text:
             yield text.removesuffix("\n")

@@ -230,7 +230,7 @@ class _Engines:
             self._context.report_progress(answered, self._script.facts.checks, "checks")
 
     def _offer(self, engine: _Engine) -> None:
-        """What is known if the job ends now: the transcript up to the check under way, which is unknown."""
+        """The answer if the job ends now: the transcript up to the check under way, which is unknown."""
         answered = len(engine.words)
         transcript = f"{engine.printed}unknown\n".encode()
         if self._wishes.agreement > 1 or answered <= self._offered or len(transcript) > _SHARED_BYTES_MAX:

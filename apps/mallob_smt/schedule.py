@@ -3,7 +3,7 @@
 The first strategies of the portfolio belong to the workers that a job has, T each (T: cores of a worker).
 What is left of the `base` has to be tried nevertheless: such strategies are lent a small share of the time of
 a worker's first engine, and when that one has searched for a minute in vain, as much time as it gets. A
-strategy that has given up anywhere makes room for the next one that nobody has.
+strategy that has given up anywhere makes room for the next one that no worker has.
 
 So one worker takes at most a tenth longer than the engine that suits the script best as a rule, and finds in
 the end what only another engine can do. Engines that wait stand still; nothing of theirs is lost.

@@ -43,7 +43,7 @@ ImageRule = Callable[[Image, Epoch], Image]
 
 
 def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
-    """What decides who gets one worker where there are more jobs than PEs; larger is better.
+    """A job's standing, by which jobs get one worker where there are more jobs than PEs; larger is better.
 
     Twice the priority outweighs `ageing_s` of waiting. A job's standing never changes, so
     later jobs can overtake a waiting one for a bounded time only.
@@ -134,7 +134,7 @@ class PendingNews:
         return bool(self._events) and now >= self._may_send_from
 
     def take_all(self, now: float) -> tuple[JobEvent, ...]:
-        """What is sent now."""
+        """The messages to be sent now."""
         events = tuple(self._events.values())
         self._events.clear()
         self._may_send_from = now + self._delay_s

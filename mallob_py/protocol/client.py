@@ -9,7 +9,7 @@ interrupt or at a failure, whichever comes first.
 A new job's root is asked for in the epoch that gives the job a volume. Only while there
 plainly are more PEs than needed is it asked for at once; then the job's first event waits a
 moment for what it has to say: that the job has outlived its first milliseconds and wants more
-workers, or nothing at all, since the job is over and nobody else ever heard of it.
+workers, or nothing at all, since the job is over and no other PE ever heard of it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _OUTDATED_MAX = 64
 
 
 class LastCheckpoint:
-    """What a job's next root begins with; `data` is None until there is something.
+    """The checkpoint that a job's next root begins with; `data` is None until there is something.
 
     A root that leaves may have its say after the next one has begun: then what it says is old. So whoever
     has begun last is the only one to replace it.
@@ -225,7 +225,7 @@ class ClientJob:
         self._counted_until_s = now
 
     def begin_anew(self, now: float, root: int | None) -> None:
-        """In a new generation nobody has heard of it yet. `root`: where its first one was."""
+        """In a new generation no PE has heard of it yet. `root`: where its first one was."""
         self.root = root
         self.version = self.volume = 0
         self.told_root = JOB_AGAIN if self.has_rested else NEW_JOB
@@ -518,7 +518,7 @@ class ClientJobs:
             self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
-        """Of a job that has outlived its first moment: tell where its root is, if its turns depend on it."""
+        """For a job that has outlived its first moment, tell where its root is, if its turns depend on it."""
         is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)
@@ -716,7 +716,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _has_left_no_trace(self, record: ClientJob) -> bool:
-        """But for its root, nobody has heard of it, and its description was in messages only."""
+        """But for its root, no PE has heard of it, and its description was in messages only."""
         description = record.seats.description
         return not record.is_published and description is not None and description.inline is not None
 

@@ -30,7 +30,7 @@ def express_of(pes: int) -> int:
 
 
 class Reuse(Enum):
-    """How suspended workers are found again (P 3.3, compare P Table 2)."""
+    """The way in which suspended workers are found again (P 3.3, compare P Table 2)."""
 
     NONE = "none"
     #: a parent remembers its own past children
@@ -40,7 +40,7 @@ class Reuse(Enum):
 
 
 class Matching(Enum):
-    """How requests and idle PEs find each other."""
+    """The way in which requests and idle PEs find each other."""
 
     #: `matching.py`, P 3.2
     PREFIX_SUM = "prefix-sum"
@@ -49,7 +49,7 @@ class Matching(Enum):
 
 
 class Balancing(Enum):
-    """Who computes the volumes (P 3.1, 4.1); they are the same either way."""
+    """The PEs that compute the volumes (P 3.1, 4.1); they are the same either way."""
 
     #: every PE, all of them: one all-reduction per epoch, work that grows with the number of jobs
     LOCAL = "local"
@@ -119,7 +119,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def slices(self) -> Slices | None:
-        """How long turns are; None: jobs beyond the number of PEs wait."""
+        """The length of turns; None: jobs beyond the number of PEs wait."""
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
     def roots_kept(self, pes: int) -> int:

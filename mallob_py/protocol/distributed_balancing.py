@@ -1,4 +1,4 @@
-"""Balancing where nobody computes all volumes: questions down, answers up (P 3.1, distributed).
+"""Balancing where no PE computes all volumes: questions down, answers up (P 3.1, distributed).
 
 News of jobs climb the tree of ranks as in `balancing.py`. The tree's root opens an epoch for what
 has arrived: it broadcasts the news together with the first question of `VolumeSearch`. Every PE
@@ -79,7 +79,7 @@ class DistributedBalancer:
         return volume
 
     def with_volume(self) -> None:
-        """Which jobs have a volume above 0: nobody knows that of all (compare `Balancer`)."""
+        """Which jobs have a volume above 0: no PE knows that of all (compare `Balancer`)."""
 
     #: jobs beyond the number of PEs wait (compare `Balancer`)
     rotation = OFF
@@ -91,7 +91,7 @@ class DistributedBalancer:
 
     @property
     def epoch_volumes(self) -> EpochVolumes:
-        """What all PEs have been told of the present epoch."""
+        """The part of the present epoch that all PEs have been told."""
         return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------

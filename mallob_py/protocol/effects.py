@@ -1,4 +1,4 @@
-"""What a PE wants done outside: effects, appended to `PE.effects` and executed in order.
+"""Effects: what a PE wants done outside, appended to `PE.effects` and executed in order.
 
 All parts of one PE put what they want done into its `Outbox`. `worker` is the number of a worker on
 its PE: it stays the same while the worker is suspended and resumed, and is never used twice.
@@ -58,7 +58,7 @@ class JobOver(Effect, frozen=True):
 
 
 class JobUnheard(Effect, frozen=True):
-    """Nobody has spoken of the job for long: nothing of it is kept here, but it may come back."""
+    """No message has spoken of the job for long: nothing of it is kept here, but it may come back."""
 
     job: int
 

@@ -1,4 +1,4 @@
-"""Who belongs to the system, generation by generation: ranks are lost, leave and join, and the others go on.
+"""The members of the system, generation by generation: ranks are lost, leave and join, and the others go on.
 
 Ranks are known by *addresses*, which never change and are never used again. The members of one generation,
 sorted by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`). All other
@@ -101,7 +101,7 @@ class EndReason(Enum):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send this. To somebody who is lost only `Fenced` is sent, after it was heard: it may be left out."""
+    """Send this. To a lost rank only `Fenced` is sent, after it was heard: it may be left out."""
 
     address: int
     message: AnyGenerationMessage
@@ -132,7 +132,7 @@ AnyStep: TypeAlias = Tell | Halt | Begin | End
 
 
 class Membership:
-    """What one rank knows of generations. `generation` is None until one that joins has begun its first.
+    """One rank's knowledge of generations. `generation` is None until one that joins has begun its first.
 
     Stimuli by `handle`; what is to be done, in order, by `take_effects`; a `TimePassed` at `deadline_s`.
     `patience_s` is the same for all: who has less takes a coordinator as lost that waits for somebody else.
@@ -166,7 +166,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Who leaves by order with the change that this rank has halted for, or ended with."""
+        """The ranks that leave by order with the change that this rank has halted for, or ended with."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
@@ -225,7 +225,7 @@ class Membership:
     # --- reasons for a change ---------------------------------------------------------------------
 
     def _suspect(self, accused: set[int], seen: int, now: float) -> None:
-        """Some are lost, says somebody who has promised `seen`."""
+        """Some are lost, says a rank that has promised `seen`."""
         news = accused - self.lost - {self.address}
         self.lost |= news
         self._seen = max(self._seen, seen)
@@ -328,7 +328,7 @@ class Membership:
         self._tell(source, Fenced(self._seen))
 
     def _meet_stray(self, source: int, g: int) -> None:
-        """Somebody else believes itself in the same system."""
+        """Another rank believes itself in the same system."""
         if source in self._known() and source not in self.lost:
             return
         if self.generation is not None and g > self._latest:
@@ -379,7 +379,7 @@ class Membership:
             self._pursue(now)
 
     def _lose_patience(self, now: float) -> None:
-        """Those that are waited for take too long."""
+        """The ranks that are waited for take too long."""
         assert self._promised is not None
         g = self._promised.generation.g
         if coordinator_of(g) == self.address:

@@ -54,7 +54,7 @@ class Growth:
     # --- what the members say
 
     def listening(self, member: Peer) -> None:
-        """A member listens there, or cannot: then nobody can join."""
+        """A member listens there, or cannot: then no rank can join."""
         if member.address in self._silent:
             self._silent.discard(member.address)
             self._peers[member.address] = member

@@ -1,4 +1,4 @@
-"""What a rank has learned of its host: whether it gives workers their processes.
+"""A rank's knowledge of its host: whether it gives workers their processes.
 
 A host that fails once rests: the PEs of its rank offer no idle token for a while, so that the worker that
 was lost here is looked for elsewhere. One that fails again and again rests for longer each time, up to a
@@ -49,7 +49,7 @@ class HostHealth:
         return self.rests_until_s
 
     def trouble(self, now: float) -> str | None:
-        """In words, if the host has failed and not been well since: nobody knows whether it is well again."""
+        """In words, if the host has failed and not been well since: it may be well again by now."""
         if not self.failures:
             return None
         times = "" if self.failures == 1 else f", {self.failures} times in a row"

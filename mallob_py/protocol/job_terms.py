@@ -1,4 +1,4 @@
-"""What a job may ask for, declared once: each term's type, bounds, default and meaning.
+"""The terms that a job may ask for, declared once: each term's type, bounds, default and meaning.
 
 A job file has a term under its name with `-` for `_`, and without the unit: `wallclock_limit_s` stands there
 as `wallclock-limit`, a duration. From here come the fields of job files and their checks, options of

@@ -61,7 +61,7 @@ _INLINE_IN_REQUEST_MAX = 512
 
 
 def subtree_size(index: int, volume: int) -> int:
-    """How many of the workers 0..volume-1 are in the subtree below `index`."""
+    """Count how many of the workers 0..volume-1 are in the subtree below `index`."""
     size, first, width = 0, index, 1
     while first < volume:
         size += min(width, volume - first)
@@ -133,7 +133,7 @@ class PastWorkers:
 
 
 class AskPort(Protocol):
-    """What seats need of the matcher. `ask` may find a taker on the spot."""
+    """The matcher, as far as seats need it. `ask` may find a taker on the spot."""
 
     def ask(self, request: Request) -> None: ...
 

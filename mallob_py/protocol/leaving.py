@@ -23,7 +23,7 @@ from mallob_py.protocol.worker import Worker
 
 
 class Leaver(msgspec.Struct, frozen=True, gc=False):
-    """What is left of a worker: its process `number`, and where it was in the tree, in that `stay`."""
+    """The rest of a leaving worker: its process `number`, and where it was in the tree, in that `stay`."""
 
     number: int
     job: int
@@ -79,7 +79,7 @@ class Leaving:
         return self._leavers.get(number)
 
     def at(self, stay: int) -> Leaver | None:
-        """Who had this stay in the tree."""
+        """The worker that had this stay in the tree."""
         if not self._leavers:
             return None
         return next((one for one in self if one.stay == stay), None)
@@ -90,7 +90,7 @@ class Leaving:
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
-        """The job is over: there is nobody to hand anything to."""
+        """The job is over: there is no worker to hand anything to."""
         for leaver in [one for one in self if one.job == job]:
             self._end(leaver)
 

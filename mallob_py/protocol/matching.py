@@ -46,7 +46,7 @@ from mallob_py.trees import children_of, level_below
 
 
 class Matcher(Protocol):
-    """What a PE needs of whatever finds idle PEs for its requests (P 3.2, 4.1): one interface, several ways.
+    """The interface of whatever finds idle PEs for a PE's requests (P 3.2, 4.1); there are several ways.
 
         matching.py       prefix sums over requests and idle tokens: no bottleneck, bulk requests
         routing_tree.py   idle counts along a tree, down which a request finds its way

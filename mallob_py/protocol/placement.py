@@ -41,12 +41,12 @@ class Placement:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The count of ranks."""
         return len(self.capacities)
 
     @property
     def size(self) -> int:
-        """How many PEs there are."""
+        """The count of PEs."""
         return len(self.rank_of)
 
     def pes_of(self, rank: int) -> range:
@@ -82,7 +82,7 @@ def name_of(number: int, coordinator: int) -> int:
 
 
 def number_of(g: int) -> int:
-    """How many generations there were up to it, as far as its coordinator knew: for people."""
+    """The count of generations up to it, as far as its coordinator knew: for people."""
     return g >> _COORDINATOR_BITS
 
 

@@ -1,4 +1,4 @@
-"""How far a job is: what its root says now and then, and what that comes to per second.
+"""The progress of a job: what its root says now and then, and what that comes to per second.
 
 Counts may go back: a root that was lost begins anew, or where its last checkpoint was. Then the rate begins
 anew, too.
@@ -15,7 +15,7 @@ WINDOW_S = 5.0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """So much is done, of `total` where that is known, counted in `unit` (such as "tasks")."""
+    """The amount that is done, of `total` where that is known, counted in `unit` (such as "tasks")."""
 
     done: float
     total: float | None = None

@@ -2,7 +2,7 @@
 
 A request hops from PE to PE, each time to a random one, until it hits an idle PE. If a share
 eps of the PEs is idle, that takes 1/eps hops on average: quick while many are idle, slow in a
-busy system, and there is always somebody who waits much longer than the average.
+busy system, and some request always waits much longer than the average.
 
 After a limited number of hops the request goes home: to its parent, who hands it to the
 matcher behind, if it still wants it. Where walks are without limit, the request comes home as

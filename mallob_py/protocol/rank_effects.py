@@ -1,4 +1,4 @@
-"""What a rank wants done outside: effects, appended to `Node.effects` and executed in order."""
+"""Effects: what a rank wants done outside, appended to `Node.effects` and executed in order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Forget(RankEffect, frozen=True):
 
 
 class LetGo(RankEffect, frozen=True):
-    """Nobody has spoken of a job for long: its description is not needed here, but it may come back."""
+    """No message has spoken of a job for long: its description is not needed here, but it may come back."""
 
     job: int
 

@@ -78,7 +78,7 @@ class FileFailed(FileMessage, frozen=True, tag=65):
 
 
 class ChunkRefused(FileMessage, frozen=True, tag=66):
-    """Nobody waits for this transfer any more: send nothing further."""
+    """No rank waits for this transfer any more: send nothing further."""
 
     job: int
     number: int
@@ -109,7 +109,7 @@ class ChainOver(RankMessage, frozen=True, tag=72):
 
 
 class DeskNews(RankMessage, frozen=True, tag=73):
-    """What the desk of one rank has to say to that of another."""
+    """A message of the desk of one rank to that of another."""
 
     data: bytes
 
@@ -135,7 +135,7 @@ class RollAnswer(RankMessage, frozen=True, tag=75):
 
 
 class RankNews(RankMessage, frozen=True, tag=76):
-    """How a rank is: `busy` of its `pes` run a worker. `troubles` are short texts, for people.
+    """The state of a rank: `busy` of its `pes` run a worker. `troubles` are short texts, for people.
 
     `turns`: how many turns its loop has made in a second lately (`loop_rate.shown`).
     """
@@ -205,7 +205,7 @@ class Commit(GenerationMessage, frozen=True, tag=85):
 
 
 class Fenced(GenerationMessage, frozen=True, tag=86):
-    """To somebody who is thought dead: generation g, or a part of it, goes on without you."""
+    """To a rank that is thought dead: generation g, or a part of it, goes on without you."""
 
     g: int
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other about themselves: how each is, and who works there for what.
+"""The reports of ranks about themselves: how each is, and who works there for what.
 
 *News*: its host, how busy it is, and what troubles it. Told to the first client's rank, at the start and
 when something has changed, at most once a second. So the status can say which host does what (`mallob-py
@@ -18,7 +18,7 @@ from mallob_py.protocol.rank_messages import RankNews, WorkerPlace
 
 
 class RankReporter:
-    """What one rank has to tell, and what it has told."""
+    """The news that one rank has to tell, and has told."""
 
     def __init__(self, host: str, pid: int, pes: int) -> None:
         self._host = host
@@ -31,7 +31,7 @@ class RankReporter:
         self._told = None
 
     def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
-        """What is to be told now; None if nothing has changed."""
+        """The news to be told now; None if nothing has changed."""
         news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
         if news == self._told:
             return None
@@ -49,11 +49,11 @@ class Roll:
         self._answers[rank] = tuple(workers)
 
     def workers(self) -> tuple[WorkerPlace, ...] | None:
-        """All active workers, by PE; None if nobody has been asked."""
+        """All active workers, by PE; None if no rank has been asked."""
         if not self._answers:
             return None
         return tuple(place for _, answer in sorted(self._answers.items()) for place in answer)
 
     def clear(self) -> None:
-        """Nobody looks any more."""
+        """No onlooker is left."""
         self._answers.clear()

@@ -48,7 +48,7 @@ _CHAIN_MAX = 16
 
 
 class Slices(NamedTuple):
-    """How long turns are, in seconds."""
+    """The length of turns, in seconds."""
 
     slice_s: float
     first_s: float
@@ -75,7 +75,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """What the image knows beside jobs and volumes, once there have been more jobs than PEs."""
+    """The image's knowledge beside jobs and volumes, once there have been more jobs than PEs."""
 
     accounts: Mapping[int, Account]
     #: PEs that each job deserves, a fraction; empty while no more jobs than PEs are live

@@ -2,7 +2,7 @@
 
 The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how many PEs are
 idle in each of its subtrees. A request that is not needed where it stands goes down into a
-subtree with idle PEs, else up. One that finds nobody waits at the root of R.
+subtree with idle PEs, else up. One that finds no PE waits at the root of R.
 
 Counts are reserved on the way: who sends a request down takes one from the subtree's count,
 and the receiver knows that. Only what differs from that is told to the parent of R: at once
@@ -171,7 +171,7 @@ class RoutingTreeMatcher:
             self._out.send(request.parent, Waits(number))
 
     def _news(self) -> int:
-        """What the parent has to add to its count of this subtree, taken as told."""
+        """The number that the parent has to add to its count of this subtree, taken as told."""
         idle = self._idle_count()
         change, self._advertised = idle - self._advertised, idle
         return change
@@ -212,6 +212,6 @@ class RoutingTreeMatcher:
         return len(self._waiting), self._idle_count()
 
     def is_at_rest(self) -> bool:
-        """Nobody waits here or for us, no adoption is under way, and nothing of former requests is kept."""
+        """No request waits here or for us, no adoption is under way, and no former request is kept."""
         ours = self._asks or self._numbers or self._wanted or self._at_root
         return not (ours or self._waiting or self.token_granted)

@@ -328,7 +328,7 @@ class AlphaSearch:
         return low + 2 * missing / divisor
 
     def _inside(self, candidates: Iterable[Pivot]) -> tuple[Pivot, ...]:
-        """Those strictly inside the bracket, in order, without repetition."""
+        """The values strictly inside the bracket, in order, without repetition."""
         usable = [
             pivot
             for pivot in candidates

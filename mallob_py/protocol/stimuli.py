@@ -85,7 +85,7 @@ class JobSetBack(Stimulus, frozen=True):
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """What a job that was submitted here may have from now on (0: no bound); nothing, if it is not live."""
+    """A job that was submitted here has these bounds from now on (0: none); ignored if it is not live."""
 
     job: int
     priority: float

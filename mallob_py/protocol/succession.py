@@ -12,7 +12,7 @@ cannot be had again, or not at once:
   process so found has all that it had.
 - **Those that leave in order** (`leaving.py`) go on doing so.
 - **Last words**: a result, or an error that ends the job, which may have been on its way to the client.
-  Nobody can ask for them again, as the process is gone. They are said again when their job is heard of.
+  They cannot be asked for again, as the process is gone. They are said again when their job is heard of.
 
 The client of a job may have been on a rank that is gone. Then what is kept of the job waits for it to be
 submitted again, under the same number, by the heir of that rank (`generation.heir_of`), which takes over the
@@ -69,7 +69,7 @@ _KEPT_BYTES_MAX = 64 << 20
 
 
 class LastWords:
-    """What this PE's workers have said that ends a job and could not be said a second time.
+    """The words of this PE's workers that end a job and could not be said a second time.
 
     Whoever has said it to a client on another PE keeps it until everybody hears that the job is over. If the
     generation ends before that, it may have been dropped on its way, and is said again when

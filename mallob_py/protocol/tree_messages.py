@@ -1,4 +1,4 @@
-"""What a job's workers say to each other along their tree, as it passes through the PEs.
+"""The messages of a job's workers to each other along their tree, as they pass through the PEs.
 
 A message is for one stay of a worker in the tree. What comes before the worker's process runs waits for it,
 and what it tells its parent before that has accepted it waits for the answer, which says in which stay the
@@ -18,7 +18,7 @@ _INBOX_MAX = 1024
 
 
 class TreeMessages:
-    """What the active worker of one PE, and those that leave it, send and get."""
+    """The messages that the active worker of one PE, and workers that leave it, send and get."""
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
@@ -42,7 +42,7 @@ class TreeMessages:
         self._send(worker, pe, stay, UNKNOWN_INDEX, data)
 
     def bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
-        """Nobody is at that address: as if the message had come back from there."""
+        """No worker is at that address: as if the message had come back from there."""
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:

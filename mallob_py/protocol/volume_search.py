@@ -55,7 +55,7 @@ def deputy_of(job: int, size: int) -> int:
 
 
 class JobFacts(Protocol):
-    """What volumes depend on, of one job (a `JobEvent` says it)."""
+    """The facts of one job that volumes depend on (a `JobEvent` says it)."""
 
     @property
     def job(self) -> int: ...
@@ -73,8 +73,8 @@ class JobFacts(Protocol):
 class EpochVolumes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 where demands fit.
 
-    From `units_from` on (None: nobody) jobs that are not capped get one unit more. Below
-    `places_from` (None: nobody) jobs have no PE.
+    From `units_from` on (None: for none) jobs that are not capped get one unit more. Below
+    `places_from` (None: none) jobs have no PE.
     """
 
     jobs: int
@@ -219,7 +219,7 @@ def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
 
 
 class Hint(msgspec.Struct):
-    """What is known of the last epoch: where xi had its root and how steep it was; which keys decided."""
+    """The knowledge of the last epoch: where xi had its root and how steep it was; which keys decided."""
 
     alpha: float = 0.0
     slope: float = 0.0

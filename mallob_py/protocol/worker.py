@@ -66,7 +66,7 @@ class WorkerState(Enum):
 
 
 class Happens(Enum):
-    """What may happen to a worker: stimuli, messages and epochs, as far as it matters to its state."""
+    """The happenings of a worker: stimuli, messages and epochs, as far as it matters to its state."""
 
     #: the description is known, and in the message itself
     DESCRIBED = "is described"
