@@ -52,7 +52,7 @@ class SdPolicy:
         dynamic: bool = False,
         check: bool = True,
         counts_shared: bool = True,
-        depth: int = 10,
+        depth: int = 0,
         mates: int = 2,
         factor: float = 0.5,
         again: bool = True,
