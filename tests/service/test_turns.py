@@ -10,10 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.effects import Outcome, Spent
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.world.mpi import Crash
-from mallob_py.service.endings import Endings
-from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
+from mallob_py.service.endings import Endings, early_statistics
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.jobs.reply import JobStatistics
@@ -28,6 +29,8 @@ def silent(_message: str) -> None:
 
 class Client:
     """One with a single PE, its turns and its endings; what these tell others is lost."""
+
+    set_back: Mock
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,3 +91,57 @@ def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
     client.running.begin(1, 0.0)
     client.endings.end_early(live, Outcome.INTERRUPTED, JobStatistics(), 1.0)
     assert RunningJobs(client.folder, Crash.OF_ITSELF, silent).blamed == {}
+
+
+@pytest.fixture
+def express(client: Client) -> Client:
+    """There are no residents: a job that has had its turn makes room for one that waits."""
+    client.queue = JobQueue(1, AGEING_S, window=1, residents_per_pe=0)
+    rank: Any = SimpleNamespace(now=lambda: 0.0, log=Mock(), set_back=Mock())
+    client.turns = Turns(rank, client.jobs, client.queue, None, client.running, 0, [0])
+    client.set_back = rank.set_back
+    return client
+
+
+def test_a_job_that_had_its_turn_is_set_back_and_begins_again_for_twice_as_long(express: Client) -> None:
+    first, second = (express.take(job, accepted_s=0.0, since_s=0.0) for job in (1, 2))
+    express.turns.wait(first, 0.0)
+    assert express.turns.next() == 1
+    express.turns.had_turn(first)
+    express.turns.turn(0.0)
+    assert not express.set_back.called
+    express.turns.wait(second, 1.0)
+    assert express.turns.next() is None
+    assert express.turns.deadline_s <= 1.0
+    express.turns.turn(1.0)
+    express.set_back.assert_called_once_with(1)
+    express.turns.given_up(first, Spent(0.5, 0.25, 0.2, 1, 0), False, 1.0)
+    assert (first.state, first.last_turn_s, first.is_sought) == (JobState.QUEUED, 0.25, False)
+    assert [express.turns.next(), express.turns.next()] == [2, 1]
+    express.turns.given_up(first, Spent(0.5, 0.75, 0.6, 1, 0), False, 2.0)
+    assert first.last_turn_s == 0.5
+    statistics = early_statistics(first, 2.0)
+    assert (statistics.used_pe_s, statistics.used_wallclock_s, statistics.used_cpu_s) == (0.75, 1.5, 0.6)
+
+
+def test_a_wallclock_limit_ends_a_job_that_waits_to_begin_again(express: Client) -> None:
+    live = express.take(1, accepted_s=0.0, since_s=0.0)
+    live.terms = JobTerms(wallclock_limit_s=3.0)
+    express.turns.wait(live, 0.0)
+    express.turns.next()
+    express.turns.given_up(live, Spent(0.5, 0.25, 0.2, 1, 0), False, 1.0)
+    assert express.turns.deadline_s == 3.5
+    assert express.turns.beyond_limits(3.4) == []
+    assert express.turns.beyond_limits(3.5) == [live]
+    assert express.turns.beyond_limits(9.0) == []
+
+
+def test_a_revision_is_not_set_back(express: Client) -> None:
+    revision, other = (express.take(job, accepted_s=0.0, since_s=0.0) for job in (1, 2))
+    revision.is_incremental = True
+    express.turns.wait(revision, 0.0)
+    express.turns.next()
+    express.turns.had_turn(revision)
+    express.turns.wait(other, 0.0)
+    express.turns.turn(0.0)
+    assert not express.set_back.called
