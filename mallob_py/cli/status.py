@@ -456,10 +456,11 @@ def summary(status: ServiceStatus) -> list[Text]:
         f"ranks: {status.ranks}{changes}{up}",
     )
     states = Counter(status.states)
-    running = states.pop("running", 0)
+    running, resting = states.pop("running", 0), states.pop("resting", 0)
+    turns = f", {resting} resting until their next turn" if resting else ""
     waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     queue = f"; {states.total()} in the queue ({waiting})" if waiting else ""
-    lines = [pes, Text(f"jobs   {running} running{queue}")]
+    lines = [pes, Text(f"jobs   {running} running{turns}{queue}")]
     if volumes := status.volumes_by_user():
         parts = ", ".join(f"{printable(user)} {volume}" for user, volume in volumes.most_common())
         lines.append(Text(f"users  volume: {parts}"))
