@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 
 from mallob_py.protocol.effects import Spent
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
 
@@ -50,7 +52,6 @@ class LiveJob:
         "is_large",
         "is_sought",
         "last_turn_s",
-        "name",
         "parsed_bytes",
         "parsing_s",
         "reading_s",
@@ -65,9 +66,9 @@ class LiveJob:
         """`since_s`: from when on its waiting counts."""
         self.id = job
         self.identity = file.identity
-        self.user = file.user
-        self.name = file.name
-        self.application = file.application
+        # Of a hundred thousand jobs most have the same ones.
+        self.user = sys.intern(file.user)
+        self.application = sys.intern(file.application)
         self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
@@ -88,6 +89,10 @@ class LiveJob:
         self.parsing_s = 0.0
 
     @property
+    def name(self) -> str:
+        return self.identity[len(self.user) + 1 :]
+
+    @property
     def known_file(self) -> JobFile:
         """Return the file of a job that has begun or ends."""
         assert self.file is not None
@@ -101,11 +106,16 @@ class LiveJobs(dict[int, LiveJob]):
         super().__init__()
         #: what the files that are kept take in memory, roughly
         self.parsed_bytes = 0
+        #: of the last job that was added: the next one mostly has the same
+        self._terms: JobTerms | None = None
         #: how many jobs are in each state, and each user has
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
 
     def add(self, live: LiveJob) -> None:
+        if live.terms == self._terms:
+            live.terms = self._terms
+        self._terms = live.terms
         self[live.id] = live
         self.parsed_bytes += live.parsed_bytes
         self.states[live.state] += 1
