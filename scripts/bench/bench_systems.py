@@ -4,7 +4,8 @@
     python scripts/bench/bench_systems.py --formulas      # 60 formulas at once, most of them small
 
 Each system runs in a process of its own and is alone meanwhile. A job is what is smallest there: a NOOP job
-for mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm.
+for mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm, `touch` for
+HyperQueue.
 Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs root and Debian's
 packages, see `tests/slurm`). The formulas are solved by the same CaDiCaL everywhere.
 """
@@ -169,16 +170,47 @@ def slurm() -> Iterator[System]:
         cluster.stop()
 
 
+@contextmanager
+def hyperqueue() -> Iterator[System]:
+    from hyperqueue import Job, LocalCluster
+    from hyperqueue.cluster import WorkerConfig
+
+    cluster = LocalCluster()
+    cluster.start_worker(WorkerConfig(cores=CORES))
+    client = cluster.client()
+    folder = Path(tempfile.mkdtemp(prefix="hyperqueue."))
+    numbers = iter(range(1 << 30))
+
+    def begin(is_endless: bool) -> Callable[[float], bool]:
+        # Its own waiting looks each second, so a job tells by a file that it is done.
+        done = folder / str(next(numbers))
+        job = Job(max_fails=0)
+        job.program(["sleep", "1d"] if is_endless else ["touch", str(done)])
+        client.submit(job)
+
+        def wait(limit_s: float) -> bool:
+            end_s = time.monotonic() + limit_s
+            while not done.exists() and time.monotonic() < end_s:
+                time.sleep(0.0005)
+            return done.exists()
+
+        return wait
+
+    yield System(begin)
+    cluster.stop()
+
+
 SYSTEMS: dict[str, tuple[str, Callable[[], Any]]] = {
     "mallob-py": ("the package itself", mallob),
     "concurrent.futures": ("Python itself", pool),
     "Dask": ("pip install 'dask[distributed]'", dask),
     "Ray": ("pip install ray", ray),
+    "HyperQueue": ("pip install hyperqueue", hyperqueue),
     "Slurm": ("root, and Debian's slurmctld slurmd slurm-client munge", slurm),
 }
 
 
-_MODULES = {"Dask": "distributed", "Ray": "ray"}
+_MODULES = {"Dask": "distributed", "Ray": "ray", "HyperQueue": "hyperqueue"}
 
 
 def _is_there(name: str) -> bool:
@@ -344,7 +376,7 @@ def main() -> int:
             print_absent(name, SYSTEMS[name][0])
     names = [name for name in names if _is_there(name)]
     if options.formulas:
-        compare_formulas([name for name in names if name != "Slurm"], options.rounds)
+        compare_formulas([name for name in names if name not in ("HyperQueue", "Slurm")], options.rounds)
     else:
         compare(names, options.rounds)
     return 0
