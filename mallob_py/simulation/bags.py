@@ -26,9 +26,11 @@ from numpy.typing import NDArray
 
 from mallob_py.kit.bags.bag import Bag
 from mallob_py.kit.bags.ledger import (
+    BOUNDS,
     Address,
     AnyBagMessage,
     Better,
+    Bounds,
     Cut,
     Entry,
     Ledger,
@@ -90,6 +92,9 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     #: how often the root's state goes to the client; None: only as the root leaves
     checkpoint_s: float | None = None
     settle_s: float = 1.0
+    #: see `ledger.Bounds`; None: as in production
+    loan_bytes: int | None = None
+    told_bytes_per_s: int | None = None
     #: whether bags know about how many tasks are left
     is_measured: bool = False
     #: whether the cheapest way down the tree is searched for, instead of all nodes counted
@@ -126,6 +131,14 @@ def with_changes(plan: BagPlan) -> BagPlan:
 def as_search(plan: BagPlan) -> BagPlan:
     """The same life, with changes, of a search for the cheapest leaf."""
     return with_changes(msgspec.structs.replace(plan, is_search=True))
+
+
+def with_bounds(plan: BagPlan) -> BagPlan:
+    """The same life, with changes, where few nodes are lent at once, and large states are told seldom."""
+    choose = random.Random(f"bag bounds {plan.seed}")
+    loan_bytes, told_bytes_per_s = choose.choice((1, 32, 160)), choose.choice((100, 10_000))
+    tight = msgspec.structs.replace(plan, loan_bytes=loan_bytes, told_bytes_per_s=told_bytes_per_s)
+    return with_changes(tight)
 
 
 def draw_plan(seed: int) -> BagPlan:
@@ -503,7 +516,11 @@ class BagCluster:
             # one that was stopped goes on, elsewhere maybe
             worker = self._stopped.pop(mixed(seed, _WHICH, *address) % len(self._stopped))
         else:
-            ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s)
+            loan_bytes, told_bytes_per_s = self.plan.loan_bytes, self.plan.told_bytes_per_s
+            bounds = BOUNDS
+            if loan_bytes is not None and told_bytes_per_s is not None:
+                bounds = Bounds(loan_bytes, told_bytes_per_s, small_state_bytes=2 * loan_bytes)
+            ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s, bounds=bounds)
             if self.logs is not None:
                 ledger.log = []
                 self.logs.append(ledger.log)

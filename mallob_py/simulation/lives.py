@@ -197,7 +197,7 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 class BagLives(Lives[BagPlan]):
     """Lives of single jobs that are bags of tasks (`bags.py`), every third also with changes of ranks.
 
-    Every other third is played as a search with changes, too.
+    Every other third is played as a search with changes, too, the last one with tight bounds on what is sent.
     """
 
     options = " --bags"
@@ -209,6 +209,8 @@ class BagLives(Lives[BagPlan]):
             yield bags.with_changes(whole)
         elif seed % _CHANGES_EVERY == 1:
             yield bags.as_search(whole)
+        else:
+            yield bags.with_bounds(whole)
 
     def failure_of(self, plan: BagPlan) -> Failure | None:
         return bags.failure_of(plan)

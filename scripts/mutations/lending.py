@@ -9,6 +9,34 @@ _LIVES = "test_the_result_is_exact_whatever_becomes_of_workers"
 
 LENDING = (
     Mutation(
+        "a bag that is too large is lent in parts",
+        _LEDGER,
+        "_bytes_to_lend",
+        always("len(data) <= bytes_max"),
+        "test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays",
+    ),
+    Mutation(
+        "what is too much for a loan stays with its lender",
+        _LEDGER,
+        "_bytes_to_lend",
+        without("account.bag.merge(bag)"),
+        "test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays",
+    ),
+    Mutation(
+        "a large state is told more rarely",
+        _LEDGER,
+        "Ledger._settle",
+        instead_of("now + self._settle_s + self._bounds.pause_s(settlement.state)", "now + self._settle_s"),
+        "test_a_large_state_is_told_and_asked_after_more_rarely",
+    ),
+    Mutation(
+        "who has a large loan is asked after more rarely",
+        _LEDGER,
+        "Ledger._give",
+        instead_of("now + PROBE_S + 2 * self._bounds.pause_s(copy)", "now + PROBE_S"),
+        "test_a_large_state_is_told_and_asked_after_more_rarely",
+    ),
+    Mutation(
         "as the system ends, workers that leave in order do",
         "mallob_py/protocol/local_workers.py",
         "LocalWorkers.leave_for_good",

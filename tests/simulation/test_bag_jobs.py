@@ -6,7 +6,16 @@ import os
 
 import pytest
 
-from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, as_search, draw_plan, failure_of
+from mallob_py.simulation.bags import (
+    BagCluster,
+    BagPlan,
+    Deed,
+    Event,
+    as_search,
+    draw_plan,
+    failure_of,
+    with_bounds,
+)
 
 SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
 
@@ -22,6 +31,13 @@ def test_the_result_is_exact_whatever_becomes_of_workers(first: int) -> None:
 def test_a_search_finds_the_best_whatever_becomes_of_who_has_found_it(first: int) -> None:
     for seed in range(first, min(first + 20, SEEDS)):
         if (failure := failure_of(as_search(draw_plan(seed)))) is not None:
+            pytest.fail(f"seed {seed}: {failure.text}")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_the_result_is_exact_where_little_may_be_sent_at_once(first: int) -> None:
+    for seed in range(first, min(first + 20, SEEDS)):
+        if (failure := failure_of(with_bounds(draw_plan(seed)))) is not None:
             pytest.fail(f"seed {seed}: {failure.text}")
 
 

@@ -277,6 +277,24 @@ class Neighbours:
 NEIGHBOURS = Neighbours()
 
 
+class Bounds(NamedTuple):
+    """The bounds on what goes from one worker to another, through their ranks."""
+
+    #: a bag of more bytes is split again before it is lent, if it can be
+    loan_bytes: int = 4 << 20
+    #: of an account's states its lender is told no more than this, in the long run: the larger, the rarer
+    told_bytes_per_s: int = 16 << 20
+    #: a state of so many bytes is told as often as any
+    small_state_bytes: int = 64 << 10
+
+    def pause_s(self, state: State) -> float:
+        """How much later than else the next state is told after this one."""
+        return max(0, sum(map(len, state.bags)) - self.small_state_bytes) / self.told_bytes_per_s
+
+
+BOUNDS = Bounds()
+
+
 @dataclass(slots=True)
 class _Loan:
     borrower: Address
@@ -313,6 +331,8 @@ class _Account:
     gathered: int = -1
     #: tasks done as of the last state that was told to anybody
     told: int = 0
+    #: how often the last bag that was lent had to be split again
+    halvings: int = 0
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
@@ -322,15 +342,38 @@ class _Account:
         return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
 
 
+def _bytes_to_lend(account: _Account, bag: Bag, bytes_max: int) -> bytes:
+    """What of a bag that was split off is lent at once; the rest goes back to the account's."""
+    assert account.bag is not None
+    halvings = 0
+    while True:
+        # What is certainly too large, as the last one was, need not be made bytes of to see that.
+        data = bag.to_bytes() if halvings >= account.halvings - 1 else None
+        if data is not None and len(data) <= bytes_max:
+            break
+        less = bag.split()
+        if less is None:
+            data = bag.to_bytes() if data is None else data
+            break
+        account.bag.merge(bag)
+        bag = less
+        halvings += 1
+    account.halvings = halvings
+    return data
+
+
 class Ledger:
     """One worker's books. `seed` must differ from worker to worker: loan numbers are drawn from it.
 
-    `settle_s`: how often an account is settled in part. `outbox` takes (address or NEIGHBOURS, message).
+    `settle_s`: how often an account is settled in part, if `bounds` allow it. `outbox` takes (address or
+    NEIGHBOURS, message).
     `log`: if it is a list, it takes entries of what is done to the books; they are to be written before the
     messages are sent.
     """
 
-    def __init__(self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS) -> None:
+    def __init__(
+        self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS, bounds: Bounds = BOUNDS
+    ) -> None:
         self._work = work
         self._random = random.Random(seed)
         self._token = self._random.getrandbits(62)
@@ -338,6 +381,7 @@ class Ledger:
         self._address: Address | None = None
         self._settle_s = settle_s
         self._hops = hops
+        self._bounds = bounds
         #: the last one is worked on first
         self._accounts: list[_Account] = []
         #: whose account each loan that we have given belongs to
@@ -768,8 +812,9 @@ class Ledger:
         now: float,
     ) -> None:
         number = self._random.getrandbits(62) | 1
-        data = bag.to_bytes()
-        account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
+        data = _bytes_to_lend(account, bag, self._bounds.loan_bytes)
+        copy = State(0, b"", (data,))
+        account.loans[number] = _Loan(borrower, copy, probe_s=now + PROBE_S + 2 * self._bounds.pause_s(copy))
         self._given[number] = account
         self._enough_until = 0.0
         self._served.pop(wanted.token, None)
@@ -829,8 +874,9 @@ class Ledger:
             account.settle_s = now + account.repeat_delay_s
             account.repeat_delay_s = min(2 * account.repeat_delay_s, PROBE_S)
         else:
-            self._send(account.lender, self._settlement(account, final=False))
-            account.settle_s = now + self._settle_s
+            settlement = self._settlement(account, final=False)
+            self._send(account.lender, settlement)
+            account.settle_s = now + self._settle_s + self._bounds.pause_s(settlement.state)
 
     def _settlement(self, account: _Account, final: bool) -> Settle:
         account.seq += 1
@@ -852,7 +898,8 @@ class Ledger:
             return
         self._hear_of_better(message.state.best)
         loan.seq, loan.copy = message.seq, message.state
-        loan.probe_s, loan.probes, loan.is_inherited = now + PROBE_S, 0, False
+        loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
+        loan.probes, loan.is_inherited = 0, False
         if message.final:
             assert not message.state.bags
             self._remove(account, message.number)
@@ -878,7 +925,7 @@ class Ledger:
         if loan.probes > PROBES_MAX:
             self._take_back(number, loan.borrower, now)
             return
-        loan.probe_s = now + PROBE_S
+        loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
         self._send(loan.borrower, Moved(number) if loan.is_inherited else Probe(number))
 
     # --- leaving in order ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
+    BOUNDS,
     GONE_MAX,
     HOPS,
     KNOWN_MAX,
@@ -26,6 +27,7 @@ from mallob_py.kit.bags.ledger import (
     PROBES_MAX,
     RICHER,
     SERVE_AGAIN_S,
+    Bounds,
     Cut,
     Forget,
     Ledger,
@@ -49,9 +51,9 @@ TOTAL = WORK.expected()
 class Worker:
     """A ledger and where it lives; what it sends is taken from it as (receiver, message)."""
 
-    def __init__(self, address: tuple[int, int]) -> None:
+    def __init__(self, address: tuple[int, int], bounds: Bounds = BOUNDS) -> None:
         self.address = address
-        self.ledger = Ledger(WORK, seed=address[1], settle_s=1.0)
+        self.ledger = Ledger(WORK, seed=address[1], settle_s=1.0, bounds=bounds)
 
     def sent(self) -> list:
         sent, self.ledger.outbox = self.ledger.outbox, []
@@ -110,6 +112,52 @@ def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
     assert root.ledger.is_finished
     assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:
+    root, borrowers = Worker(ROOT, Bounds(loan_bytes=32)), [Worker((each, 20 + each)) for each in range(3, 8)]
+    root.ledger.open_root(0.0)
+    root.ledger.process(14, 0.0)
+    sizes = [len(lend(root, borrower).bag) for borrower in borrowers]
+    assert max(sizes) <= 32
+    for borrower in borrowers:
+        [(_, repayment)] = borrower.work()
+        root.hear(borrower.address, repayment)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_task_that_is_too_large_is_lent_all_the_same() -> None:
+    root, left = Worker(ROOT, Bounds(loan_bytes=1)), Worker(LEFT)
+    root.ledger.open_root(0.0)
+    root.ledger.process(20, 0.0)
+    assert len(lend(root, left).bag) == 16, "a single one"
+
+
+def test_a_large_state_is_told_and_asked_after_more_rarely() -> None:
+    bounds = Bounds(told_bytes_per_s=4, small_state_bytes=16)
+    root, left = Worker(ROOT, bounds), Worker(LEFT, bounds)
+    root.ledger.open_root(0.0)
+    root.ledger.process(20, 0.0)
+    loan = lend(root, left)
+    lent_s = (len(loan.bag) - 16) / 4
+    assert lent_s > 0
+    root.ledger.tick(PROBE_S + 2 * lent_s - 0.1)
+    assert not any(isinstance(message, Probe) for _, message in root.sent())
+    root.ledger.tick(PROBE_S + 2 * lent_s)
+    assert (LEFT, Probe(loan.number)) in root.sent()
+
+    left.ledger.tick(1.0)
+    [told] = [message for _, message in left.sent() if isinstance(message, Settle)]
+    pause_s = (sum(map(len, told.state.bags)) - 16) / 4
+    assert pause_s > 0
+    left.ledger.tick(2.0 + pause_s - 0.1)
+    assert not any(isinstance(message, Settle) for _, message in left.sent())
+    left.ledger.tick(2.0 + pause_s)
+    assert any(isinstance(message, Settle) for _, message in left.sent())
+    root.hear(LEFT, told, now=100.0)
+    root.ledger.tick(100.0 + PROBE_S + 2 * pause_s - 0.1)
+    assert not any(isinstance(message, Probe) for _, message in root.sent())
 
 
 def test_who_asks_again_before_the_loan_has_come_is_served_once(root: Worker) -> None:
