@@ -157,6 +157,43 @@ def no_orphans() -> Iterator[None]:
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
+def adopt_orphans() -> None:
+    """From now on, be the parent of all processes below this one that lose theirs; see `kill_adopted`."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_adopted(own: Collection[int]) -> None:
+    """Kill what has been adopted, and what is below: children that neither are `own` nor have our session.
+
+    A process that the kernel holds, such as for a file system that hangs, is not waited for.
+    """
+    ours, session = os.getpid(), os.getsid(0)
+    for _ in range(_GENERATIONS_MAX):  # whoever is killed leaves us its own children
+        left = [each for each in _children(ours) if each not in own and _session_of(each) != session]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):
+                descriptor = os.pidfd_open(pid)
+                select.select([descriptor], [], [], _KILLED_S)
+                os.close(descriptor)
+                os.waitpid(pid, os.WNOHANG)
+
+
+#: of processes below each other, and how long one may take to be gone that is killed
+_GENERATIONS_MAX, _KILLED_S = 100, 0.5
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:  # it has ended
+        return 0
+
+
 def bury_orphans(own: Collection[int]) -> None:
     """Let go of children that have ended; `own` are those that the caller waits for, soon."""
     with contextlib.suppress(ChildProcessError):  # there are none

@@ -29,6 +29,34 @@ WHOLE_JOBS = (
     ),
     # --- jobs that really run -------------------------------------------------------------------
     Mutation(
+        "what has given up its environment ends with a keeper that is killed",
+        _SERVER,
+        "_Server._bury",
+        without("kill_adopted(self._keepers)"),
+        "test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on",
+    ),
+    Mutation(
+        "the keepers of other jobs are none of what has been adopted",
+        _SERVER,
+        "_Server._launch",
+        without("self._keepers.add(process.pid)"),
+        "test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on",
+    ),
+    Mutation(
+        "a job that is resized while the disk is full is not rigid afterwards",
+        _SERVER,
+        "_Server._write_run_in_the_end",
+        always("not is_passing(error)"),
+        "test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards",
+    ),
+    Mutation(
+        "a keeper that waits for room hears that its job is to end",
+        "mallob_py/batch/live/keeper.py",
+        "_announce",
+        never("signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None"),
+        "test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end",
+    ),
+    Mutation(
         "a job never releases the slot where its script runs",
         _SERVER,
         "_Server._release",

@@ -38,11 +38,14 @@ from mallob_py.batch.live.remote import (
     ToKeeper,
     send,
 )
+from mallob_py.batch.live.requests import REQUEST_MAX_BYTES
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import LINE_MAX_BYTES
 from mallob_py.runtime.processes import no_orphans
 
 _LINE_S = 20.0
+#: of a message of the keeper: it may carry a script and an environment, of which JSON makes six times as much
+_MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
 
 
 def main() -> int:
@@ -60,8 +63,8 @@ def main() -> int:
 
 
 def _next(lines: IO[bytes]) -> ToGuard | None:
-    """None: the keeper is gone, or wants the end."""
-    line = lines.readline()
+    """None: the keeper is gone, or wants the end; or sends what none does."""
+    line = lines.readline(_MESSAGE_BYTES_MAX)
     return msgspec.json.decode(line, type=ToGuard) if line.endswith(b"\n") else None
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.batch.live.launch import (
+    AGAIN_S,
     ALLOTMENT,
     OUTPUT,
     SIGNALS,
@@ -31,10 +32,12 @@ from mallob_py.batch.live.launch import (
     Launch,
     RunEnd,
     Status,
+    is_passing,
     read_allotment,
+    write_atomically,
     write_in_the_end,
 )
-from mallob_py.runtime.processes import descendants, die_with, no_orphans
+from mallob_py.runtime.processes import STOP_SIGNALS, descendants, die_with, no_orphans
 
 #: the variable with the numbers of the cores that a bound job may use where its script runs
 CORES_VARIABLE = "CORES"
@@ -47,7 +50,10 @@ def main() -> int:
     os.set_inheritable(lock, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = msgspec.json.decode((folder / "launch.json").read_bytes(), type=Launch)
-    write_in_the_end(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
+    if not _announce(folder):
+        with contextlib.suppress(OSError):  # who has cancelled the job knows it without that
+            write_atomically(folder / "status.json", msgspec.json.encode(Status(RunEnd.CANCELLED)))
+        return 0
     started_s = time.monotonic()
     with no_orphans():
         if launch.remote:  # who keeps a job here does without what that takes
@@ -60,6 +66,23 @@ def main() -> int:
     status = msgspec.structs.replace(status, ran_s=time.monotonic() - started_s)
     write_in_the_end(folder / "status.json", msgspec.json.encode(status))
     return 0
+
+
+def _announce(folder: Path) -> bool:
+    """Write down that the program is about to start, however long a disk is full.
+
+    False: while it had no room, somebody has asked for the job's end. Raises OSError for what does not pass.
+    """
+    while True:
+        try:
+            write_atomically(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
+        except OSError as error:
+            if not is_passing(error):
+                raise
+        else:
+            return True
+        if signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None:
+            return False
 
 
 def keep(launch: Launch, output: int, allotment: Path, begun: Callable[[], object] = int) -> Status:

@@ -14,6 +14,8 @@ from mallob_py.malleable.sockets import connect
 
 #: of a request; above all scripts and environments
 REQUEST_MAX_BYTES = 16 << 20
+#: of an answer: lines on a hundred thousand jobs have some thirty megabytes
+ANSWER_MAX_BYTES = 256 << 20
 #: a scheduler that has much to do may take its time
 _ANSWER_S = 120.0
 
@@ -163,12 +165,14 @@ def ask(folder: Path, request: Request) -> Answer:
     try:
         with connect(str(path), _ANSWER_S) as connection, connection.makefile("rb") as lines:
             connection.sendall(line)
-            answer = lines.readline()
+            answer = lines.readline(ANSWER_MAX_BYTES)
     except TimeoutError:
         raise LiveError(f"the scheduler in {folder} does not answer") from None
     except OSError:
         raise LiveError(f"no scheduler runs in {folder} (mallob-py batch serve starts one)") from None
-    if not answer:
+    if len(answer) == ANSWER_MAX_BYTES:
+        raise LiveError(f"the answer of the scheduler in {folder} has more than {ANSWER_MAX_BYTES} bytes")
+    if not answer.endswith(b"\n"):
         raise LiveError(f"the scheduler in {folder} has ended meanwhile; look into its queue")
     found: Answer = msgspec.json.decode(answer, type=Answer)
     if isinstance(found, Refused):

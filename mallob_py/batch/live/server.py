@@ -68,7 +68,13 @@ from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.loop_rate import shown
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import Grow, Order, Ready, Release, Shrink, WireError, order_line, parse_notice
-from mallob_py.runtime.processes import import_places, python, signals_held_back
+from mallob_py.runtime.processes import (
+    adopt_orphans,
+    import_places,
+    kill_adopted,
+    python,
+    signals_held_back,
+)
 
 #: a further job is refused
 WAITING_MAX = 100_000
@@ -146,6 +152,8 @@ class _Server:
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        #: those that are our children
+        self._keepers: set[int] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         self._is_wanted = False
         self._decided_s = (-math.inf, 0.0)
@@ -153,6 +161,7 @@ class _Server:
         self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
+        adopt_orphans()  # of keepers that are killed
         self._restore()
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -332,6 +341,17 @@ class _Server:
         entry.run = msgspec.structs.replace(entry.run, slots=slots)
         entry.folder.write("run", entry.run)
 
+    async def _write_run_in_the_end(self, entry: _Entry) -> None:
+        """The same of a job that runs, however long a disk is full. Raises OSError for what does not pass."""
+        while entry.folder.number in self._scheduler.running:
+            try:
+                self._write_run(entry)
+                return
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
     # --- jobs ---------------------------------------------------------------------------------
 
     def _launch(self, entry: _Entry, slots: list[int], factor: float) -> subprocess.Popen[bytes]:
@@ -368,6 +388,7 @@ class _Server:
                 )
         finally:
             os.close(lock)
+        self._keepers.add(process.pid)
         where = "" if set(hosts) == {LOCALHOST} else f" of {', '.join(sorted(set(hosts)))}"
         self._say(
             f"job {job.number} {entry.wishes.name} starts on {counted(len(slots), 'slot')}{where}"[:1000]
@@ -410,6 +431,7 @@ class _Server:
             await _readable(entry.pidfd)
         if process is not None:
             process.wait()
+            self._keepers.discard(process.pid)
         if entry.pidfd >= 0:
             os.close(entry.pidfd)
             entry.pidfd = -1
@@ -441,8 +463,11 @@ class _Server:
         status = job.status()
         if status is None:
             job.kill_leftovers()
+            kill_adopted(self._keepers)  # what has given up its environment as well
             if job.begun() is not None:
                 status = Status(RunEnd.KEEPER_KILLED)
+            elif job.is_cancelled:
+                status = Status(RunEnd.CANCELLED)
             else:
                 status = Status(RunEnd.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
         if status.ending in (RunEnd.UNREACHABLE, RunEnd.NODE_LOST) and entry.run is not None:
@@ -492,8 +517,7 @@ class _Server:
                         raise WireError("broke off")
                     self._release(number, host)
                     left -= 1
-                    if number in self._scheduler.running:
-                        self._write_run(entry)
+                    await self._write_run_in_the_end(entry)
         except (OSError, ValueError) as error:
             self._order_failed(entry, error, was_taken=True)
         self._want_decision()
@@ -511,7 +535,8 @@ class _Server:
     async def _grow(self, entry: _Entry, slots: Sequence[int]) -> None:
         was_taken = False
         try:
-            self._write_run(entry)  # else a next life of ours would give the slots to others
+            # Else a next life of ours would give the slots to others.
+            await self._write_run_in_the_end(entry)
             _, writer = await self._give(entry, Grow(tuple(map(self._nodes.host_of, slots))))
             was_taken = True
             writer.close()

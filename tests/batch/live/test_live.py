@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from foreign_files import Kind, found, put, put_all
 from other_user import as_nobody, folder_for_all, needs_root
 from running import COMMAND, processes_with
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.batch.live.launch import TOKEN, write_in_the_end
+from mallob_py.batch.live.launch import TOKEN, Launch, write_in_the_end
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Answer,
@@ -242,6 +243,24 @@ def test_jobs_whose_keeper_is_killed_end(make: Callable[..., Scheduler]) -> None
     assert not scheduler.processes_of(job)
 
 
+def test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "easy")
+    go, waits = the_file(tmp_path, "go")
+    other = scheduler.submit(RIGID, f"(env -i setsid sleep 600 & echo $! > other)\n{waits}")
+    hides = "(env -i setsid sh -c 'sleep 602 & echo $! > .left; mv .left left; sleep 603') &\n"
+    job = scheduler.submit(RIGID, f"{hides}sleep 601\n")
+    poll_until((tmp_path / "left").exists, scheduler.story)
+    poll_until((tmp_path / "other").exists, scheduler.story)
+    begun = (scheduler.folder / "jobs" / str(job) / "begun.json").read_text()
+    os.kill(int(re.sub(r"\D", "", begun)), signal.SIGKILL)
+    assert scheduler.ended(job).state == "keeper killed"
+    assert not Path(f"/proc/{(tmp_path / 'left').read_text().strip()}").exists()
+    go.touch()
+    assert scheduler.ended(other).state == "exit code 0"
+
+
 def test_jobs_are_cancelled_while_they_wait_and_while_they_run(
     make: Callable[..., Scheduler], tmp_path: Path
 ) -> None:
@@ -348,6 +367,26 @@ def test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again(
     assert (len(tries), (tmp_path / "status.json").read_bytes()) == (3, b"{}")
     with pytest.raises(FileNotFoundError):
         write_in_the_end(tmp_path / "none" / "status.json", b"{}")
+
+
+def test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end(tmp_path: Path) -> None:
+    launch = Launch(["/bin/sh", "-c", f"touch {tmp_path}/ran"], str(tmp_path), {}, 60.0)
+    (tmp_path / "launch.json").write_bytes(msgspec.json.encode(launch))
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "mallob_py.batch.live.keeper", str(tmp_path), "0"],
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY)),
+    )
+    with keeper:
+        try:
+            poll_until((tmp_path / ".begun.json.part").exists)
+            keeper.terminate()
+            assert keeper.wait(DEADLINE_S) == 0
+        finally:
+            keeper.kill()
+    assert not (tmp_path / "begun.json").exists()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(
@@ -482,6 +521,46 @@ def test_nobody_waits_for_a_job_that_does_not_answer(make: Callable[..., Schedul
     assert [(one.job, one.state, one.nodes) for one in scheduler.queue().running] == [(deaf, "runs", 2)]
     scheduler.cancel(deaf)
     assert scheduler.ended(rigid).state == "exit code 0"
+
+
+WILLING = """
+import os, socket
+server = socket.socket(socket.AF_UNIX)
+server.bind(os.environ["JOB_SOCKET"])
+server.listen()
+with socket.socket(socket.AF_UNIX) as scheduler:
+    scheduler.connect(os.environ["SCHEDULER_SOCKET"])
+    scheduler.sendall(f"APGAS-Ready:{os.environ['JOB_SOCKET']}\\n".encode())
+while True:
+    with server.accept()[0] as connection:
+        connection.recv(1000)
+"""
+
+
+def test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    (tmp_path / "willing.py").write_text(WILLING)
+    scheduler = make("--policy", "elastic:cooldown-s=1,period-s=1", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    rigid = scheduler.submit(RIGID, waits)
+    poll_until(lambda: scheduler.queue().running, scheduler.story)
+    job = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2",
+        f"exec {sys.executable} {tmp_path}/willing.py\n",
+    )
+
+    def state() -> list[tuple[int, int, str]]:
+        return [(one.job, one.nodes, one.state) for one in scheduler.queue().running]
+
+    poll_until(lambda: (job, 1, "runs, takes orders") in state(), scheduler.story)
+    fill_disk(scheduler, True)
+    go.touch()
+    assert scheduler.ended(rigid).state == "exit code 0"
+    poll_until((scheduler.folder / "jobs" / str(job) / ".run.json.part").exists, scheduler.story)
+    fill_disk(scheduler, False)
+    poll_until(lambda: state() == [(job, 2, "runs, takes orders")], scheduler.story)
+    assert "counts as rigid" not in scheduler.story()
 
 
 # --- notices -----------------------------------------------------------------------------------

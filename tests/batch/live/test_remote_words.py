@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mallob_py.batch.live import remote
+from mallob_py.batch.live import guard, remote
 from mallob_py.batch.live.remote import Ready
-from mallob_py.batch.live.requests import Refused
+from mallob_py.batch.live.requests import REQUEST_MAX_BYTES, Refused
 from mallob_py.batch.live.server import _Server
 
 
@@ -46,6 +46,12 @@ def test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard(no
     assert link._is_ready.is_set()
     assert len(link._said) <= 200
     assert words.longest <= 8 << 20
+
+
+def test_a_guard_takes_in_no_more_than_a_script_and_an_environment_can_be() -> None:
+    words = Words(b"x" * (100 << 20))
+    assert guard._next(words) is None
+    assert words.longest == 6 * REQUEST_MAX_BYTES
 
 
 def test_a_request_that_is_nested_too_deeply_is_refused() -> None:
