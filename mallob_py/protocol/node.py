@@ -183,14 +183,17 @@ class Node:
         patience_s: float = math.inf,
         *,
         survives: bool = True,
+        rule_of: Callable[[Generation], ImageRule] | None = None,
     ) -> None:
         """`membership`: that of a rank that joins. `patience_s`: as in `Membership`.
 
-        `survives`: whether it goes on without ranks that are lost.
+        `survives`: whether it goes on without ranks that are lost. `rule_of`: the rule of a generation's
+        images, where ranks share one (in a simulation); None: each rank computes its own.
         """
         self.rank = rank
         self.config = config
         self.survives = survives
+        self._rule_of = rule_of or self._own_rule
         self.start_s = origin.start_s
         #: the ranks in the beginning
         self.founders = Placement(origin.founders)
@@ -205,7 +208,7 @@ class Node:
         #: the number of its first PE in logs, for ever
         self.first_logged = origin.logged_pes(rank, len(numbers))[0]
         era = 0 if membership is None else present.number
-        rule = self._rule()
+        rule = self._rule_of(present)
         #: always this list, of the PEs of the present generation
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
         self._health = HostHealth(config)
@@ -628,10 +631,9 @@ class Node:
             self._pass_on(pe, now)
         self._act(Halted())
 
-    def _rule(self) -> ImageRule:
-        return shared_rule(
-            local_rule(self.placement.size, self.config.slices), len(self.placement.pes_of(self.rank))
-        )
+    def _own_rule(self, generation: Generation) -> ImageRule:
+        count = generation.capacities[generation.members.index(self.rank)]
+        return shared_rule(local_rule(sum(generation.capacities), self.config.slices), count)
 
     def _begin(self, before: Generation, after: Generation, now: float) -> None:
         """New PEs go on with what the old ones had."""
@@ -643,7 +645,7 @@ class Node:
         self.bound = max(self.bound, after.members[-1] + 1)
         self._unheard_until_s = now + self.config.succession_patience_s
         self._first = self.placement.first_pe(self.rank)
-        heirs, rule = Succession(before, after), self._rule()
+        heirs, rule = Succession(before, after), self._rule_of(after)
         self.pes[:] = [old.successor(heirs, self.config, rule, now) for old in self.pes]
         self.fetching.clear()
         self.roll.clear()
