@@ -1,20 +1,35 @@
-"""The shape of job trees: the root has index 0, and each worker two children.
+"""The shape of job trees: the root has index 0, and each worker `CHILDREN` children.
 
 Indices follow each other from level to level, so that the workers 0..v-1 are a tree for each v (P 3.2).
+All that depends on the number of children stands here.
 """
 
 from __future__ import annotations
 
+#: two, as in the paper; the protocol works with more (`tests/simulation/test_liveness.py`)
+CHILDREN = 2
+
 
 def parent_of(index: int) -> int:
     """The parent's index; -1 for the root."""
-    return (index - 1) // 2 if index else -1
+    return (index - 1) // CHILDREN if index else -1
 
 
 def children_of(index: int) -> range:
-    return range(2 * index + 1, 2 * index + 3)
+    first = CHILDREN * index + 1
+    return range(first, first + CHILDREN)
 
 
 def level_below(first: int, width: int) -> tuple[int, int]:
     """Where the children of `width` neighbours, the first of them `first`, begin, and how many they are."""
-    return 2 * first + 1, 2 * width
+    return CHILDREN * first + 1, CHILDREN * width
+
+
+def index_in_subtree(subtree: int, position: int) -> int:
+    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
+    if position == 0:
+        return subtree
+    first, width = 0, 1
+    while position >= first + width:
+        first, width = level_below(first, width)
+    return subtree * width + position

@@ -15,6 +15,7 @@ import msgspec
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
+from mallob_py.trees import index_in_subtree
 
 #: checked where a message is decoded: the number of a PE, a place in a job tree, of workers or the like
 Place = Annotated[int, msgspec.Meta(ge=0)]
@@ -79,12 +80,6 @@ class Epoch(Message, frozen=True, tag=2):
 
 
 # --- matching (matching.py) -----------------------------------------------------------------
-
-
-def index_in_subtree(subtree: int, position: int) -> int:
-    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
-    level_width = 1 << ((position + 1).bit_length() - 1)
-    return subtree * level_width + position
 
 
 class Request(Message, frozen=True, tag=3):

@@ -423,7 +423,9 @@ class ChangingCluster(Cluster):
                 case Begin(_, after):
                     self._placements.setdefault(after.g, Placement(after.capacities, after.members))
                     self.size = self._placements[max(self._placements)].size
-                    rank.node = Node(rank.address, self._origin, self.config, membership, rule_of=self._rule_of)
+                    rank.node = Node(
+                        rank.address, self._origin, self.config, membership, rule_of=self._rule_of
+                    )
                     self._show_pes(rank)
                     self._do_all(rank)
                     self._inherit()

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.protocol.job_tree import in_subtree, subtree_size
-from mallob_py.protocol.messages import index_in_subtree
 from mallob_py.protocol.rank_tree import place_of
 
 _SIZES = st.integers(1, 300)
@@ -71,21 +69,3 @@ def test_the_tree_is_as_flat_as_can_be(rank_of_size: tuple[int, int]) -> None:
 def test_a_rank_outside_the_tree_is_refused() -> None:
     with pytest.raises(ValueError, match="rank 4 is not in"):
         place_of(4, 4)
-
-
-@given(st.integers(0, 60), st.integers(0, 400))
-def test_the_size_of_a_subtree_is_the_number_of_workers_in_it(index: int, volume: int) -> None:
-    assert subtree_size(index, volume) == sum(in_subtree(worker, index) for worker in range(volume))
-
-
-@given(st.integers(0, 60), st.integers(1, 100))
-def test_positions_of_a_subtree_count_its_workers_in_level_order(subtree: int, count: int) -> None:
-    indices = [index_in_subtree(subtree, position) for position in range(count)]
-    members = [index for index in range(indices[-1] + 1) if in_subtree(index, subtree)]
-    assert indices == members[:count]
-
-
-@given(st.integers(0, 60), st.integers(1, 100))
-def test_parents_by_position_are_parents_by_index(subtree: int, position: int) -> None:
-    parent = index_in_subtree(subtree, (position - 1) // 2)
-    assert index_in_subtree(subtree, position) in (2 * parent + 1, 2 * parent + 2)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mallob_py import trees
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -92,6 +93,17 @@ def test_a_cluster_is_fair_again_a_few_rounds_after_the_last_news(size: int, reu
 def test_with_a_routing_tree_it_takes_as_few_rounds(size: int) -> None:
     hops = max(hops_of_a_life(size, seed, matcher=Matching.ROUTING_TREE) for seed in range(3))
     assert hops <= _HOPS_PER_BIT * math.log2(size + 1)
+
+
+@pytest.mark.parametrize("children", [1, 3, 5])
+def test_a_cluster_whose_trees_have_another_number_of_children_is_fair_as_well(
+    children: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protocol knows the shape of trees from `trees.py` alone; a chain has as many layers as workers."""
+    monkeypatch.setattr(trees, "CHILDREN", children)
+    for size in (2, 7, 16):
+        layers = size if children == 1 else math.log2(size + 1)
+        assert max(hops_of_a_life(size, seed) for seed in range(2)) <= _HOPS_PER_BIT * layers
 
 
 @pytest.mark.parametrize("random_hops", [1, 10, -1])
