@@ -151,8 +151,12 @@ class LocalWorkers:
 
     def update_token(self) -> None:
         self._matcher.offer_token(not (self.active or self._holds or self.is_resting))
-        rests_until_s = math.inf if self._rests_until_s is None else self._rests_until_s
-        self.deadline_s = min(self._inherited_until_s, rests_until_s, *self._holds.values())
+        deadline_s = self._inherited_until_s
+        if self._holds:
+            deadline_s = min(deadline_s, *self._holds.values())
+        if self._rests_until_s is not None and self._rests_until_s < deadline_s:
+            deadline_s = self._rests_until_s
+        self.deadline_s = deadline_s
 
     def rest(self, until_s: float) -> None:
         """Adopt no worker that needs a process, until then at least."""
@@ -466,8 +470,9 @@ class LocalWorkers:
 
     def _renew_holds(self, now: float) -> None:
         """Keep this PE free for suspended workers whose job has just grown beyond their index."""
+        volume_of = self._balancer.volume
         for worker in self.suspended.values():
-            volume = self._balancer.volume(worker.job)
+            volume = volume_of(worker.job)
             if volume is None:
                 if worker.job in self._inherited:
                     continue  # nobody has spoken of it yet

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from mallob_py.protocol import PeerViolation
-from mallob_py.protocol.balancing import ImageRule, local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import BlameHost, FetchDescription, JobOver, JobUnheard, Log, Send
 from mallob_py.protocol.generation import (
@@ -51,7 +50,7 @@ from mallob_py.protocol.growth import Growth
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Message
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Generation, Placement, first_generation
+from mallob_py.protocol.placement import Generation, Placement
 from mallob_py.protocol.rank_effects import (
     Accuse,
     AnyRankEffect,
@@ -133,12 +132,12 @@ from mallob_py.protocol.stimuli import (
     DescriptionMissing,
     Drain,
     HostRests,
-    Received,
     SystemEnds,
     Tick,
     WorkerStarted,
 )
 from mallob_py.protocol.succession import Succession
+from mallob_py.protocol.tables import Tables
 
 _TICK = Tick()
 #: the generation whose messages are taken in by a rank that has halted: none
@@ -155,12 +154,11 @@ class Origin(msgspec.Struct, frozen=True):
     processes: dict[int, RankProcess] = {}
     hosts: dict[int, int] = {}
 
-    def logged_pes(self, rank: int, capacity: int) -> range:
-        """By which numbers logs name the PEs of a rank, in all generations; no others' do."""
-        if rank < len(self.founders):
-            return Placement(self.founders).pes_of(rank)
-        first = sum(self.founders) + (rank - len(self.founders)) * capacity
-        return range(first, first + capacity)
+    def first_logged(self, rank: int, capacity: int, founders: Placement) -> int:
+        """The number by which logs name the first PE of a rank, in all generations."""
+        if rank < founders.ranks:
+            return founders.first_pe(rank)
+        return founders.size + (rank - founders.ranks) * capacity
 
 
 class _Drain(NamedTuple):
@@ -183,39 +181,41 @@ class Node:
         patience_s: float = math.inf,
         *,
         survives: bool = True,
-        rule_of: Callable[[Generation], ImageRule] | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """`membership`: that of a rank that joins. `patience_s`: as in `Membership`.
 
-        `survives`: whether it goes on without ranks that are lost. `rule_of`: the rule of a generation's
-        images, where ranks share one (in a simulation); None: each rank computes its own.
+        `survives`: whether it goes on without ranks that are lost. `tables`: what it shares with others.
         """
         self.rank = rank
         self.config = config
         self.survives = survives
-        self._rule_of = rule_of or self._own_rule
+        self._tables = tables or Tables(origin.founders, config)
         self.start_s = origin.start_s
         #: the ranks in the beginning
-        self.founders = Placement(origin.founders)
-        self._membership = membership or Membership(rank, first_generation(origin.founders), patience_s)
+        self.founders = self._tables.founders
+        self._membership = membership or Membership(rank, self._tables.first, patience_s)
         present = self.present
-        self.placement = Placement(present.capacities, present.members)
+        self.placement = self._tables.placement(present)
         #: what is to be done outside, in this order; always this queue
         self.effects: deque[AnyRankEffect] = deque()
         self._act: Callable[[AnyRankEffect], None] = self.effects.append
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
         #: the number of its first PE in logs, for ever
-        self.first_logged = origin.logged_pes(rank, len(numbers))[0]
+        self.first_logged = origin.first_logged(rank, len(numbers), self.founders)
         era = 0 if membership is None else present.number
-        rule = self._rule_of(present)
+        rule = self._tables.rule(present, rank)
         #: always this list, of the PEs of the present generation
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
-        self._health = HostHealth(config)
+        #: how its host has done with processes
+        self.health = HostHealth(config)
         self._processes = dict(origin.processes)
         self._hosts = dict(origin.hosts)
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
+        #: the number of them up to now
+        self.local_messages = 0
         #: PEs with effects that are still to be passed on
         self._unsettled: deque[PE] = deque(self.pes)
         #: by job: the slots of PEs here that wait for its description
@@ -234,7 +234,7 @@ class Node:
         self._waiting: list[AnyRankStimulus] = []
         self._growth: Growth | None = None
         #: all addresses below it are taken
-        self.bound = max(self.placement.members) + 1
+        self.bound = self.placement.members[-1] + 1
         self._drain: _Drain | None = None
         #: when the workers that were here in the last generation have been found again, or are not to be
         self._found_s = -math.inf
@@ -308,10 +308,11 @@ class Node:
         """When a `TimeCame` is wanted, if nothing else comes before."""
         if self.is_halted:
             return self._membership.deadline_s
-        deadline_s = min(pe.deadline_s for pe in self.pes)
+        pes = self.pes
+        deadline_s = pes[0].deadline_s if len(pes) == 1 else min(pe.deadline_s for pe in pes)
         if self._drain is not None:
             deadline_s = min(deadline_s, self._drain.look_s)
-        return min(deadline_s, self._over_at_s)
+        return deadline_s if deadline_s < self._over_at_s else self._over_at_s
 
     # --- stimuli --------------------------------------------------------------------------------
 
@@ -323,7 +324,8 @@ class Node:
             self._waiting.append(stimulus)
         else:
             _ON_STIMULUS[type(stimulus)](self, stimulus, now)
-        self._settle(now)
+        if self._unsettled or self._arrived:
+            self._settle(now)
         if self._drain is not None and not self.is_halted:
             self._look_whether_drained(self._drain, now)
         if self._growth is not None and not self.is_halted:
@@ -336,27 +338,37 @@ class Node:
         return effects
 
     def _hear(self, said: Said, now: float) -> None:
-        message, rank = said.message, said.rank
+        message = said.message
         if isinstance(message, Message):
             if said.g == self._g_heard:
-                self._take_in(said)
-            elif rank in self._gone:
-                self._change(Strayed(rank, said.g), now)
+                if self._is_in_place(said):
+                    pe = self.pes[said.dest - self._first]
+                    self._give(pe, said.source, message, now)
+                    if pe.effects:
+                        self._pass_on(pe, now)
+            elif said.rank in self._gone:
+                self._change(Strayed(said.rank, said.g), now)
             elif said.g > self._g:
                 self._ahead.append(said)
         else:
             _ON_MESSAGE[type(message)](self, said, message, now)
 
-    def _take_in(self, said: Said) -> None:
-        """A PE's message of the present generation, if its sender and receiver are there."""
-        rank_of = self.placement.rank_of
-        if not (said.source < len(rank_of) and rank_of[said.source] == said.rank):
-            self._accuse(said.rank, f"a message of PE {said.source}, which is not there")
-        elif not self._first <= said.dest < self._first + len(self.pes):
-            self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
+    def _is_in_place(self, said: Said) -> bool:
+        """Whether sender and receiver of a PE's message of the present generation are there."""
+        rank_of, source, dest = self.placement.rank_of, said.source, said.dest
+        if not (source < len(rank_of) and rank_of[source] == said.rank):
+            self._accuse(said.rank, f"a message of PE {source}, which is not there")
+        elif not 0 <= dest - self._first < len(self.pes):
+            self._accuse(said.rank, f"a message for PE {dest}, which is not here")
         else:
-            assert isinstance(said.message, Message)
-            self._arrived.append((said.source, said.dest, said.message))
+            return True
+        return False
+
+    def _give(self, pe: PE, source: int, message: AnyMessage, now: float) -> None:
+        try:
+            pe.receive(source, message, now)
+        except PeerViolation as error:
+            self._blame_for(error)
 
     def _accuse(self, rank: int, what: str) -> None:
         self._act(Accuse(rank, f"sent what no rank sends ({what})"))
@@ -364,8 +376,8 @@ class Node:
     def _tell_pe(self, slot: int, stimulus: AnyStimulus, now: float) -> None:
         pe = self.pes[slot]
         pe.handle(stimulus, now)
-        if type(stimulus) is WorkerStarted and self._health.failures:
-            self._health.clear()
+        if type(stimulus) is WorkerStarted and self.health.failures:
+            self.health.clear()
             self._act(Note("host is well", {}))
         self._unsettled.append(pe)
 
@@ -386,7 +398,7 @@ class Node:
             self._act(DropUnheard(frozenset(self.pe.balancer.jobs)))
         if self._news_go_to is None:
             return
-        trouble = self._health.trouble(now)
+        trouble = self.health.trouble(now)
         troubles = looked.troubles if trouble is None else (*looked.troubles, trouble)
         busy = sum(pe.workers.active is not None for pe in self.pes)
         if (news := self._reporter.news(busy, troubles, looked.turns)) is not None:
@@ -406,11 +418,9 @@ class Node:
             else:
                 source, dest, message = arrived.popleft()
                 pe = self.pes[dest - self._first]
-                try:
-                    pe.handle(Received(source, message), now)
-                except PeerViolation as error:
-                    self._blame_for(error)
-            self._pass_on(pe, now)
+                self._give(pe, source, message, now)
+            if pe.effects:
+                self._pass_on(pe, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
         """Have the rank that is at fault lost, if it is another one."""
@@ -428,6 +438,7 @@ class Node:
             if type(effect) is Send:  # most of them
                 rank = rank_of[effect.dest]
                 if rank == self.rank:
+                    self.local_messages += 1
                     self._arrived.append((pe.rank, effect.dest, effect.message))
                 else:
                     act(Tell(rank, self._g, pe.rank, effect.dest, effect.message))
@@ -455,12 +466,12 @@ class Node:
 
     def _rest(self, fault: Fault, reason: str, now: float) -> None:
         """A worker got no process here: have all PEs of this rank rest."""
-        failures = self._health.failures
-        until_s = self._health.blame(fault, reason, now)
+        failures = self.health.failures
+        until_s = self.health.blame(fault, reason, now)
         for slot in range(len(self.pes)):
             self._tell_pe(slot, HostRests(until_s), now)
-        if self._health.failures > failures:
-            fields = {"failures": self._health.failures, "rest_s": until_s - now, "reason": reason}
+        if self.health.failures > failures:
+            fields = {"failures": self.health.failures, "rest_s": until_s - now, "reason": reason}
             self._act(Note("host rests", fields))
 
     def _give_back(self, congested: Congested) -> None:
@@ -631,13 +642,9 @@ class Node:
             self._pass_on(pe, now)
         self._act(Halted())
 
-    def _own_rule(self, generation: Generation) -> ImageRule:
-        count = generation.capacities[generation.members.index(self.rank)]
-        return shared_rule(local_rule(sum(generation.capacities), self.config.slices), count)
-
     def _begin(self, before: Generation, after: Generation, now: float) -> None:
         """New PEs go on with what the old ones had."""
-        former, self.placement = self.placement.members, Placement(after.capacities, after.members)
+        former, self.placement = self.placement.members, self._tables.placement(after)
         gone = tuple(rank for rank in former if rank not in after.members)
         come = tuple(rank for rank in after.members if rank not in former)
         self._gone.update(gone)
@@ -645,7 +652,7 @@ class Node:
         self.bound = max(self.bound, after.members[-1] + 1)
         self._unheard_until_s = now + self.config.succession_patience_s
         self._first = self.placement.first_pe(self.rank)
-        heirs, rule = Succession(before, after), self._rule_of(after)
+        heirs, rule = Succession(before, after), self._tables.rule(after, self.rank)
         self.pes[:] = [old.successor(heirs, self.config, rule, now) for old in self.pes]
         self.fetching.clear()
         self.roll.clear()
@@ -671,8 +678,8 @@ class Node:
             elif isinstance(said.message, DeskNews):
                 if said.rank not in self._gone:
                     self._act(DeskHears(said.rank, said.message.data))
-            elif said.g == self._g:
-                self._take_in(said)
+            elif said.g == self._g and self._is_in_place(said):
+                self._arrived.append((said.source, said.dest, said.message))  # type: ignore[arg-type]
         waiting, self._waiting = self._waiting, []
         for stimulus in waiting:
             self._settle(now)

@@ -312,7 +312,7 @@ def _run_newcomer(
     hosts = {each: carrier.host_of(each) for each in processes}
     origin = Origin(welcome.founders, welcome.start_s, processes, hosts)
     node = Node(carrier.rank, origin, settings.config, joined.membership)
-    pes = origin.logged_pes(carrier.rank, len(node.pes))
+    pes = range(node.first_logged, node.first_logged + len(node.pes))
     pool = WorkerPool(server, _pool_options(settings, pes))
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.protocol.balancing import ImageRule, local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, JobEnded, JobGivenUp, TerminateWorker
 from mallob_py.protocol.generation import (
@@ -72,6 +71,7 @@ from mallob_py.protocol.stimuli import (
     WorkerLeft,
     WorkerLost,
 )
+from mallob_py.protocol.tables import Tables
 from mallob_py.simulation.cluster import TICK as _TICK
 from mallob_py.simulation.cluster import Cluster, Failing, Step, submission
 from mallob_py.simulation.delays import Delays, mixed
@@ -144,7 +144,7 @@ class ChangingCluster(Cluster):
         first = first_generation(self.placement.capacities)
         #: by generation: its PEs
         self._placements: dict[int, Placement] = {first.g: self.placement}
-        self._rules: dict[int, ImageRule] = {}
+        self._tables = Tables(self.placement.capacities, self.config, are_shared=True)
         #: by folder, which is called as its first rank: who holds it
         self._holders: dict[int, int] = {}
         #: by job: its folder, and how it is submitted
@@ -157,18 +157,12 @@ class ChangingCluster(Cluster):
         self._next_tick_s = [math.inf] * size
         self._heap.clear()
         for address in first.members:
-            node = Node(address, self._origin, self.config, patience_s=patience_s, rule_of=self._rule_of)
+            node = Node(address, self._origin, self.config, patience_s=patience_s, tables=self._tables)
             rank = _Rank(address, self.placement.pes_of(address), None, node)
             self._ranks.append(rank)
             self._show_pes(rank)
         for rank in self._ranks:
             self._do_all(rank)
-
-    def _rule_of(self, generation: Generation) -> ImageRule:
-        if generation.g not in self._rules:
-            size = sum(generation.capacities)
-            self._rules[generation.g] = shared_rule(local_rule(size, self.config.slices), size)
-        return self._rules[generation.g]
 
     # --- what happens to ranks --------------------------------------------------------------------
 
@@ -423,9 +417,7 @@ class ChangingCluster(Cluster):
                 case Begin(_, after):
                     self._placements.setdefault(after.g, Placement(after.capacities, after.members))
                     self.size = self._placements[max(self._placements)].size
-                    rank.node = Node(
-                        rank.address, self._origin, self.config, membership, rule_of=self._rule_of
-                    )
+                    rank.node = Node(rank.address, self._origin, self.config, membership, tables=self._tables)
                     self._show_pes(rank)
                     self._do_all(rank)
                     self._inherit()

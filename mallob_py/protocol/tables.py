@@ -1,0 +1,46 @@
+"""Tables that follow from a generation alone: where its PEs are, and by which rule their images are computed.
+
+All ranks compute them alike. Ranks of a simulation may share them as well: a thousand
+tables of a thousand PEs would be most of what there is, and most of what is computed.
+"""
+
+from __future__ import annotations
+
+from mallob_py.protocol.balancing import ImageRule, local_rule, shared_rule
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.placement import Generation, Placement, first_generation
+
+
+class Tables:
+    """The tables of one rank, or of all ranks that share them."""
+
+    def __init__(self, founders: tuple[int, ...], config: Config, *, are_shared: bool = False) -> None:
+        """`founders`: the capacities of the ranks in the beginning."""
+        self._config = config
+        self._are_shared = are_shared
+        self.first = first_generation(founders)
+        self.founders = Placement(founders)
+        #: of the generations asked for last, by g
+        self._placements = {self.first.g: self.founders}
+        self._rules: dict[int, ImageRule] = {}
+
+    def placement(self, generation: Generation) -> Placement:
+        """The PEs of a generation."""
+        found = self._placements.get(generation.g)
+        if found is None:
+            found = Placement(generation.capacities, generation.members)
+            if not self._are_shared:
+                self._placements.clear()
+            self._placements[generation.g] = found
+        return found
+
+    def rule(self, generation: Generation, rank: int) -> ImageRule:
+        """The rule for the PEs of a rank; one rule for all PEs where ranks share their tables."""
+        if (found := self._rules.get(generation.g)) is not None:
+            return found
+        placement = self.placement(generation)
+        count = placement.size if self._are_shared else len(placement.pes_of(rank))
+        rule = shared_rule(local_rule(placement.size, self._config.slices), count)
+        if self._are_shared:
+            self._rules[generation.g] = rule
+        return rule
