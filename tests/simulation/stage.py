@@ -1,23 +1,24 @@
-"""A race as a text: a few PEs, whose messages move one by one as the text says, and what they then want done.
+"""A race as a text: a few ranks, whose messages move one by one as the text says, and what they want done.
 
 Each line that begins a paragraph's step is a command; the lines below it, indented, are what came of it:
-effects of PEs (`1: StartWorker job 1 index 0`) and messages that left (`1->0: Offer job 1 index 1`). Nothing
-moves unless a command moves it, and time stands still but for `settle` and `wait`.
+effects of ranks (`1: StartWorker job 1 index 0`) and messages that left (`1->0: Offer job 1 index 1`).
+Nothing moves unless a command moves it, and time stands still but for `settle` and `wait`. Each rank has one
+PE, and goes by its address for life. A rank is the `Node` that runs in production.
 
-    pes 4 reuse=none       four PEs with these settings; delays are 0
-    submit 0 job 1 ...     PE 0 is brought job 1, with parameters such as max_demand=3 (odd jobs are inline);
-                           with leaves=true its workers leave in order
-    deliver 2->0 Offer     the next message from PE 2 to PE 0, which must be an Offer
+    pes 4 reuse=none       four ranks with these settings; delays are 0
+    submit 0 job 1 ...     rank 0 is brought job 1, with parameters such as max_demand=3 (odd jobs are
+                           inline); with leaves=true its workers leave in order
+    deliver 2->0 Offer     the next message from rank 2 to rank 0, which must be an Offer
     drop 2->0 Offer        ... is thrown away
     epoch                  news of jobs and epochs, until there are none
     settle [but Offer ...] all messages but these kinds (and what is queued behind them), all processes and
                            descriptions, and time as far as somebody waits for it; tells nothing
     wait 1.0               time passes for those who wait for it
-    started 1              the process asked for last at PE 1 runs
+    started 1              the process asked for last at rank 1 runs
     crash 1, answer 1, raise 1, lost 1
                            the process of its active worker does; with a job (`answer 1 job 2`), that
                            of its suspended one
-    demand 0 3             the worker at PE 0 could use 3
+    demand 0 3             the worker at rank 0 could use 3
     say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
     miss 0                 the message that was delivered there last will not be taken by its process
@@ -27,19 +28,32 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
     fetched 1 job 2        the description is there
     unfetched 1 job 2      ... cannot be stored
-    pause 1, unpause 1, end 1, drain 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
+    pause 1, unpause 1, end 1, evacuate 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
     show                   who works for whom
     queued                 what is on its way
+
+What happens to ranks:
+
+    lose 2                 rank 2 is no more, and what was on its way there is lost
+    miss_rank 0 2          rank 0 finds rank 2 lost (it may hang, or be healthy)
+    hang 2, wake 2         it takes nothing in; it goes on where it was
+    beat 2->0              rank 0 hears that rank 2 is there
+    drain 1 0.5            somebody at rank 1 wants it to be drained within 0.5 s
+    leave 1 at 0           somebody orders at rank 0 that rank 1 leaves
+    grow 4 at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated
+    begin                  all that is said about generations, until nothing is
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from types import UnionType
 
 import msgspec
 
+from mallob_py.protocol.client import ClientJobs
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
@@ -47,19 +61,44 @@ from mallob_py.protocol.effects import (
     FetchDescription,
     GiveCheckpoint,
     JobEnded,
+    JobOver,
     JobSaved,
+    JobUnheard,
     Log,
-    Send,
     StartWorker,
 )
+from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Membership, Ordered, TimePassed
+from mallob_py.protocol.generation import Tell as Answer
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import AnyMessage, Description, Epoch, Events
-from mallob_py.protocol.pe import PE
+from mallob_py.protocol.messages import Description, Epoch, Events
+from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.progress import Progress
+from mallob_py.protocol.rank_effects import (
+    AnyRankEffect,
+    Drained,
+    Fetch,
+    Forget,
+    Halted,
+    LetGo,
+    Note,
+    OfPE,
+    Tell,
+    TellLost,
+    WorldChanged,
+)
+from mallob_py.protocol.rank_messages import AnyWireMessage, Beat, GenerationMessage, Propose
+from mallob_py.protocol.rank_stimuli import (
+    AnyRankStimulus,
+    DescriptionCame,
+    DescriptionFailed,
+    DrainWanted,
+    RankLost,
+    Said,
+    TimeCame,
+    ToPE,
+)
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
-    DescriptionHere,
-    DescriptionMissing,
     Drain,
     DropPast,
     HostRests,
@@ -67,9 +106,7 @@ from mallob_py.protocol.stimuli import (
     JobParameters,
     JobSubmitted,
     PauseWorker,
-    Received,
     SystemEnds,
-    Tick,
     UnpauseWorker,
     WorkerAnswered,
     WorkerCrashed,
@@ -87,6 +124,9 @@ from mallob_py.protocol.stimuli import (
 )
 
 _SETTLED_S = 0.05
+_PATIENCE_S = 1.0
+#: by the value of an `EndReason`
+_END = {"fenced": "was thought dead", "left": "was to leave"}
 _MOVES_MAX = 100_000
 #: what is told of an effect or a message, in this order
 _FIELDS = ("worker", "job", "index", "target_index", "returned", "lost", "outcome", "reason", "fault")
@@ -108,17 +148,21 @@ def play(script: str) -> str:
 
 
 class Stage:
-    """The PEs of one text."""
+    """The ranks of one text."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._pes: list[PE] = []
-        self._ways: dict[tuple[int, int], deque[AnyMessage]] = {}
+        self._origin = Origin((1,))
+        self._config = Config()
+        #: by address; one that joins is a membership until it begins
+        self._ranks: dict[int, Node | Membership] = {}
+        self._hung: set[int] = set()
+        self._ways: dict[tuple[int, int], deque[Said]] = {}
         self._orderly: set[int] = set()
-        #: (PE, job, number)
+        #: (rank, job, number)
         self._starting: list[tuple[int, int, int]] = []
         self._fetching: list[tuple[int, int]] = []
-        #: to a process of that PE, last
+        #: to a process of that rank, last
         self._delivered: dict[int, DeliverMessage] = {}
 
     def do(self, words: list[str]) -> list[str]:
@@ -131,7 +175,10 @@ class Stage:
     def _do_pes(self, size: str, *settings: str) -> Iterator[str]:
         delays = {"balancing_delay_s": 0.0, "matching_delay_s": 0.0}
         config = msgspec.convert(delays | _values(settings), Config)
-        self._pes = [PE(number, int(size), config) for number in range(int(size))]
+        self._config, self._origin = config, Origin((1,) * int(size))
+        for address in range(int(size)):
+            self._ranks[address] = node = Node(address, self._origin, config, patience_s=_PATIENCE_S)
+            node.effects.clear()
         return iter(())
 
     def _do_submit(self, pe: str, _job: str, job: str, *parameters: str) -> Iterator[str]:
@@ -144,27 +191,30 @@ class Stage:
 
     def _do_deliver(self, way: str, kind: str) -> Iterator[str]:
         source, dest = map(int, way.split("->"))
-        return self._tell(dest, Received(source, self._next(source, dest, kind)))
+        return self._tell_rank(dest, self._next(source, dest, kind))
 
     def _do_drop(self, way: str, kind: str) -> Iterator[str]:
         source, dest = map(int, way.split("->"))
         self._next(source, dest, kind)
         return iter(())
 
+    def client(self, address: int) -> ClientJobs:
+        """The jobs that have been brought to a rank."""
+        node = self._ranks[address]
+        assert isinstance(node, Node), f"rank {address} is no member yet"
+        return node.pes[0].client
+
     def _do_epoch(self) -> Iterator[str]:
         while True:
             self._tick_all()
-            due = next((way for way, queue in self._queued() if isinstance(queue[0], Events | Epoch)), None)
-            if due is None:
+            if not (yield from self._deliver_one(Events | Epoch)):
                 return
-            source, dest = due
-            yield from self._tell(dest, Received(source, self._ways[due].popleft()))
 
     def _do_settle(self, *but: str) -> Iterator[str]:
         kinds, until_s = set(but[1:]), self.now + _SETTLED_S
         for _ in range(_MOVES_MAX):
             if not self._move(kinds):
-                wanted_s = min(pe.deadline_s for pe in self._pes)
+                wanted_s = self._deadline_s()
                 if wanted_s > until_s:
                     return iter(())
                 self.now = max(self.now, wanted_s)
@@ -173,7 +223,7 @@ class Stage:
 
     def _do_wait(self, seconds: str) -> Iterator[str]:
         until_s = self.now + float(seconds)
-        while (wanted_s := min(pe.deadline_s for pe in self._pes)) <= until_s:
+        while (wanted_s := self._deadline_s()) <= until_s:
             self.now = max(self.now, wanted_s)
             yield from self._ticks()
         self.now = until_s
@@ -218,10 +268,10 @@ class Stage:
         return self._tell(int(pe), WorkerLeft(self._number(pe, ("leaving",))))
 
     def _do_fetched(self, pe: str, _job: str, job: str) -> Iterator[str]:
-        return self._tell(int(pe), DescriptionHere(int(job)))
+        return self._tell_rank(int(pe), DescriptionCame(int(job)))
 
     def _do_unfetched(self, pe: str, _job: str, job: str) -> Iterator[str]:
-        return self._tell(int(pe), DescriptionMissing(int(job), "no room", Fault.HOST))
+        return self._tell_rank(int(pe), DescriptionFailed(int(job), "no room", Fault.HOST))
 
     def _do_pause(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), PauseWorker())
@@ -232,7 +282,7 @@ class Stage:
     def _do_end(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), SystemEnds())
 
-    def _do_drain(self, pe: str) -> Iterator[str]:
+    def _do_evacuate(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), Drain())
 
     def _do_drop_past(self, pe: str) -> Iterator[str]:
@@ -244,9 +294,52 @@ class Stage:
     def _do_interrupt(self, pe: str, _job: str, job: str) -> Iterator[str]:
         return self._tell(int(pe), JobInterrupted(int(job)))
 
+    # --- what happens to ranks ------------------------------------------------------------
+
+    def _do_lose(self, address: str) -> Iterator[str]:
+        rank = int(address)
+        del self._ranks[rank]
+        self._ways = {way: queue for way, queue in self._ways.items() if way[1] != rank}
+        self._starting = [each for each in self._starting if each[0] != rank]
+        self._fetching = [each for each in self._fetching if each[0] != rank]
+        return iter(())
+
+    def _do_miss_rank(self, by: str, address: str) -> Iterator[str]:
+        return self._tell_rank(int(by), RankLost(int(address), "is silent"))
+
+    def _do_hang(self, address: str) -> Iterator[str]:
+        self._hung.add(int(address))
+        return iter(())
+
+    def _do_wake(self, address: str) -> Iterator[str]:
+        self._hung.remove(int(address))
+        return iter(())
+
+    def _do_beat(self, way: str) -> Iterator[str]:
+        source, dest = map(int, way.split("->"))
+        node = self._ranks[source]
+        assert isinstance(node, Node), f"rank {source} is no member yet"
+        return self._tell_rank(dest, Said(source, node.present.g, 0, 0, Beat()))
+
+    def _do_drain(self, address: str, seconds: str) -> Iterator[str]:
+        return self._tell_rank(int(address), DrainWanted(int(address), self.now + float(seconds)))
+
+    def _do_leave(self, address: str, _at: str, asked: str) -> Iterator[str]:
+        return self._tell_rank(int(asked), Ordered(leaves=(int(address),)))
+
+    def _do_grow(self, address: str, _at: str, asked: str) -> Iterator[str]:
+        self._ranks.setdefault(int(address), Membership(int(address), None, _PATIENCE_S))
+        return self._tell_rank(int(asked), Ordered(joins=((int(address), 1),)))
+
+    def _do_begin(self) -> Iterator[str]:
+        while (yield from self._deliver_one(GenerationMessage)):
+            pass
+
+    # --- what there is --------------------------------------------------------------------
+
     def _do_show(self) -> Iterator[str]:
-        for pe in self._pes:
-            parts = []
+        for address, node in self._nodes():
+            pe, parts = node.pes[0], []
             if (worker := pe.workers.active) is not None:
                 children = " ".join(map(str, worker.seats.children()))
                 with_children = f" with children {children}" if children else ""
@@ -256,64 +349,122 @@ class Stage:
                 for worker in pe.workers.suspended.values()
             ]
             parts += [f"job {one.job} worker {one.index} leaving" for one in pe.workers.leaving]
-            yield f"{pe.rank}: {', '.join(parts) or 'idle'}"
+            yield f"{address}: {', '.join(parts) or 'idle'}"
 
     def _do_queued(self) -> Iterator[str]:
         for (source, dest), queue in self._queued():
-            for message in queue:
-                yield f"{source}->{dest}: {_told(message)}"
+            for said in queue:
+                yield f"{source}->{dest}: {_told(said.message)}"
 
     # --- what moves -----------------------------------------------------------------------
 
-    def _tell(self, dest: int, stimulus: AnyStimulus) -> Iterator[str]:
-        pe = self._pes[dest]
-        pe.handle(stimulus, self.now)
-        for effect in pe.take_effects():
-            match effect:
-                case Send(to, message):
-                    self._ways.setdefault((dest, to), deque()).append(message)
-                    yield f"{dest}->{to}: {_told(message)}"
-                case StartWorker(worker, job):
-                    self._starting.append((dest, job, worker))
-                    yield f"{dest}: {_told(effect)}"
-                case FetchDescription(job):
-                    self._fetching.append((dest, job))
-                    yield f"{dest}: {_told(effect)}"
-                case Log():
-                    pass
-                case DeliverMessage():
-                    self._delivered[dest] = effect
-                    yield f"{dest}: {_told(effect)}"
-                case _:
-                    yield f"{dest}: {_told(effect)}"
+    def _nodes(self) -> list[tuple[int, Node]]:
+        return [(address, rank) for address, rank in self._ranks.items() if isinstance(rank, Node)]
 
-    def _next(self, source: int, dest: int, kind: str) -> AnyMessage:
+    def _tell(self, dest: int, stimulus: AnyStimulus) -> Iterator[str]:
+        """Tell the PE of a rank something."""
+        return self._tell_rank(dest, ToPE(0, stimulus))
+
+    def _tell_rank(self, address: int, stimulus: AnyRankStimulus) -> Iterator[str]:
+        assert address not in self._hung, f"rank {address} hangs"
+        rank = self._ranks[address]
+        if isinstance(rank, Membership):
+            assert isinstance(stimulus, Said), "one that joins hears of generations only"
+            assert isinstance(stimulus.message, GenerationMessage), "it is no member yet"
+            yield from self._change(rank, Heard(stimulus.rank, stimulus.message))
+            return
+        rank.handle(stimulus, self.now)
+        yield from self._passed_on(address, rank)
+
+    def _change(self, membership: Membership, change: AnyChange) -> Iterator[str]:
+        """Tell a rank that joins of a change."""
+        address = membership.address
+        membership.handle(change, self.now)
+        for step in membership.take_effects():
+            match step:
+                case Answer(dest, message):
+                    yield self._sent(Said(address, 0, 0, 0, message), dest)
+                case Begin():
+                    node = self._ranks[address] = Node(address, self._origin, self._config, membership)
+                    yield f"{address}: begins with {_ranks(node.placement.members)}"
+                    yield from self._passed_on(address, node)
+                case End(why):
+                    del self._ranks[address]
+                    yield f"{address}: ends, as it {_END[why.value]}"
+
+    def _passed_on(self, address: int, node: Node) -> Iterator[str]:
+        for effect in node.take_effects():
+            match effect:
+                case Tell(to, g, source, dest, message):
+                    yield self._sent(Said(address, g, source, dest, message), to)
+                case TellLost(to, g, message):
+                    yield self._sent(Said(address, g, 0, 0, message), to)
+                case Fetch(job):
+                    self._fetching.append((address, job))
+                    yield f"{address}: {FetchDescription.__name__} job {job}"
+                case OfPE(_, inner):
+                    yield from self._of_pe(address, inner)
+                case _:
+                    yield from (f"{address}: {told}" for told in _of_rank(effect))
+        if node.end_reason is not None:
+            yield f"{address}: ends, as it {_END[node.end_reason.value]}"
+            self._do_lose(str(address))
+
+    def _of_pe(self, address: int, effect: AnyEffect) -> Iterator[str]:
+        if isinstance(effect, Log):
+            return
+        if isinstance(effect, StartWorker):
+            self._starting.append((address, effect.job, effect.worker))
+        elif isinstance(effect, DeliverMessage):
+            self._delivered[address] = effect
+        yield f"{address}: {_told(effect)}"
+
+    def _sent(self, said: Said, dest: int) -> str:
+        if dest in self._ranks:
+            self._ways.setdefault((said.rank, dest), deque()).append(said)
+        return f"{said.rank}->{dest}: {_told(said.message)}"
+
+    def _next(self, source: int, dest: int, kind: str) -> Said:
         queue = self._ways.get((source, dest))
         assert queue, f"nothing is on its way from {source} to {dest}"
-        message = queue.popleft()
-        assert type(message).__name__ == kind, f"the next one is {_told(message)}"
-        return message
+        said = queue.popleft()
+        assert type(said.message).__name__ == kind, f"the next one is {_told(said.message)}"
+        return said
 
-    def _queued(self) -> list[tuple[tuple[int, int], deque[AnyMessage]]]:
+    def _queued(self) -> list[tuple[tuple[int, int], deque[Said]]]:
         return sorted((way, queue) for way, queue in self._ways.items() if queue)
 
+    def _deliver_one(self, kinds: type | UnionType) -> Generator[str, None, bool]:
+        """The next message of these kinds that is not behind another one; False if there is none."""
+        for (_, dest), queue in self._queued():
+            if dest not in self._hung and isinstance(queue[0].message, kinds):
+                yield from self._tell_rank(dest, queue.popleft())
+                return True
+        return False
+
+    def _deadline_s(self) -> float:
+        return min(rank.deadline_s for address, rank in self._ranks.items() if address not in self._hung)
+
     def _ticks(self) -> Iterator[str]:
-        for pe in self._pes:
-            if pe.deadline_s <= self.now:
-                yield from self._tell(pe.rank, Tick())
+        for address, rank in list(self._ranks.items()):
+            if rank.deadline_s <= self.now and address not in self._hung:
+                if isinstance(rank, Node):
+                    yield from self._tell_rank(address, TimeCame())
+                else:
+                    yield from self._change(rank, TimePassed())
 
     def _tick_all(self) -> None:
         deque(self._ticks(), maxlen=0)
 
     def _move(self, but: set[str]) -> bool:
         """One thing that is due; False if there is none."""
-        for (source, dest), queue in self._queued():
-            if type(queue[0]).__name__ not in but:
-                deque(self._tell(dest, Received(source, queue.popleft())), maxlen=0)
+        for (_, dest), queue in self._queued():
+            if type(queue[0].message).__name__ not in but and dest not in self._hung:
+                deque(self._tell_rank(dest, queue.popleft()), maxlen=0)
                 return True
         if self._fetching and "FetchDescription" not in but:
             rank, job = self._fetching.pop(0)
-            deque(self._tell(rank, DescriptionHere(job)), maxlen=0)
+            deque(self._tell_rank(rank, DescriptionCame(job)), maxlen=0)
             return True
         if self._starting and "StartWorker" not in but:
             deque(self._run(*self._starting.pop(0)), maxlen=0)
@@ -324,11 +475,13 @@ class Stage:
         return self._tell(pe, WorkerStarted(number, job in self._orderly))
 
     def _number(self, pe: str, job: tuple[str, ...]) -> int:
-        workers = self._pes[int(pe)].workers
+        node = self._ranks[int(pe)]
+        assert isinstance(node, Node), f"rank {pe} is no member yet"
+        workers = node.pes[0].workers
         if job == ("leaving",):
             return next(iter(workers.leaving)).number
         worker = workers.suspended.get(int(job[1])) if job else workers.active
-        assert worker is not None, f"there is no such worker at PE {pe}"
+        assert worker is not None, f"there is no such worker at rank {pe}"
         return worker.number
 
 
@@ -339,7 +492,30 @@ def _values(words: tuple[str, ...]) -> dict[str, object]:
     return {name: value(text) for name, text in (word.split("=") for word in words)}
 
 
-def _told(thing: AnyEffect | AnyMessage) -> str:
+def _ranks(members: tuple[int, ...]) -> str:
+    return "ranks " + " ".join(map(str, members))
+
+
+def _of_rank(effect: AnyRankEffect) -> Iterator[str]:
+    """What is told of an effect of the rank as a whole."""
+    match effect:
+        case Forget(job):
+            yield _told(JobOver(job))
+        case LetGo(job):
+            yield _told(JobUnheard(job))
+        case Halted():
+            yield "halts"
+        case WorldChanged(generation):
+            yield f"begins with {_ranks(generation.members)}"
+        case Drained(rank):
+            yield f"hears that rank {rank} is drained"
+        case Note("host rests", fields):
+            yield f"host rests: {fields['reason']}"
+        case Note("lost rank", fields):
+            yield f"takes rank {fields['lost']} for lost"
+
+
+def _told(thing: AnyEffect | AnyWireMessage) -> str:
     """Its kind, and what matters of it."""
     about = getattr(thing, "request", thing)
     words = [type(thing).__name__]
@@ -350,6 +526,8 @@ def _told(thing: AnyEffect | AnyMessage) -> str:
         words.append(name if value is True else f"{name} {getattr(value, 'value', value)}")
     if isinstance(thing, Epoch):
         words += [f"{thing.epoch}:", *(f"job {event.job} demand {event.demand}" for event in thing.events)]
+    if isinstance(thing, Propose):
+        words.append(_ranks(thing.generation.members))
     if isinstance(thing, JobEnded) and thing.body is not None:
         words.append(f"result {thing.body.decode()}")
     if isinstance(thing, JobSaved):

@@ -267,7 +267,7 @@ def test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left() -> N
         do(command)
     do("submit 0 job 2 max_demand=1 leaves=true")  # where its client is, there is no room
     do("settle")
-    client = stage._pes[0].client
+    client = stage.client(0)
     assert do("end 1") == ["1: LeaveWorker worker 0"]
     assert client.awaits_roots
     assert do("left 1") == ["1->0: RootLeft job 2"]
