@@ -22,12 +22,16 @@ class FakeContext(WorkerContext):
         self.payload = payload
         self.configuration = configuration
         self.threads = 1
-        #: never readable
+        #: readable when `ring` has been called
         self._quiet_fd, self._other_fd = os.pipe()
 
     def __del__(self) -> None:
         os.close(self._quiet_fd)
         os.close(self._other_fd)
+
+    def ring(self) -> None:
+        """Something has come."""
+        os.write(self._other_fd, b"!")
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         return []

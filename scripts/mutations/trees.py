@@ -291,10 +291,7 @@ TREES = (
         "a PE that waits for a suspended worker's job waits for a bounded time",
         _WORKERS,
         "LocalWorkers.update_token",
-        instead_of(
-            "min(self._inherited_until_s, rests_until_s, *self._holds.values())",
-            "min(self._inherited_until_s, rests_until_s)",
-        ),
+        without("deadline_s = min(deadline_s, *self._holds.values())"),
         "test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time",
     ),
     Mutation(

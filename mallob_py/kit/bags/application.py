@@ -108,7 +108,7 @@ class BagApplication(BagDeclaration, Application):
 
     def run(self, context: WorkerContext) -> Result | None:
         try:
-            return _Worker(self, context).run()
+            return BagWorker(self, context).run()
         except BagError as error:  # its text says it all
             raise InputError(str(error), "application") from error
 
@@ -182,16 +182,16 @@ class _Spent(NamedTuple):
         return cls(min(passed_s, max(cpu_s, _CHUNK_S)), _CHUNK_S)
 
 
-class _Worker:
+class BagWorker:
     """A worker's process: the ledger, the messages of the job tree, the clock."""
 
     def __init__(self, application: BagApplication, context: WorkerContext) -> None:
         self._application = application
         self._context = context
         work = _Work(application, context.payload, context.configuration)
-        self._ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
+        self.ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
-        self._count = 1
+        self.count = 1
         self._process = os.getpid()
         self._messages = select.poll()
         self._messages.register(context.fileno(), select.POLLIN)
@@ -208,18 +208,18 @@ class _Worker:
         if folder := os.environ.get(LOG_LOANS):
             path = Path(folder, f"{context.job}.{os.urandom(8).hex()}.jsonl")
             self._log = path.open("wb", buffering=0)
-            self._ledger.log = []
+            self.ledger.log = []
 
     def run(self) -> Result | None:
         """None: it has left."""
-        ledger, context = self._ledger, self._context
+        ledger, context = self.ledger, self._context
         while True:
             now = time.monotonic()
             is_busy = ledger.has_work and not self._is_leaving
             due_s = min(ledger.next_deadline(), self._checkpoint_s)
             wait_s = 0.0 if is_busy else min(_PARK_S, max(0.0, due_s - now))
             for message in context.poll(wait_s):
-                self._take(message)
+                self.take(message)
             now = time.monotonic()
             if context.leaving:
                 if not self._is_leaving:
@@ -232,7 +232,7 @@ class _Worker:
             ledger.tick(now)
             self._flush()  # who waits for an answer does not wait for our tasks, too
             if not self._is_leaving:
-                self._work(now)
+                self.work(now)
             self._flush()
             if ledger.root is not None:
                 done = ledger.done()
@@ -252,24 +252,24 @@ class _Worker:
     def _settle_in(self, now: float) -> None:
         """Our place in the tree, or who is next to us, is another one."""
         if self._context.index > 0:
-            self._ledger.close_root()
+            self.ledger.close_root()
             self._checkpoint_s = math.inf
-        elif self._ledger.root is None:
+        elif self.ledger.root is None:
             last = self._context.last_checkpoint()
             if self._context.leaving or self._context.index > 0:
                 return  # else the job would begin anew, and tell so
-            self._ledger.open_root(now, last)
-            self._restored = self._ledger.done()
+            self.ledger.open_root(now, last)
+            self._restored = self.ledger.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-        self._ledger.neighbours_changed(now)
+        self.ledger.neighbours_changed(now)
 
     def _save(self, now: float) -> None:
         """Have the next root go on from here, if this is the root."""
-        if self._ledger.root is None:
+        if self.ledger.root is None:
             return
-        data = self._ledger.checkpoint()
+        data = self.ledger.checkpoint()
         self._total = self._expected_total()
-        self._offer(self._ledger.counted(data))
+        self._offer(self.ledger.counted(data))
         self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
@@ -277,8 +277,8 @@ class _Worker:
         self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
 
     def _expected_total(self) -> float | None:
-        left = self._ledger.expected_left()
-        return self._ledger.done() + left if math.isfinite(left) else None
+        left = self.ledger.expected_left()
+        return self.ledger.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
         """Have a job that is interrupted or reaches its limit answered with what is done so far."""
@@ -291,14 +291,14 @@ class _Worker:
         value = None if found.best is None else number_of(found.best)
         self._context.offer(Result(UNKNOWN, fields=fields), value=value)
 
-    def _work(self, now: float) -> None:
+    def work(self, now: float) -> None:
         """Chunk after chunk, until a message has come, there is something to send, or something is due."""
-        ledger = self._ledger
+        ledger = self.ledger
         due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
         usage = getrusage(RUSAGE_THREAD)
         if ledger.done_here == 0:
-            self._count = ledger.chunk_tasks
-        while ledger.process(self._count, now) > 0:
+            self.count = ledger.chunk_tasks
+        while ledger.process(self.count, now) > 0:
             if os.getpid() != self._process:
                 return  # `Bag.process` has forked and come back twice: the context ends the copy
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
@@ -310,27 +310,27 @@ class _Worker:
     def _adapt_count(self, spent: _Spent) -> None:
         """To what a chunk has taken."""
         factor = spent.right_s / max(spent.own_s, 1e-9)
-        if factor > 1.0 and self._ledger.ran_dry:
+        if factor > 1.0 and self.ledger.ran_dry:
             return  # a small bag would say that tasks take no time
         if not 1 / _CHUNK_TOLERANCE <= factor <= _CHUNK_TOLERANCE:
-            self._count = max(1, int(self._count * min(_CHUNK_GROWTH, factor)))
+            self.count = max(1, int(self.count * min(_CHUNK_GROWTH, factor)))
 
-    def _take(self, message: TreeMessage) -> None:
+    def take(self, message: TreeMessage) -> None:
         now = time.monotonic()
         if message.returned:
-            self._ledger.undelivered(message.sender, decode(message.data), now)
+            self.ledger.undelivered(message.sender, decode(message.data), now)
         else:
-            self._ledger.receive(message.sender, decode(message.data), now)
+            self.ledger.receive(message.sender, decode(message.data), now)
 
     def _write_log(self) -> None:
         """Before anybody is told, so that what others write down of it has its beginning here."""
-        if self._log is not None and self._ledger.log:
-            self._log.write(b"".join(_encode(entry) + b"\n" for entry in self._ledger.log))
-            self._ledger.log.clear()
+        if self._log is not None and self.ledger.log:
+            self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.log))
+            self.ledger.log.clear()
 
     def _flush(self) -> None:
         self._write_log()
-        outbox, self._ledger.outbox = self._ledger.outbox, []
+        outbox, self.ledger.outbox = self.ledger.outbox, []
         for dest, message in outbox:
             data = encode(message)
             if isinstance(dest, Neighbours):
@@ -340,7 +340,7 @@ class _Worker:
                 self._context.send_to(dest, data)
 
     def _answer(self) -> Result:
-        ledger = self._ledger
+        ledger = self.ledger
         found = Counted(ledger.done(), ledger.result(), ledger.best)
         fields = _told(self._application, self._context.configuration, found)
         self._write_log()

@@ -376,26 +376,26 @@ class Ledger:
     ) -> None:
         self._work = work
         self._random = random.Random(seed)
-        self._token = self._random.getrandbits(62)
+        self.token = self._random.getrandbits(62)
         #: ours, once we have heard it from others
         self._address: Address | None = None
         self._settle_s = settle_s
         self._hops = hops
         self._bounds = bounds
         #: the last one is worked on first
-        self._accounts: list[_Account] = []
+        self.accounts: list[_Account] = []
         #: whose account each loan that we have given belongs to
         self._given: dict[int, _Account] = {}
         #: those who have nothing, in the order in which they asked, and by which ASK
         self._askers: dict[Address, Lifeline] = {}
         #: others we have heard of, to pass requests on to
-        self._known: dict[Address, None] = {}
+        self.known: dict[Address, None] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
         #: that are no longer there
-        self._gone: dict[Address, None] = {}
+        self.gone: dict[Address, None] = {}
         #: below how many tasks somebody who has much more is looked for
-        self._level_tasks = math.inf
+        self.level_tasks = math.inf
         self._need = 0
         #: whether tasks have been done since the last ASK
         self._has_worked = False
@@ -431,7 +431,7 @@ class Ledger:
         assert self.root is None, "the job has begun"
         account = _Account(0, None, None)
         self._now = now
-        self._accounts.insert(0, account)
+        self.accounts.insert(0, account)
         if checkpoint is None:
             account.bag = self._work.first_bag()
             self._look_for_better(account.bag)
@@ -449,7 +449,7 @@ class Ledger:
 
     @property
     def root(self) -> _Account | None:
-        return self._accounts[0] if self._accounts and self._accounts[0].number == 0 else None
+        return self.accounts[0] if self.accounts and self.accounts[0].number == 0 else None
 
     def checkpoint(self) -> bytes:
         """All of the job, as the root knows it."""
@@ -511,12 +511,12 @@ class Ledger:
 
     @property
     def has_work(self) -> bool:
-        return any(account.has_work() for account in self._accounts)
+        return any(account.has_work() for account in self.accounts)
 
     def process(self, count: int, now: float) -> int:
         """Do about `count` tasks; returns how many were done (0: there is nothing to do)."""
         self._now = now
-        for account in reversed(self._accounts):
+        for account in reversed(self.accounts):
             if account.has_work():
                 assert account.bag is not None
                 done = self._process(account.bag, count)
@@ -548,13 +548,13 @@ class Ledger:
     def _look_for_better(self, bag: Bag) -> None:
         """Whether a bag has found a better solution than is known: then all of ours learn it."""
         if self._incumbent.found(bag.best(), self._now):
-            for account in self._accounts:
+            for account in self.accounts:
                 if account.bag is not bag:
                     self._teach(account.bag)
 
     def _hear_of_better(self, data: bytes) -> None:
         if self._incumbent.heard(data, self._now):
-            for account in self._accounts:
+            for account in self.accounts:
                 self._teach(account.bag)
 
     def _teach(self, bag: Bag | None) -> None:
@@ -568,32 +568,32 @@ class Ledger:
         """Ask for more before there is nothing to do, or look for a worker that has much more."""
         if self.done_here < self._enough_until:
             return
-        left = self._expected_tasks()
+        left = self.expected_tasks()
         chunk = self.chunk_tasks
         spare = left - CHUNKS_AHEAD * chunk
         if spare < 0 and now >= self._ask_s:
             self._ask(now, is_first=True)
-        elif left < self._level_tasks:
+        elif left < self.level_tasks:
             self._ask_one(0, above=RICHER * left)
-            self._level_tasks = self._next_level(left)
+            self.level_tasks = self.next_level(left)
         # Half of what is to spare may have been expected in vain.
-        till_level = left - self._level_tasks if left < math.inf else math.inf
+        till_level = left - self.level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
-    def _next_level(self, left: float) -> float:
+    def next_level(self, left: float) -> float:
         """Return the number of tasks down to which there is no need to look for a richer worker."""
-        parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self._known)))
+        parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.known)))
         return left - left / parts if left < math.inf else math.inf
 
-    def _expected_tasks(self) -> float:
-        bags = (account.bag for account in self._accounts)
+    def expected_tasks(self) -> float:
+        bags = (account.bag for account in self.accounts)
         return sum(bag.expected_tasks() for bag in bags if bag is not None and not bag.is_empty())
 
     def next_deadline(self) -> float:
         """When `tick` has something to do again."""
         deadline_s = math.inf if self.has_work or self._leaving else self._ask_s
         deadline_s = min(deadline_s, self._incumbent.tell_s)
-        for account in self._accounts:
+        for account in self.accounts:
             deadline_s = min(deadline_s, account.settle_s, account.orphaned_until_s)
             for loan in account.loans.values():
                 deadline_s = min(deadline_s, loan.probe_s)
@@ -603,7 +603,7 @@ class Ledger:
         """Do what is due: settle in part, ask, ask after silent borrowers."""
         self._now = now
         self._spread(now)
-        for account in tuple(self._accounts):
+        for account in tuple(self.accounts):
             if now >= account.orphaned_until_s:
                 self._drop(account)
                 continue
@@ -627,14 +627,14 @@ class Ledger:
         self._now = now
         self._leaving = True
         self._askers.clear()
-        for account in self._accounts:
+        for account in self.accounts:
             if account.number != 0 and account.last_words is None:
                 self._return(account, now)
 
     @property
     def has_left(self) -> bool:
         """Whether all that was to be handed back has been taken, and the root has what it has lent."""
-        return not any(account.number != 0 or account.loans for account in self._accounts)
+        return not any(account.number != 0 or account.loans for account in self.accounts)
 
     # --- messages in -----------------------------------------------------------------------------
 
@@ -642,17 +642,17 @@ class Ledger:
         self._now = now
         match message:
             case WorkWanted(asker):
-                if message.token != self._token:
+                if message.token != self.token:
                     self._asked(source, message, now)
                 elif asker is not None:
                     self._address = asker
-                    self._known.pop(asker, None)
+                    self.known.pop(asker, None)
             case Lifeline():
                 self._hold(source, message, now)
             case Cut():
                 self._askers.pop(source, None)
             case Lend(number, bag, others, chunk, best):
-                self._hear_of(others)
+                self.hear_of(others)
                 self._hear_of_better(best)
                 if self.done_here == 0:
                     self.chunk_tasks = max(1, chunk)
@@ -679,9 +679,9 @@ class Ledger:
         if isinstance(message, Return):
             self._has_gone(source)  # or will have very soon
         else:
-            self._gone.pop(source, None)
-            if len(self._known) < KNOWN_MAX or _tells_of_work(message):
-                self._hear_of((source,))
+            self.gone.pop(source, None)
+            if len(self.known) < KNOWN_MAX or _tells_of_work(message):
+                self.hear_of((source,))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
@@ -708,7 +708,7 @@ class Ledger:
         """Ask a worker, and have the neighbours remember us unless this `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
-            self._send(NEIGHBOURS, Lifeline(self._token, self._need))
+            self._send(NEIGHBOURS, Lifeline(self.token, self._need))
             self._has_lifelines = True
             self._lifelines_s = now + LIFELINE_AGAIN_S
         self._ask_s = now + self._ask_delay_s
@@ -718,12 +718,12 @@ class Ledger:
         """Send a request to one of those known, if there are any."""
         self._need += self._has_worked
         self._has_worked = False
-        others = list(self._known)
+        others = list(self.known)
         if not others:
             return False
         looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
         told = self._some_known()
-        wanted = WorkWanted(None, self._token, hops, self._need, told, looks, most=above, above=above)
+        wanted = WorkWanted(None, self.token, hops, self._need, told, looks, most=above, above=above)
         self._send(self._random.choice(others), wanted)
         return True
 
@@ -732,8 +732,8 @@ class Ledger:
             return
         asker = source if message.asker is None else message.asker
         richest = source if message.richest is None else message.richest
-        others = [each for each in self._known if each != asker]
-        left = self._expected_tasks()
+        others = [each for each in self.known if each != asker]
+        left = self.expected_tasks()
         is_poorer = message.most > left
         told = self._some_known()
         onward = WorkWanted(asker, message.token, message.hops, message.need, told, above=message.above)
@@ -750,7 +750,7 @@ class Ledger:
             return
         elif others and message.hops > 0:
             self._send(self._random.choice(others), replace(onward, hops=message.hops - 1))
-        self._hear_of(message.others)
+        self.hear_of(message.others)
 
     def _hold(self, asker: Address, message: Lifeline, now: float) -> None:
         """Give to a neighbour now, or when there is something to give."""
@@ -764,24 +764,24 @@ class Ledger:
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
-    def _hear_of(self, others: Iterable[Address]) -> None:
+    def hear_of(self, others: Iterable[Address]) -> None:
         """Remember them, instead of any others if these are too many: so they come to be from everywhere."""
         for other in others:
-            if other != self._address and other not in self._known and other not in self._gone:
-                if len(self._known) >= KNOWN_MAX:
-                    del self._known[self._random.choice(list(self._known))]
-                self._known[other] = None
+            if other != self._address and other not in self.known and other not in self.gone:
+                if len(self.known) >= KNOWN_MAX:
+                    del self.known[self._random.choice(list(self.known))]
+                self.known[other] = None
 
     def _has_gone(self, address: Address) -> None:
         """It is not asked again, even if others tell of it."""
-        self._known.pop(address, None)
+        self.known.pop(address, None)
         self._askers.pop(address, None)
-        self._gone[address] = None
-        if len(self._gone) > GONE_MAX:
-            del self._gone[next(iter(self._gone))]
+        self.gone[address] = None
+        if len(self.gone) > GONE_MAX:
+            del self.gone[next(iter(self.gone))]
 
     def _some_known(self) -> tuple[Address, ...]:
-        known = list(self._known)
+        known = list(self.known)
         return tuple(self._random.sample(known, min(TOLD, len(known))))
 
     def _lend(self, asker: Address, wanted: WorkWanted | Lifeline, now: float) -> bool:
@@ -797,7 +797,7 @@ class Ledger:
         """The accounts whose bags take longer to be done than half of them to be sent; the richest first."""
         tasks = [
             (account.bag.expected_tasks(), account)
-            for account in reversed(self._accounts)
+            for account in reversed(self.accounts)
             if account.bag is not None and not account.bag.is_empty()
         ]
         tasks.sort(key=itemgetter(0), reverse=True)
@@ -844,11 +844,11 @@ class Ledger:
         account = _Account(number, lender, self._work.bag_from_bytes(data))
         self._teach(account.bag)
         account.settle_s = now + self._settle_s
-        self._accounts.append(account)
+        self.accounts.append(account)
         self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
-        self._level_tasks = self._next_level(self._expected_tasks())
+        self.level_tasks = self.next_level(self.expected_tasks())
         self._enough_until = 0.0
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())
@@ -996,7 +996,7 @@ class Ledger:
             self.log.append(Entry(self._now, what, account.number, loan, seq, done, own, final))
 
     def _account(self, number: int) -> _Account | None:
-        return next((each for each in self._accounts if each.number == number and number != 0), None)
+        return next((each for each in self.accounts if each.number == number and number != 0), None)
 
     def _remove(self, account: _Account, number: int) -> None:
         del account.loans[number]
@@ -1004,7 +1004,7 @@ class Ledger:
 
     def _drop(self, account: _Account) -> None:
         """Forget an account: it is repaid, or its lender does without us."""
-        self._accounts.remove(account)
+        self.accounts.remove(account)
         self._note(What.DROPPED, account)
         self.wasted += account.untold()
         for number, loan in account.loans.items():

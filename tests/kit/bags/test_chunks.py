@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -21,16 +20,16 @@ class Clock:
     """
 
     def __init__(self, task_s: float, cpu_s: float, undisturbed: float) -> None:
-        self.task_s, self._cpu_s, self._undisturbed = task_s, cpu_s, undisturbed
+        self.task_s, self.cpu_s, self._undisturbed = task_s, cpu_s, undisturbed
         self._now_s = self._used_s = 0.0
         self._switches = self._waits = 0
 
     def do(self, tasks: int) -> None:
         is_disturbed = tasks > self._undisturbed
-        self._now_s += tasks * (self.task_s + 9 * is_disturbed * self._cpu_s)
-        self._used_s += tasks * self._cpu_s
+        self._now_s += tasks * (self.task_s + 9 * is_disturbed * self.cpu_s)
+        self._used_s += tasks * self.cpu_s
         self._switches += is_disturbed
-        self._waits += self.task_s > self._cpu_s
+        self._waits += self.task_s > self.cpu_s
 
     def monotonic(self) -> float:
         return self._now_s
@@ -91,11 +90,11 @@ def test_a_chunk_takes_some_milliseconds_without_the_time_that_others_have_the_c
 ) -> None:
     monkeypatch.setattr(application, "time", clock)
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
-    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
-    worker._ledger.open_root(0.0)
+    worker = application.BagWorker(EndlessApplication(clock), FakeContext({}, 1, {}))
+    worker.ledger.open_root(0.0)
     for _ in range(20):
-        worker._work(clock.monotonic())
-    assert right_s / 1.5 <= worker._count * clock.task_s <= 1.5 * right_s
+        worker.work(clock.monotonic())
+    assert right_s / 1.5 <= worker.count * clock.task_s <= 1.5 * right_s
 
 
 def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +102,15 @@ def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: p
     monkeypatch.setattr(application, "time", clock)
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
     context = FakeContext({}, 1, {})
-    worker = application._Worker(EndlessApplication(clock), context)
-    worker._ledger.open_root(0.0)
-    bag = worker._ledger.root.bag
-    worker._work(clock.monotonic())
+    worker = application.BagWorker(EndlessApplication(clock), context)
+    worker.ledger.open_root(0.0)
+    bag = worker.ledger.root.bag
+    worker.work(clock.monotonic())
     assert bag.chunks > 20
     assert 0.1 <= clock.monotonic() <= 0.11
-    os.write(context._other_fd, b"!")
+    context.ring()
     before = bag.chunks
-    worker._work(clock.monotonic())
+    worker.work(clock.monotonic())
     assert bag.chunks == before + 1
 
 
@@ -119,31 +118,32 @@ def test_a_new_worker_knows_after_a_few_chunks_how_long_one_is(monkeypatch: pyte
     clock = Clock(task_s=1e-8, cpu_s=1e-8, undisturbed=math.inf)
     monkeypatch.setattr(application, "time", clock)
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
-    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
-    worker._ledger.open_root(0.0)
-    bag = worker._ledger.root.bag
-    while worker._count * clock.task_s < 1e-3:
-        worker._ledger.outbox.append(None)  # that it returns after each chunk
-        worker._work(clock.monotonic())
-        worker._ledger.outbox.clear()
+    worker = application.BagWorker(EndlessApplication(clock), FakeContext({}, 1, {}))
+    worker.ledger.open_root(0.0)
+    bag = worker.ledger.root.bag
+    while worker.count * clock.task_s < 1e-3:
+        worker.ledger.outbox.append(None)  # that it returns after each chunk
+        worker.work(clock.monotonic())
+        worker.ledger.outbox.clear()
     assert bag.chunks <= 8
-    clock.task_s = clock._cpu_s = 1e-6
-    worker._work(clock.monotonic())
-    assert worker._count * clock.task_s < 4e-3, "tasks that take longer all of a sudden are seen at once"
+    clock.task_s = clock.cpu_s = 1e-6
+    worker.work(clock.monotonic())
+    assert worker.count * clock.task_s < 4e-3, "tasks that take longer all of a sudden are seen at once"
 
 
 def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf)
     monkeypatch.setattr(application, "time", clock)
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
-    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
-    worker._take(TreeMessage(0, encode(Lend(9, b"", (), 1800)), sender=(0, 0)))
-    bag = worker._ledger._accounts[0].bag
-    os.write(worker._context._other_fd, b"!")  # that it returns after each chunk
+    context = FakeContext({}, 1, {})
+    worker = application.BagWorker(EndlessApplication(clock), context)
+    worker.take(TreeMessage(0, encode(Lend(9, b"", (), 1800)), sender=(0, 0)))
+    bag = worker.ledger.accounts[0].bag
+    context.ring()  # that it returns after each chunk
     before_s = clock.monotonic()
-    worker._work(before_s)
-    assert (bag.chunks, worker._count) == (1, 1800)
+    worker.work(before_s)
+    assert (bag.chunks, worker.count) == (1, 1800)
     assert clock.monotonic() - before_s == pytest.approx(1.8e-3)
-    worker._take(TreeMessage(0, encode(Lend(10, b"", (), 7)), sender=(0, 0)))
-    worker._work(clock.monotonic())
-    assert worker._count == 1800, "it knows better by now"
+    worker.take(TreeMessage(0, encode(Lend(10, b"", (), 7)), sender=(0, 0)))
+    worker.work(clock.monotonic())
+    assert worker.count == 1800, "it knows better by now"

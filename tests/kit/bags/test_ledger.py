@@ -10,7 +10,7 @@ from fake_context import FakeContext
 from msgspec.structs import replace
 
 from mallob_py.kit.bags import BagApplication
-from mallob_py.kit.bags.application import _Worker as BagWorker
+from mallob_py.kit.bags.application import BagWorker as BagWorker
 from mallob_py.kit.bags.ledger import (
     BOUNDS,
     GONE_MAX,
@@ -314,21 +314,21 @@ def test_workers_come_to_know_others_by_requests_and_bags(root: Worker) -> None:
     root.hear(LEFT, WorkWanted(None, 7, 1, 0, (far,)))
     left = Worker(LEFT)
     left.hear(ROOT, Lend(5, root.ledger.root.bag.to_bytes(), (farther,)))
-    assert farther in left.ledger._known
+    assert farther in left.ledger.known
     right = Worker(RIGHT)
     right.hear(LEFT, WorkWanted(None, 7, 0, 0, (far,)))
-    assert far in right.ledger._known
+    assert far in right.ledger.known
     for number in range(3 * KNOWN_MAX):
         right.hear(LEFT, WorkWanted(None, 7, 0, 0, ((number, 1),)))
-    assert len(right.ledger._known) == KNOWN_MAX
+    assert len(right.ledger.known) == KNOWN_MAX
 
 
 def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> None:
     left = Worker(LEFT)
-    own = WorkWanted(LEFT, left.ledger._token, 1, 0)
+    own = WorkWanted(LEFT, left.ledger.token, 1, 0)
     left.hear(RIGHT, own)
     left.hear(RIGHT, WorkWanted(None, 7, 0, 0, (LEFT,)))
-    assert set(left.ledger._known) == {RIGHT}
+    assert set(left.ledger.known) == {RIGHT}
 
 
 class Measured(TreeBag):
@@ -376,7 +376,7 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     worker.hear(LEFT, Cut())
     worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
     chunk = TOTAL[0] // 5
-    worker.ledger._level_tasks = 0.0
+    worker.ledger.level_tasks = 0.0
     assert worker.work(chunk) == [], "four chunks are left"
     worker.work(chunk)
     [(dest, message)] = worker.work(chunk + 10)
@@ -395,7 +395,7 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     worker.ledger.open_root(0.0)
     worker.hear(LEFT, Cut())
     bag = worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
-    worker.ledger._level_tasks = 0.0
+    worker.ledger.level_tasks = 0.0
     chunk = TOTAL[0] // 50
     for _ in range(8):
         worker.work(chunk)
@@ -413,7 +413,7 @@ def owner(address: tuple[int, int], copies: int) -> Worker:
     worker.ledger.open_root(0.0)
     worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
     worker.hear(LEFT, Cut())
-    worker.ledger._level_tasks = worker.ledger._next_level(worker.ledger._expected_tasks())
+    worker.ledger.level_tasks = worker.ledger.next_level(worker.ledger.expected_tasks())
     return worker
 
 
@@ -433,7 +433,7 @@ def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
     assert dest == RIGHT
     assert isinstance(loan, Lend)
     poor.hear(ROOT, loan)
-    assert len(poor.ledger._accounts) == 2
+    assert len(poor.ledger.accounts) == 2
 
 
 def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None:
@@ -441,11 +441,11 @@ def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None
         rich, other = owner(ROOT, 5), owner(LEFT, 1)
         [(_, small)] = other.hear(RIGHT, WorkWanted(None, 8, 0, 1))
         rich.hear(LEFT, small)
-        rich.ledger._accounts[1].bag = Measured(rich.ledger._accounts[1].bag.nodes)
-        before = [account.bag.expected_tasks() for account in rich.ledger._accounts]
+        rich.ledger.accounts[1].bag = Measured(rich.ledger.accounts[1].bag.nodes)
+        before = [account.bag.expected_tasks() for account in rich.ledger.accounts]
         [(_, loan)] = rich.hear(RIGHT, asks)
         assert isinstance(loan, Lend)
-        after = [account.bag.expected_tasks() for account in rich.ledger._accounts]
+        after = [account.bag.expected_tasks() for account in rich.ledger.accounts]
         assert after[0] < 0.8 * before[0]
         assert after[1] == before[1]
         rich.hear(RIGHT, Cut())
@@ -455,8 +455,8 @@ def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     poor, first, second = owner(RIGHT, 1), owner(LEFT, 1), owner(ROOT, 1)
     left = poor.ledger.root.bag.expected_tasks()
     wanted = WorkWanted(None, 7, 0, 1, (), 1, most=RICHER * left, above=RICHER * left)
-    second.ledger._hear_of((RIGHT,))
-    first.ledger._known = {ROOT: None}
+    second.ledger.hear_of((RIGHT,))
+    first.ledger.known = {ROOT: None}
     [(dest, onward)] = first.hear(RIGHT, wanted)
     assert (dest, onward.asker, onward.richest) == (ROOT, RIGHT, RIGHT)
     assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
@@ -467,9 +467,9 @@ def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done(
     known: int, parts: int
 ) -> None:
     worker = owner(ROOT, 1)
-    worker.ledger._hear_of((1000 + each, 0) for each in range(known - 1))
+    worker.ledger.hear_of((1000 + each, 0) for each in range(known - 1))
     bag = worker.ledger.root.bag = Counted(10_000)
-    worker.ledger._level_tasks = worker.ledger._next_level(10_000)
+    worker.ledger.level_tasks = worker.ledger.next_level(10_000)
     lefts = [bag.expected_tasks()]
     while len(lefts) < 7:
         if worker.work(1):
@@ -510,14 +510,14 @@ def test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it() -> Non
     worker.hear(RIGHT, Cut())
     worker.ledger.undelivered(LEFT, Cut(), 0.0)
     worker.hear(RIGHT, WorkWanted(None, 7, 0, 1, (LEFT,)))
-    assert list(worker.ledger._known) == [RIGHT]
+    assert list(worker.ledger.known) == [RIGHT]
     worker.hear(RIGHT, Return(5, State(0, b"", ()), ()))
-    assert not worker.ledger._known, "it hands over, so it leaves"
+    assert not worker.ledger.known, "it hands over, so it leaves"
     worker.hear(LEFT, Cut())
-    assert list(worker.ledger._known) == [LEFT], "it is there after all"
+    assert list(worker.ledger.known) == [LEFT], "it is there after all"
     for number in range(2 * GONE_MAX):
         worker.ledger.undelivered((number, 1), Cut(), 0.0)
-    assert len(worker.ledger._gone) == GONE_MAX
+    assert len(worker.ledger.gone) == GONE_MAX
 
 
 def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not() -> None:
@@ -527,9 +527,9 @@ def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_n
     worker.hear((1000, 1), WorkWanted(None, 7, 0, 1))
     worker.hear((1001, 1), WorkWanted(None, 8, 0, 1, most=2.0, above=2.0))
     worker.hear((1002, 1), Lend(9, WORK.first_bag().to_bytes()))
-    assert (1000, 1) not in worker.ledger._known
-    assert {(1001, 1), (1002, 1)} < set(worker.ledger._known)
-    assert len(worker.ledger._known) == KNOWN_MAX
+    assert (1000, 1) not in worker.ledger.known
+    assert {(1001, 1), (1002, 1)} < set(worker.ledger.known)
+    assert len(worker.ledger.known) == KNOWN_MAX
 
 
 def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
@@ -716,7 +716,7 @@ def test_a_loan_that_another_has_by_now_is_not_taken_back(root: Worker) -> None:
 def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) -> None:
     left, right = Worker(LEFT), Worker(RIGHT)
     lend(root, left)
-    bag = left.ledger._accounts[-1].bag
+    bag = left.ledger.accounts[-1].bag
     assert isinstance(bag, TreeBag)
     bag.split = lambda: TreeBag([])  # type: ignore[method-assign]
     [(_, empty)] = left.hear(RIGHT, ask(right))
@@ -728,7 +728,7 @@ def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) 
 
 
 def test_nobody_lends_to_itself(root: Worker) -> None:
-    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger._token, 1, 0)) == []
+    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger.token, 1, 0)) == []
 
 
 def test_a_bag_comes_back_from_its_bytes() -> None:
@@ -752,7 +752,7 @@ def test_a_worker_of_many_small_bags_does_not_take_ever_more_tasks_at_a_time() -
     worker = BagWorker(Small(), FakeContext({}, 1, {}))
     data = TreeBag([(1, 0)]).to_bytes()
     for number in range(1, 200):
-        worker._ledger.receive(ROOT, Lend(number, data), 0.0)
-        worker._work(time.monotonic())
-    assert worker._ledger.done_here == 199
-    assert worker._count < 1000
+        worker.ledger.receive(ROOT, Lend(number, data), 0.0)
+        worker.work(time.monotonic())
+    assert worker.ledger.done_here == 199
+    assert worker.count < 1000

@@ -17,7 +17,7 @@ class CuttingProxy:
     """Listens at `address`, and connects whoever comes with `target`."""
 
     def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
+        self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self._selector = selectors.DefaultSelector()
@@ -64,7 +64,7 @@ class CuttingProxy:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             near.close()
             return
-        far = socket.create_connection(self._target)
+        far = socket.create_connection(self.target)
         self.carried += 1
         for one, other in ((near, far), (far, near)):
             self._other[one] = other

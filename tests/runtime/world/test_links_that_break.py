@@ -111,13 +111,13 @@ def test_the_end_of_a_rank_is_told_soon_by_its_port(two: Two, dead: int, tmp_pat
 def test_a_peer_that_is_not_reached_is_lost_after_some_patience_and_may_be_back(two: Two) -> None:
     old, _ = two.links
     listener = socket.create_server(("127.0.0.1", 0))  # takes connections, and says nothing
-    target, two.proxy._target = two.proxy._target, listener.getsockname()
+    target, two.proxy.target = two.proxy.target, listener.getsockname()
     for each in two.links:
         each.patience_s = 1.0
     two.proxy.cut()
     two.await_that(lambda: len(two.ended) == 2)
     assert all("has not been reached since" in how for _, how in two.ended)
-    two.proxy._target = target
+    two.proxy.target = target
     two.proxy.cut()
     two.await_that(lambda: sorted(two.back) == [0, 7])
     old.send(7, Channel.CONTROL, b"you are thought dead")
@@ -130,7 +130,7 @@ def test_who_has_got_hold_of_the_port_learns_no_secret(two: Two) -> None:
     """Such as another user of the host, after a rank has ended."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    two.proxy._target = listener.getsockname()
+    two.proxy.target = listener.getsockname()
     two.proxy.cut()
     callers: list[socket.socket] = []
     said = b""

@@ -1,0 +1,111 @@
+"""Bounds on what the code may grow to: classes, functions, and what tests know of the inside of others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+_ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
+#: how often tests reach into what belongs to another object: this number only ever falls
+_REACHES = 105
+_PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
+
+#: classes with more methods, and how many they may have; these numbers only ever fall
+_LARGE = {
+    "mallob_py/kit/bags/ledger.py Ledger": 61,
+    "mallob_py/protocol/local_workers.py LocalWorkers": 96,
+    "mallob_py/protocol/node.py Node": 55,
+    "mallob_py/runtime/rank.py Rank": 62,
+    "mallob_py/runtime/workers/pool.py WorkerPool": 57,
+    "mallob_py/simulation/changing.py ChangingCluster": 53,
+}
+#: functions that are longer: most of them tables, or one thing after the other
+_LONG = {
+    "apps/mallob_bags/uts.py _expand",
+    "apps/mallob_maxsat/flips.py walk",
+    "mallob_py/api/executor.py map",
+    "mallob_py/batch/simulator.py __init__",
+    "mallob_py/batch/workload/swf.py workload_of",
+    "mallob_py/protocol/node.py __init__",
+    "mallob_py/protocol/rotation.py rotated",
+    "mallob_py/runtime/boot.py run_rank",
+    "mallob_py/service/service.py __init__",
+}
+
+
+@cache
+def _trees(*folders: str) -> list[tuple[str, ast.Module]]:
+    paths = [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
+    return [(str(path.relative_to(_ROOT)), ast.parse(path.read_text())) for path in paths]
+
+
+def _classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for path, tree in _trees("mallob_py", "apps", "scripts"):
+        yield from ((f"{path} {one.name}", one) for one in ast.walk(tree) if isinstance(one, ast.ClassDef))
+
+
+def _methods(one: ast.ClassDef) -> set[str]:
+    """A property counts once, with its setter."""
+    return {each.name for each in one.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _attributes(one: ast.ClassDef) -> set[str]:
+    """What its methods set on their object; the declared fields of a record do not count."""
+    return {
+        each.attr
+        for each in ast.walk(one)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+
+
+def _reaches() -> list[str]:
+    """`other._private` in tests, but for modules of Python such as `os._exit`."""
+    found = []
+    for path, tree in _trees("tests"):
+        for each in ast.walk(tree):
+            if (
+                isinstance(each, ast.Attribute)
+                and each.attr.startswith("_")
+                and not each.attr.startswith("__")
+            ):
+                whose = ast.unparse(each.value)
+                if whose not in ("self", "cls", "os", "sys"):
+                    found.append(f"{path}:{each.lineno}: {whose}.{each.attr}")
+    return found
+
+
+def test_no_class_has_too_many_attributes() -> None:
+    counts = {name: len(_attributes(one)) for name, one in _classes()}
+    assert {name: count for name, count in counts.items() if count > _ATTRIBUTES_MAX} == {}
+
+
+def test_no_class_has_too_many_methods() -> None:
+    counts = {name: len(_methods(one)) for name, one in _classes()}
+    assert {name: count for name, count in counts.items() if count > _LARGE.get(name, _METHODS_MAX)} == {}
+
+
+def test_the_rank_is_hands_only() -> None:
+    (rank,) = (one for name, one in _classes() if name == "mallob_py/runtime/rank.py Rank")
+    assert len(_attributes(rank)) <= 25
+
+
+def test_no_function_is_too_long() -> None:
+    lengths = {
+        f"{path} {each.name}": each.end_lineno - each.lineno + 1
+        for path, tree in _trees("mallob_py", "apps", "scripts")
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > _LINES_MAX and name not in _LONG} == {}
+
+
+def test_tests_make_objects_by_constructors_and_use_public_doors() -> None:
+    reaches = _reaches()
+    assert len(reaches) <= _REACHES, "\n".join(reaches)
