@@ -13,7 +13,7 @@ import pytest
 from pysat.solvers import Solver as Reference
 from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
 
-from mallob_sat.generate import planted
+from mallob_sat.generate import pigeonhole, planted
 
 pytestmark = needs_mpiexec
 
@@ -346,3 +346,18 @@ def test_a_chain_that_nobody_goes_on_with_ends(tmp_path: Path) -> None:
         poll_until(lambda: not journal(service), "the chain has ended")
         reply = service.ask("late", incremental=True, precursor=f"u.{chain.last}")
         assert "no further revision came for 0.3 s" in reply["error"]["message"]
+
+
+def test_a_chain_is_answered_where_more_jobs_than_ranks_take_turns(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=1) as service:
+        for name in ("one", "two"):
+            service.submit(name, application="SLEEP")
+            job = service.await_event("accepted", name=name)["job"]
+            service.await_event("started", job=job)
+        chain = Chain(service, "chain")
+        for _ in range(4):
+            chain.ask()
+        chain.ask([list(clause) for clause in pigeonhole(7).clauses])
+        chain.end()
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
