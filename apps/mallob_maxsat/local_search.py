@@ -22,7 +22,7 @@ _SOFT_GROWTH_MAX = 100.0
 #: of a hard clause, where a soft one's is 1 on average
 _HARD_GROWTH = 3.0
 _PATIENCE_FLIPS = 2_000_000
-_LITERALS_MAX = 3_000_000
+_LITERALS_MAX = 600_000
 #: of its own time, after which it is worth a second to be compiled
 _COMPILES_AFTER_S = 3.0
 

@@ -25,7 +25,7 @@ _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
 _FLIPS_SHARE, _FLIPS_START_S = 0.8, 0.3
 #: with each turn that finds nothing better, a search by flips has less of the time, down to the least share
-_FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.95, 0.1
+_FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.85, 0.1
 
 
 @dataclass(slots=True, eq=False)
