@@ -657,7 +657,7 @@ def _remove(path: Path | None) -> None:
 
 
 def solve(*args: Any, **fields: Any) -> Answer:
-    """Of a formula, on the service of the working folder's `.api`; or what an executor is to do."""
+    """The answer to a formula, by the service of the working folder's `.api`; arguments: `Client.solve`."""
     with Client() as client:
         return client.solve(*args, **fields)
 

@@ -62,7 +62,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
 
     @staticmethod
     def version() -> str:
-        """Of mallob-py."""
+        """The version of mallob-py."""
         from mallob_py import __version__
 
         return __version__
@@ -71,7 +71,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
         return self._objective is not None
 
     def objective(self, expr: Any, minimize: bool) -> None:
-        """What is to be minimised or maximised; the last one counts."""
+        """Set the objective to be minimised or maximised; the last one counts."""
         if isinstance(expr, int):
             raise NotSupportedError(f"{self.name}: an objective without variables, {expr}")
         get_variables(expr, collect=self.user_vars)

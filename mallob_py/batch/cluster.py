@@ -21,7 +21,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Room:
-    """What is left of a cluster's nodes, by node and resource. Whoever looks must not change it."""
+    """The rest of a cluster's nodes, by node and resource. Whoever looks must not change it."""
 
     __slots__ = ("capacity", "left")
 

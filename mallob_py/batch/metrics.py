@@ -117,7 +117,7 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 def apart_of(schedule: Schedule) -> Apart:
-    """Who is willing to be malleable, and what comes of it."""
+    """The users who are willing to be malleable, and what comes of it."""
     jobs = schedule.workload.jobs
     turnarounds = {
         is_malleable: [

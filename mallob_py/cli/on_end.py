@@ -108,7 +108,7 @@ class OnEnd:
 
 
 def _name(job: EndedJob) -> str:
-    """Of a file that was refused before anybody knew whose job it is: the file's."""
+    """The job's identity; the file's name if it was refused before its user was known."""
     return f"{job.user}.{job.name}" if job.user else job.name
 
 

@@ -74,7 +74,7 @@ class StimulusLog:
     def __init__(
         self, folder: Path, node: Node, origin: Origin, patience_s: float, complain: Callable[[str], None]
     ) -> None:
-        """Of a node that has been told nothing yet, and so was made. Raises OSError."""
+        """Open the log of a node that has been told nothing yet, and so was made. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._complain = complain
@@ -92,7 +92,7 @@ class StimulusLog:
 
     @staticmethod
     def folder_of_run(parent: str, start_unix_s: float) -> Path:
-        """Of a system that started then: each start has a folder of its own."""
+        """The folder of a system that started then: each start has a folder of its own."""
         start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(start_unix_s))
         return Path(parent) / f"{start}.{int(start_unix_s * 1000) % 1000:03}Z"
 

@@ -1,4 +1,4 @@
-"""What a rank and its worker processes say to each other, and how it is framed.
+"""The messages between a rank and its worker processes, and how they are framed.
 
 Each worker process has one stream socket to its rank. A frame is a length (4 bytes,
 little endian) and the msgpack of one tagged struct of the unions below. The fork server
@@ -95,7 +95,7 @@ class EarlierInput(ProcessMessage, frozen=True):
 
 
 class Before(ProcessMessage, frozen=True):
-    """What comes before revision number `revision`: a description, then inputs that are not in it."""
+    """The inputs before revision number `revision`: a description, then inputs that are not in it."""
 
     revision: int
     former: LocalDescription | None
@@ -181,7 +181,7 @@ class Demand(ProcessMessage, frozen=True, tag=4):
 
 
 class Progressed(ProcessMessage, frozen=True, tag=15):
-    """How far the job is (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
+    """The progress of the job (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
 
     progress: Progress
 
@@ -343,7 +343,7 @@ FromServer = Applications | Forked | ForkFailed | Imported | Exited
 
 
 class SolutionForm(IntEnum):
-    """What the bytes of a solution are."""
+    """The meaning of the bytes of a solution."""
 
     #: int32, little endian
     INTEGERS = 0

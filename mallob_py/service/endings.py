@@ -35,7 +35,7 @@ from mallob_py.service.turns import Turns
 
 
 def early_statistics(live: LiveJob, now: float) -> JobStatistics:
-    """Of a job that is not at work: what it had before it was given up, if it ever was at work."""
+    """The statistics of a job that is not at work: those from before it was given up, if it was at work."""
     total_s = now - live.accepted_s
     if (spent := live.spent) is None:
         return JobStatistics(total_s=total_s)

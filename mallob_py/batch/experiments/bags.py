@@ -57,7 +57,7 @@ all, and told nothing of what orders cost."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What `mallob-py run` is called with, and the key of the result that is known, with its value."""
+    """The arguments of `mallob-py run`, and the key of the result that is known, with its value."""
 
     name: str
     words: tuple[str, ...]
@@ -81,7 +81,7 @@ class Alone(msgspec.Struct, frozen=True):
 
 
 class Resized(msgspec.Struct, frozen=True):
-    """How long an order took [s], by the change in ranks."""
+    """An order: the change in ranks, and how long it took [s]."""
 
     change: int
     took_s: float

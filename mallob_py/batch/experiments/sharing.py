@@ -304,7 +304,7 @@ def _heatmaps(results: dict[Run, Measured], one: Run) -> list[Table]:
 
 
 def _by_day(results: dict[Run, Measured]) -> Table:
-    """How the days differ: of how many the mean slowdown is less, and the worst days."""
+    """The differences between the days: of how many the mean slowdown is less, and the worst days."""
     base = results[Run(0, False)]
     rows = list[tuple[Cell, ...]]()
     for form in FORMS:

@@ -25,7 +25,7 @@ TELL_S = 0.01
 
 
 def number_of(best: Any) -> int | float:
-    """How good a solution is. Raises BagError for what cannot be compared."""
+    """The quality of a solution. Raises BagError for what cannot be compared."""
     number = best[0] if isinstance(best, tuple) and best else best
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
         raise BagError(

@@ -165,7 +165,7 @@ class _Checker:
         return best
 
     def _better(self, one: Any, other: Any) -> Any:
-        """Of two solutions, either of which may be missing."""
+        """The better of two solutions, either of which may be missing."""
         if one is None or other is None:
             return other if one is None else one
         order = -1 if self._application.minimizes else 1
@@ -299,7 +299,7 @@ class _Checker:
     # --- laws of all ------------------------------------------------------------------------------
 
     def check_learn(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> None:
-        """What is learnt from another piece is kept until there is a better one, and hides none."""
+        """A solution learnt from another piece is kept until there is a better one, and hides none."""
         for data, outcome in pieces:
             for learnt in (other.best for _, other in pieces if other.best is not None):
                 bag = self._bag(data)

@@ -41,7 +41,7 @@ _LOOK_S = 1.0
 
 
 def start_patience_s(env: Mapping[str, str]) -> float:
-    """How long a rank waits for the others at its start."""
+    """The time that a rank waits for the others at its start."""
     with contextlib.suppress(ValueError):
         patience_s = float(env.get(START_PATIENCE_VARIABLE, ""))
         if 0 < patience_s < math.inf:
