@@ -3,8 +3,10 @@
     .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seed 0]
 
 plays the realistic arrivals of P 5.3 once with each strategy of reuse, and counts in the protocol's own code:
-queries for a suspended worker with their answers; requests that met a PE which keeps itself free for another
-job; and how such waiting ended, with the awaited query or in vain. Prints a table.
+queries for a suspended worker with their answers and why they were denied; how often a PE began to keep
+itself free, and whether that ended with the query or in vain; and roots of other jobs that such a PE turned
+away. Further workers of other jobs are kept away as well, since it offers no token: nobody asks, so that is
+not counted. Prints a table.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ COUNTED = (
     "queries",
     "resumed where asked",
     "denied",
+    "denied, busy with another job",
+    "denied, token granted",
+    "denied, worker not there",
     "holds begun",
     "holds that ended with the query",
+    "of these, a root was turned away",
     "holds in vain",
-    "PEs kept from another job",
+    "roots of other jobs turned away",
 )
 
 
@@ -41,13 +47,27 @@ def count_into(counts: Counter[str]) -> None:
         LocalWorkers.is_free,
     )
 
+    refused = set[int]()
+
     def counted_query(self: LocalWorkers, request: Any, now: float) -> None:
         held, before = request.job in self._holds, self.active
+        was_there = request.job in self.suspended
+        was_granted = self._matcher.token_granted
         query(self, request, now)
         is_resumed = before is None and self.active is not None and self.active.job == request.job
         counts["queries"] += 1
         counts["resumed where asked" if is_resumed else "denied"] += 1
         counts["holds that ended with the query"] += held and is_resumed
+        refused_here = id(self) in refused
+        counts["of these, a root was turned away"] += held and is_resumed and refused_here
+        refused.discard(id(self))
+        if not is_resumed:
+            if before is not None:
+                counts["denied, busy with another job"] += 1
+            elif was_granted:
+                counts["denied, token granted"] += 1
+            elif not was_there:
+                counts["denied, worker not there"] += 1
 
     def counted_renew(self: LocalWorkers, now: float) -> None:
         before = set(self._holds)
@@ -60,7 +80,9 @@ def count_into(counts: Counter[str]) -> None:
         counts["holds in vain"] += max(0, before - len(self._holds))
 
     def counted_is_free(self: LocalWorkers, job: int | None = None) -> bool:
-        counts["PEs kept from another job"] += bool(self._holds) and job not in self._holds
+        if self._holds and job not in self._holds:
+            counts["roots of other jobs turned away"] += 1
+            refused.add(id(self))
         return is_free(self, job)
 
     methods: Any = LocalWorkers
