@@ -64,8 +64,8 @@ class Succession:
         return self._heirs[former]
 
 
-_KEPT_MAX = 16
-_KEPT_BYTES_MAX = 64 << 20
+KEPT_MAX = 16
+KEPT_BYTES_MAX = 64 << 20
 
 
 class LastWords:
@@ -92,7 +92,7 @@ class LastWords:
             return
         self._said[words.job] = client, words
         self._size_bytes += _size_bytes(words)
-        while len(self._said) > _KEPT_MAX or self._size_bytes > _KEPT_BYTES_MAX:
+        while len(self._said) > KEPT_MAX or self._size_bytes > KEPT_BYTES_MAX:
             self.forget(next(iter(self._said)))
 
     def repeat(self, job: int, out: Outbox) -> None:

@@ -22,10 +22,10 @@ Guarantees
 
 How it is fast: Newton's method on the piecewise linear xi reaches the right piece in a few
 vectorised passes, so almost no input needs its 2n events sorted. The float it finds is only a
-guess. `_rounded_down` proves it: if no job changes its floor or its kind (raised, free, capped)
+guess. `rounded_down` proves it: if no job changes its floor or its kind (raised, free, capped)
 in the whole interval alpha (1 +- 2^-40), and the root of that one linear piece lies inside, then
 that is the root and these are the floors. Otherwise (an exact integer, a tie of events) the few
-jobs in doubt are settled in integers by `_exact_root`.
+jobs in doubt are settled in integers by `exact_root`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def fair_volumes(
     capacity = _capped(d, n, m)
     if _sum(capacity) <= m:
         return capacity.astype(np.int64)
-    volumes = _rounded_down(p, capacity, m)
+    volumes = rounded_down(p, capacity, m)
     left_over = m - int(_sum(volumes))
     assert 0 <= left_over < n, "rounding down loses less than one unit per job"
     if left_over:
@@ -129,9 +129,9 @@ def _sum(values: Floats) -> np.float64:
 # --- the root: a guess, its proof, and the exact way ---------------------------------------------
 
 
-def _rounded_down(p: Floats, d: Floats, m: int) -> Floats:
+def rounded_down(p: Floats, d: Floats, m: int) -> Floats:
     """max(1, min(d, floor(alpha_0 p))), exactly."""
-    alpha = _approximate_root(p, d, m)
+    alpha = approximate_root(p, d, m)
     # The sums below are exact near the root; far from it they need not be, as nothing is certain there.
     for _ in range(_POLISH_STEPS):
         low, high = _floors_around(p, d, alpha)
@@ -152,7 +152,7 @@ def _rounded_down(p: Floats, d: Floats, m: int) -> Floats:
         if better <= 0.0:
             break
         alpha = better
-    return _exactly_rounded_down(p, d, m, alpha)
+    return exactly_rounded_down(p, d, m, alpha)
 
 
 def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
@@ -169,9 +169,9 @@ def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
+def exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
     """The same, with every job in doubt settled in integers."""
-    root = _exact_root(p, d, m, guess)
+    root = exact_root(p, d, m, guess)
     low, high = _floors_around(p, d, float(root))
     doubtful = np.flatnonzero(low != high)
     distinct, group = np.unique(p[doubtful], return_inverse=True)
@@ -185,7 +185,7 @@ def _exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
     return np.maximum(low, 1.0)
 
 
-def _exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
+def exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
     """A root of xi as a rational number, near `guess` if there is one (n < m < sum of demands).
 
     Jobs without an event around the guess enter as one sum; the others are scanned event by
@@ -202,7 +202,7 @@ def _exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
         scanned = ~(raised | capped | free)
         root = _scan(
             m - int(np.count_nonzero(raised)) - int(_sum(d[capped])),
-            _exact_sum(p[free]),
+            exact_sum(p[free]),
             _with_counts(p[scanned], d[scanned]),
             Fraction(0) if everywhere else Fraction(guess) * (1 - Fraction(doubt) / 2),
         )
@@ -247,7 +247,7 @@ def _with_counts(p: Floats, d: Floats) -> list[tuple[float, float, int]]:
     return list(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.tolist(), strict=True))
 
 
-def _exact_sum(values: Floats) -> Fraction:
+def exact_sum(values: Floats) -> Fraction:
     """The sum without rounding: 53-bit mantissas in two halves, summed per exponent."""
     if values.size == 0:
         return Fraction(0)
@@ -267,7 +267,7 @@ def _exact_sum(values: Floats) -> Fraction:
 # --- the guess -----------------------------------------------------------------------------------
 
 
-def _approximate_root(p: Floats, d: Floats, m: float) -> float:
+def approximate_root(p: Floats, d: Floats, m: float) -> float:
     """A float near alpha_0: Newton's method, kept inside a bracket, else the sorted events in it.
 
     Newton's method lands exactly as soon as it is on the piece of the root. It may circle, as

@@ -133,8 +133,8 @@ GENERATIONS = (
         _SUCCESSION,
         "LastWords.say",
         instead_of(
-            "len(self._said) > _KEPT_MAX or self._size_bytes > _KEPT_BYTES_MAX",
-            "len(self._said) > _KEPT_MAX",
+            "len(self._said) > KEPT_MAX or self._size_bytes > KEPT_BYTES_MAX",
+            "len(self._said) > KEPT_MAX",
         ),
         "test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept",
     ),

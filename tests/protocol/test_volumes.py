@@ -284,7 +284,7 @@ def test_the_exact_way_finds_the_root_from_any_guess(jobs: Jobs, decades: float)
     jobs = Jobs(jobs.priorities, [min(demand, most) for demand in jobs.demands], jobs.ids, jobs.m)
     assume(sum(jobs.demands) > jobs.m)
     p, d = np.array(jobs.priorities), np.array(jobs.demands, dtype=np.float64)
-    root = volumes_module._exact_root(p, d, jobs.m, float(jobs.root()) * 10.0**decades)
+    root = volumes_module.exact_root(p, d, jobs.m, float(jobs.root()) * 10.0**decades)
     assert jobs.used(root) == jobs.m
 
 
@@ -320,9 +320,9 @@ def test_certified_floats_agree_with_exact_integers_for_many_jobs(kind: str) -> 
     priorities, demands = bulk(kind, n, m)
     demands = demands + 5
     d = np.minimum(demands, m - n + 1).astype(np.float64)
-    quick = volumes_module._rounded_down(priorities, d, m)
-    exact = volumes_module._exactly_rounded_down(
-        priorities, d, m, volumes_module._approximate_root(priorities, d, m)
+    quick = volumes_module.rounded_down(priorities, d, m)
+    exact = volumes_module.exactly_rounded_down(
+        priorities, d, m, volumes_module.approximate_root(priorities, d, m)
     )
     assert np.array_equal(quick, exact)
     assert fair_volumes(priorities, demands, m).sum() == m
@@ -331,4 +331,4 @@ def test_certified_floats_agree_with_exact_integers_for_many_jobs(kind: str) -> 
 @settings(max_examples=100)
 @given(st.lists(st.floats(1e-100, 1e100), min_size=1, max_size=30))
 def test_the_exact_sum_has_no_rounding(values: list[float]) -> None:
-    assert volumes_module._exact_sum(np.array(values)) == sum(map(Fraction, values), Fraction(0))
+    assert volumes_module.exact_sum(np.array(values)) == sum(map(Fraction, values), Fraction(0))
