@@ -70,6 +70,7 @@ def test_a_service_rests_while_its_newcomer_does_not_come_up(tmp_path: Path) -> 
         for pid in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+        order.kill()
         order.wait()
 
 
