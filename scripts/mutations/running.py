@@ -364,7 +364,7 @@ RUNNING = (
     Mutation(
         "the unused part of a heap is compared with the least that it was",
         _HEAP,
-        "HeapKeeper.look",
+        "HeapKeeper._give_back",
         without("self._least_bytes = min(self._least_bytes, unused_bytes)"),
         "test_what_python_has_given_back_itself_may_come_once_more",
     ),

@@ -8,6 +8,7 @@ _AGREEMENT = "mallob_py/batch/policies/agreement.py"
 _SWF = "mallob_py/batch/workload/swf.py"
 _SERVER = "mallob_py/batch/live/server.py"
 _FOLDER = "mallob_py/batch/live/folder.py"
+_REQUESTS = "mallob_py/batch/live/requests.py"
 _KEEPER = "mallob_py/batch/live/launch.py"
 _MAIN = "mallob_py/cli/main.py"
 
@@ -28,6 +29,64 @@ WHOLE_JOBS = (
         "test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for",
     ),
     # --- jobs that really run -------------------------------------------------------------------
+    Mutation(
+        "no more than so many jobs wait",
+        _SERVER,
+        "_Server._submit",
+        never("len(self._scheduler.waiting) >= WAITING_MAX"),
+        "test_so_many_jobs_may_wait_and_no_more",
+    ),
+    Mutation(
+        "a script has a bound",
+        _SERVER,
+        "_Server._submit",
+        never("len(request.script) > SCRIPT_MAX_BYTES"),
+        "test_a_script_may_be_so_long_and_no_longer",
+    ),
+    Mutation(
+        "only a request may be longer than a reader keeps",
+        _SERVER,
+        "_request_or_notice",
+        always("parts[0].startswith(b'{')"),
+        "test_only_a_request_may_be_long",
+    ),
+    Mutation(
+        "a request has a bound",
+        _SERVER,
+        "_request_or_notice",
+        always("size <= REQUEST_MAX_BYTES"),
+        "test_a_request_may_be_so_long_and_no_longer",
+    ),
+    Mutation(
+        "of connections that say nothing the oldest gives way",
+        _SERVER,
+        "_Server._take",
+        without("oldest.close()"),
+        "test_of_connections_that_say_nothing_the_oldest_gives_way",
+    ),
+    Mutation(
+        "a request that is too long is not sent",
+        _REQUESTS,
+        "ask",
+        never("len(line) > REQUEST_MAX_BYTES"),
+        "test_a_request_that_is_too_long_is_not_sent",
+    ),
+    Mutation(
+        "an answer that is cut off is none",
+        _REQUESTS,
+        "ask",
+        instead_of("not answer.endswith(b'\\n')", "not answer"),
+        "test_an_answer_that_is_cut_off_or_endless_is_none",
+    ),
+    Mutation(
+        "a folder of somebody else is not taken",
+        _FOLDER,
+        "Folder.open",
+        without(
+            "if not own_folder.is_ours(folder): raise FolderError(f'{self.path} belongs to somebody else')"
+        ),
+        "test_a_folder_of_somebody_else_is_not_taken",
+    ),
     Mutation(
         "what has given up its environment ends with a keeper that is killed",
         _SERVER,

@@ -85,7 +85,7 @@ def _fill_api_dir(others: Others, api_dir: Path) -> None:
     for kind in Kind:
         others.put(api_dir / "jobs.0" / "in" / f".my {kind.value}", kind)
         others.put(api_dir / "jobs.0" / "in" / f"~my {kind.value}", kind)
-    for name in (f"{_ID}.json", f"~{_ID}.answer", "~ranks"):
+    for name in (f"{_ID}.json", f"~{_ID}.answer", "~mallob-py.ranks"):
         others.put(api_dir / "orders" / name, Kind.FIFO)
     for number, kind in enumerate(Kind, 10):
         others.put(api_dir / "jobs.0" / "checkpoints" / f"{number}.mine", kind)
@@ -161,7 +161,7 @@ def test_single_jobs_that_take_orders_leave_them_alone(tmp_path: Path) -> None:
     _fill_log_dir(others, tmp_path / "logs")
     others.put_all(tmp_path / "orders")
     others.put_all(tmp_path / "orders" / "orders")
-    for name in (f"{_ID}.json", f"~{_ID}.answer", "~ranks"):
+    for name in (f"{_ID}.json", f"~{_ID}.answer", "~mallob-py.ranks"):
         others.put(tmp_path / "orders" / "orders" / name, Kind.FIFO)
     for name in ("stimuli", "loans", "tmp"):
         others.put_all(tmp_path / name, mode=0o755)

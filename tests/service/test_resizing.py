@@ -329,7 +329,7 @@ def test_nobody_waits_for_the_answer_to_an_order_that_was_taken_back_while_under
     take_back(given)
     rank.begin(0, 1)
     resizing.turn(0.1)
-    assert [each.name for each in (tmp_path / "orders").iterdir()] == ["ranks"]
+    assert [each.name for each in (tmp_path / "orders").iterdir()] == ["mallob-py.ranks"]
     assert ordered_ranks(tmp_path) == 2
     next_one = give(tmp_path, Resize(by=-2))
     resizing.turn(0.2)
@@ -577,7 +577,7 @@ def test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name
 ) -> None:
     rank = FakeRank(2)
     resizing = taking_orders(rank, tmp_path)
-    os.mkfifo(tmp_path / "orders" / "~ranks")
+    os.mkfifo(tmp_path / "orders" / "~mallob-py.ranks")
     given = give(tmp_path, Resize(by=1))
     turns_until_quiet(resizing, 0.0)
     rank.begin(0, 1, 2)

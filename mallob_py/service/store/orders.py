@@ -28,8 +28,8 @@ from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
 #: below the api folder
 FOLDER = "orders"
-#: in that folder: how many ranks the last order has led to
-_RANKS = "ranks"
+#: in that folder: how many ranks the last order has led to; nobody else gives such a name
+_RANKS = "mallob-py.ranks"
 _ORDER, _ANSWER = ".json", ".answer"
 #: whatever else ends so is somebody's own
 _ORDER_NAME = re.compile(rf"[0-9a-f]{{32}}\{_ORDER}")

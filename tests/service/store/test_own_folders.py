@@ -18,12 +18,19 @@ from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import Buffered, Durable, leave_mark
 from mallob_py.service.store.journal import write_file
-from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give
+from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give, ordered_ranks
 from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
 _ID = "0123456789abcdef" * 2
 #: of orders, and what comes close
-_OWN = [f"{_ID}.json", f"~{_ID}.json", f"{_ID}.answer", f"~{_ID}.answer", "ranks", "~ranks"]
+_OWN = [
+    f"{_ID}.json",
+    f"~{_ID}.json",
+    f"{_ID}.answer",
+    f"~{_ID}.answer",
+    "mallob-py.ranks",
+    "~mallob-py.ranks",
+]
 _ALMOST = [
     f"{_ID}x.json",
     f"{_ID[1:]}.json",
@@ -31,6 +38,8 @@ _ALMOST = [
     f"{_ID}.json~",
     f"{_ID.upper()}.json",
     "my.json",
+    "ranks",
+    "~ranks",
 ]
 
 
@@ -56,6 +65,16 @@ def test_orders_of_a_former_service_go_and_all_else_stays(begin: object, tmp_pat
     give(tmp_path, Resize(by=1))
     begin(tmp_path)
     assert found(tmp_path) == before
+
+
+def test_the_number_of_ranks_is_noted_in_no_file_of_the_users(tmp_path: Path) -> None:
+    put(tmp_path / FOLDER / "ranks", Kind.FILE, tmp_path)
+    before = found(tmp_path)
+    folder = OrderFolder(tmp_path, is_new_service=True)
+    folder.note_ranks(7)
+    assert ordered_ranks(tmp_path) == 7
+    folder.close()
+    assert before.items() <= found(tmp_path).items()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.FILE])
@@ -201,7 +220,7 @@ def test_where_the_service_needs_a_file_something_else_is_an_error(
 def test_files_are_written_through_no_link(kind: Kind, tmp_path: Path) -> None:
     put(tmp_path / "~1", kind, tmp_path / "elsewhere")
     put(tmp_path / "~status.json", kind, tmp_path / "elsewhere")
-    put(tmp_path / FOLDER / "~ranks", kind, tmp_path / "elsewhere")
+    put(tmp_path / FOLDER / "~mallob-py.ranks", kind, tmp_path / "elsewhere")
     folder = OrderFolder(tmp_path, is_new_service=True)
     before = found(tmp_path)
     with pytest.raises(OSError, match="a link, or no file"):
