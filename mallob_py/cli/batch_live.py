@@ -57,6 +57,8 @@ _SHOWN = 50
 _WAIT_PERIOD_S = 0.5
 _EVERYTHING = 1 << 31
 _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
+#: behind these, of jobs that are waiting
+_REASON = "why it waits"
 
 
 def run_serve(options: BatchServeOptions) -> int:
@@ -148,7 +150,10 @@ def run_queue(options: BatchQueueOptions) -> int:
     from mallob_py.text_table import format_table
 
     lines = [*answer.running, *answer.waiting]
-    print(format_table(_HEADER, [_row(line) for line in lines]) if lines else "no job runs or waits")
+    if answer.waiting:
+        print(format_table((*_HEADER, _REASON), [(*_row(line), line.reason) for line in lines]))
+    else:
+        print(format_table(_HEADER, [_row(line) for line in lines]) if lines else "no job runs or waits")
     if (more := answer.waiting_count - len(answer.waiting)) > 0:
         print(f"and {more} more wait (--all)")
     if answer.turns:

@@ -92,7 +92,10 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobLine(msgspec.Struct, frozen=True):
-    """A job as a table tells it. Times are seconds; `nodes` are those that it has, if it runs."""
+    """A job as a table tells it. Times are seconds; `nodes` are those that it has, if it runs.
+
+    `reason`: why it waits, if it does.
+    """
 
     job: int
     name: str
@@ -105,6 +108,7 @@ class JobLine(msgspec.Struct, frozen=True):
     ran_s: float
     required_s: float
     output: str
+    reason: str = ""
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):

@@ -655,8 +655,10 @@ class _Server:
     def _queue(self, request: Queue) -> Answer:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
+        free = self._free_slots()
         waiting = [
-            self._line(self._entries[job.id], now_s) for job in islice(scheduler.waiting, request.waiting)
+            self._waiting_line(self._entries[job.id], now_s, free)
+            for job in islice(scheduler.waiting, request.waiting)
         ]
         ended = list[JobLine]()
         for job in self._folder.ended(request.ended) if request.ended else ():
@@ -687,6 +689,21 @@ class _Server:
             wishes.required_s,
             str(entry.folder.output),
         )
+
+    def _free_slots(self) -> int:
+        scheduler = self._scheduler
+        taken = {slot for job in scheduler.running for slot in scheduler.slots_of(job)}
+        return max(0, scheduler.slots - len(taken))
+
+    def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:
+        line, slots = self._line(entry, now_s), self._scheduler.slots
+        if line.nodes_min > slots:
+            reason = f"wants {line.nodes_min} slots of {slots}"
+        elif line.nodes_min > free:
+            reason = f"wants {line.nodes_min} slots, {free} free"
+        else:
+            reason = f"its turn has not come: {self._scheduler.policy.name}"
+        return msgspec.structs.replace(line, reason=reason)
 
     def _state(self, entry: _Entry, running: Running | None) -> str:
         if running is None:

@@ -702,7 +702,8 @@ def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(
         "ssh: connect to host n1 port 22: No route to host",
     )
     large = scheduler.submit(WAITS_AS_MANY.format(4), "sort $NODE_FILE\n")
-    assert [line.state for line in scheduler.queue().waiting] == ["waits for nodes"]
+    (waiting,) = scheduler.queue().waiting
+    assert (waiting.state, waiting.reason) == ("waits for nodes", "wants 4 slots of 2")
     scheduler.kill()
     scheduler.start()
     assert hosts.nodes()["n1"].state is NodeState.DOWN
