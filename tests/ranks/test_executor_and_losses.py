@@ -11,7 +11,7 @@ from typing import Any
 import called
 import pytest
 from other_user import NOBODY, as_nobody, needs_root
-from running import needs_mpiexec, serving
+from running import needs_mpiexec, poll_until, serving
 from test_growth import SURVIVE
 from test_other_hosts import _what_is_missing, grow
 from test_rank_losses import IS_MPICH, await_generation, ranks_of
@@ -37,6 +37,7 @@ def test_each_call_counts_once_while_a_rank_is_lost(tmp_path: Path) -> None:
         serving(tmp_path, *SURVIVE, "--preload", "CALLS", ranks=3) as service,
         Executor(service.api_dir) as executor,
     ):
+        poll_until(lambda: len(ranks_of(service)) == 3, "three ranks with fork servers")
         ranks = ranks_of(service)
         results = executor.map(called.append_and_nap, [str(tmp_path)] * CALLS, range(CALLS), ordered=False)
         first = _all_but(results, 50)
@@ -67,9 +68,12 @@ def test_workers_on_another_host_are_reached_by_tcp(tmp_path: Path) -> None:
         with Executor(service.api_dir) as executor:
             executor._hub._other_hosts = lambda: True  # type: ignore[union-attr]
             hosts: set[str] = set()
-            while len(hosts) < 2:
+
+            def both_have_worked() -> bool:
                 hosts.update(executor.map(called.host_of, range(20)))
-            assert hosts == {socket.gethostname(), "node2"}
+                return hosts == {socket.gethostname(), "node2"}
+
+            poll_until(both_have_worked, "workers on both hosts")
 
 
 @needs_root
