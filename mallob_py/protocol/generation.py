@@ -55,7 +55,7 @@ from mallob_py.protocol.rank_messages import (
 # --- stimuli --------------------------------------------------------------------------------------
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(msgspec.Struct, frozen=True, tag=True):
     """The rank at this address is dead, or does not answer any more."""
 
     address: int
@@ -68,21 +68,21 @@ class Ordered(msgspec.Struct, frozen=True, tag=True):
     leaves: tuple[int, ...] = ()
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heard(msgspec.Struct, frozen=True, tag=True):
     """A message from an address; those of one address come in the order in which they were sent."""
 
     source: int
     message: AnyGenerationMessage
 
 
-class Strayed(msgspec.Struct, frozen=True):
+class Strayed(msgspec.Struct, frozen=True, tag=True):
     """Anything else has come from an address that is not a member, in an envelope of generation g."""
 
     source: int
     g: int
 
 
-class TimePassed(msgspec.Struct, frozen=True):
+class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """It is `deadline_s`, or later."""
 
 

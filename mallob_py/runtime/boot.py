@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from mallob_py import __version__
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.generation import EndReason
+from mallob_py.protocol.generation import AnyChange, EndReason
 from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_messages import RankProcess
@@ -317,7 +317,8 @@ def _run_newcomer(
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)
         rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell)
-        if (problem := _open_desk(rank, make_desk)) is not None:
+        problem = _log_stimuli(settings, rank, origin, joined.changes) or _open_desk(rank, make_desk)
+        if problem is not None:
             tell(problem)
         log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})
         rank.run()
@@ -369,14 +370,16 @@ def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
     return MemoryWatch(reserve, rooms, rank.reclaimable, vote, log, complain)
 
 
-def _log_stimuli(settings: WorldSettings, rank: Rank, origin: Origin) -> str | None:
+def _log_stimuli(
+    settings: WorldSettings, rank: Rank, origin: Origin, joined: tuple[tuple[float, AnyChange], ...] = ()
+) -> str | None:
     """Why what this rank is told cannot be written down, if it should be."""
     if settings.stimuli_dir is None:
         return None
     folder = StimulusLog.folder_of_run(settings.stimuli_dir, origin.start_s)
     patience_s = patience_of(settings.rank_timeout_s)
     try:
-        rank.log_stimuli(StimulusLog(folder, rank.node, origin, patience_s, tell))
+        rank.log_stimuli(StimulusLog(folder, rank.node, origin, patience_s, tell, joined))
     except OSError as error:
         return f"--log-stimuli {settings.stimuli_dir}: {error.strerror}"
     return None

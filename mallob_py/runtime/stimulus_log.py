@@ -3,7 +3,7 @@
 The first line of a file says which rank it is, and how it began (`Head`), each further one is a stimulus with
 its time and its effects (`Entry`), in all generations. What a rank does follows from these alone, so
 `mallob-py simulate --replay` finds out whether the same program, or a changed one, comes to the same effects
-(`simulation/replay.py`). Ranks that have joined write none.
+(`simulation/replay.py`). The head of a rank that has joined has what its membership was told until then.
 
 Messages between workers and results are in it with all their bytes: it is for finding a fault, not for
 every day.
@@ -21,6 +21,7 @@ import msgspec
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.generation import AnyChange, Membership
 from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.rank_effects import AnyRankEffect
 from mallob_py.protocol.rank_stimuli import AnyRankStimulus
@@ -38,12 +39,31 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     patience_s: float
     survives: bool
     version: str
+    #: of a rank that has joined: what its membership was told up to its first generation, each with its time
+    joined: tuple[tuple[float, AnyChange], ...] = ()
 
     def node(self) -> Node:
         """Another one, as it was in the beginning. Its first effects have been executed."""
-        node = Node(self.rank, self.origin, self.config, patience_s=self.patience_s, survives=self.survives)
+        node = Node(
+            self.rank,
+            self.origin,
+            self.config,
+            self._membership(),
+            patience_s=self.patience_s,
+            survives=self.survives,
+        )
         node.effects.clear()
         return node
+
+    def _membership(self) -> Membership | None:
+        """That of a rank that has joined, as of its first generation."""
+        if not self.joined:
+            return None
+        membership = Membership(self.rank, None, self.patience_s)
+        for now, change in self.joined:
+            membership.handle(change, now)
+        membership.take_effects()
+        return membership
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -72,7 +92,13 @@ class StimulusLog:
     """The file of one rank. `complain(text)` is called once if it cannot be written any more."""
 
     def __init__(
-        self, folder: Path, node: Node, origin: Origin, patience_s: float, complain: Callable[[str], None]
+        self,
+        folder: Path,
+        node: Node,
+        origin: Origin,
+        patience_s: float,
+        complain: Callable[[str], None],
+        joined: tuple[tuple[float, AnyChange], ...] = (),
     ) -> None:
         """Open the log of a node that has been told nothing yet, and so was made. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +112,7 @@ class StimulusLog:
             patience_s=patience_s,
             survives=node.survives,
             version=__version__,
+            joined=joined,
         )
         self._lines: list[bytes] = [_encode(head)]
         self.flush()

@@ -102,7 +102,7 @@ def replay_log(path: Path) -> Difference | int:
             raise ReplayError(f"{path}:1: no head of a log of stimuli: {error}") from None
         if head.version != __version__:
             print(f"{path} was written by version {head.version}, this is {__version__}", file=sys.stderr)
-        if not 0 <= head.rank < len(head.origin.founders):
+        if not (head.joined or 0 <= head.rank < len(head.origin.founders)):
             raise ReplayError(f"{path}:1: there is no rank {head.rank} of {len(head.origin.founders)}")
         node = head.node()
         number = 1

@@ -79,6 +79,8 @@ class Joined(NamedTuple):
     generation: Generation
     welcome: Welcome
     peers: dict[int, Peer]
+    #: what its membership was told, each with its time, up to its first generation
+    changes: tuple[tuple[float, AnyChange], ...]
 
 
 # --- the newcomer's side ----------------------------------------------------------------------
@@ -137,6 +139,7 @@ class _Newcomer:
         #: for a member
         self._waiting: list[Arrival] = []
         self._first: Generation | None = None
+        self._changes: list[tuple[float, AnyChange]] = []
 
     def become_member(self) -> Joined:
         self._connect(self._host)
@@ -157,7 +160,9 @@ class _Newcomer:
         self._carrier.flush()
         self._links.put_back(self._waiting)
         assert self._welcome is not None
-        return Joined(self._carrier, self._membership, self._first, self._welcome, self._peers)
+        return Joined(
+            self._carrier, self._membership, self._first, self._welcome, self._peers, tuple(self._changes)
+        )
 
     def _connect(self, peer: Peer) -> None:
         if peer.place is not None:
@@ -208,7 +213,9 @@ class _Newcomer:
             self._noted(address)
 
     def _change(self, change: AnyChange) -> None:
-        self._membership.handle(change, time.monotonic())
+        now = time.monotonic()
+        self._changes.append((now, change))
+        self._membership.handle(change, now)
         for step in self._membership.take_effects():
             match step:
                 case Tell(address, message):
