@@ -7,8 +7,9 @@ import pytest
 from workloads import rigid
 
 from mallob_py.batch.job import Workload
+from mallob_py.batch.policies.backfilling import Fcfs
 from mallob_py.batch.policies.learnt import Learnt
-from mallob_py.batch.policy import Action, Start, View
+from mallob_py.batch.policy import Action, View
 from mallob_py.batch.registry import PolicyTextError, policy_of
 from mallob_py.batch.simulator import simulate
 
@@ -20,6 +21,7 @@ class _Watching:
     wants_all_arrivals = True
 
     def __init__(self) -> None:
+        self._policy = Fcfs()
         self.waiting: dict[int, float] = {}
         self.ends: list[tuple[float, int, float]] = []
 
@@ -29,13 +31,7 @@ class _Watching:
     def decide(self, view: View) -> list[Action]:
         self.waiting |= {job.id: job.estimate_s for job in view.queue}
         self.ends += [(view.now_s, one.job.id, end_s) for end_s, _, one in view.ends]
-        free, actions = view.free, list[Action]()
-        for job in view.queue:
-            if job.nodes > free:
-                break
-            free -= job.nodes
-            actions.append(Start(job.id, job.nodes))
-        return actions
+        return list(self._policy.decide(view))
 
 
 def _of(workload: Workload, *owners: str) -> Workload:

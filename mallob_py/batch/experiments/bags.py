@@ -37,7 +37,7 @@ from mallob_py.runtime.processes import import_places, python
 from mallob_py.text_table import Cell
 
 JOBS = 8
-SHARES = (0.0, 0.4, 1.0)
+SHARES = (0.0, 1.0)
 SHARES_IN_FULL = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 POLICIES = ("easy", "elastic:cooldown-s=2,period-s=0.5", "fair")
 SEEDS = (1,)
