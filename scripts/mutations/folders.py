@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, instead_of, never
+from mutations.mutation import Mutation, always, instead_of, never
 
 _OWN = "mallob_py/service/store/own_folder.py"
 _LOCK = "mallob_py/service/store/lock.py"
@@ -67,5 +67,26 @@ FOLDERS = (
         "Folder.open",
         instead_of("_PART.fullmatch(name) and _is_part(name, folder)", "_PART.fullmatch(name)"),
         "test_what_is_no_job_stays_and_prevents_no_start",
+    ),
+    Mutation(
+        "of uploads only those of ours that were cut off are removed",
+        "mallob_py/web/store.py",
+        "_tidy",
+        always("_is_upload(name, folder)"),
+        "test_what_others_have_among_the_submissions_stays_and_uploads_that_were_cut_off_go",
+    ),
+    Mutation(
+        "of logs only files make room",
+        "mallob_py/service/telemetry/event_log.py",
+        "LogFiles._of_earlier_runs",
+        always("own_folder.is_file(path.name, folder)"),
+        "test_only_logs_of_ones_own_make_room",
+    ),
+    Mutation(
+        "an order is answered although the ranks cannot be noted",
+        "mallob_py/service/resizing.py",
+        "Resizing._note_ranks",
+        always("error.errno in NO_ROOM"),
+        "test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name_of_a_file_of_ours",
     ),
 )
