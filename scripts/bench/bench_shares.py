@@ -43,6 +43,8 @@ _SIZES = ((4, 5), (4, 6), (4, 8), (4, 20), (128, 141), (128, 256), (128, 640), (
 
 #: between two epochs, at least
 _EPOCH_S = 0.001
+#: of the ideal by least attained service, where jobs that are level with each other would have endless ones
+_STEP_S = 1e-4
 
 #: seconds of work of each job in each slot, and what it costs
 Slots = list[dict[int, float]]
@@ -302,7 +304,7 @@ def ideal(pes: int, jobs: Sequence[tuple[float, float]], is_least_first: bool) -
             step_s = min(step_s, (jobs[job][1] - attained[job]) / rate)
         if is_least_first and rates:
             step_s = min(step_s, _until_level(attained, rates))
-        step_s = max(step_s, 0.0)
+        step_s = max(step_s, _STEP_S if is_least_first else 0.0)
         now += step_s
         for job, rate in rates.items():
             attained[job] += rate * step_s
