@@ -7,6 +7,7 @@ notices it. The lists are kept by hand: one entry for each rule that somebody co
 from __future__ import annotations
 
 from mutations.answering import ANSWERING
+from mutations.calling import CALLING
 from mutations.clients import CLIENTS
 from mutations.finding import FINDING
 from mutations.folders import FOLDERS
@@ -28,6 +29,7 @@ MUTATIONS = (
     *RUNNING,
     *LENDING,
     *ANSWERING,
+    *CALLING,
     *CLIENTS,
     *FOLDERS,
     *WHOLE_JOBS,
