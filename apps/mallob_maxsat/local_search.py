@@ -49,26 +49,27 @@ class LocalSearch:
         compiled: flips.Walk | None = None
         may_compile = True
         n_flips, in_vain, used_s = 100, 0, 0.0
-        known = -1
+        is_to_begin = True
         while True:
-            if known != bounds.upper or in_vain > _PATIENCE_FLIPS:
+            if is_to_begin or in_vain > _PATIENCE_FLIPS:
                 assert bounds.model is not None
-                known, in_vain = bounds.upper, 0
+                is_to_begin, in_vain = False, 0
                 self._seed = self._seed * 48271 % 2147483647
                 at = _Assignment(clauses, bounds.model, self._seed, compiled)
             begin_s = time.perf_counter()
-            found = at.best(n_flips, (known - self._problem.base) / clauses.unit)
+            # Also below what others have found meanwhile; it stays where it is, with its weights.
+            found = at.best(n_flips, (bounds.upper - self._problem.base) / clauses.unit)
             took_s = time.perf_counter() - begin_s
             used_s += took_s
             if found is not None and bounds.found(found):
-                known, in_vain = bounds.upper, 0  # it goes on from where it is
+                in_vain = 0
             else:
                 in_vain += n_flips
                 n_flips = _fitted(n_flips, took_s)
             yield
             if may_compile and used_s > _COMPILES_AFTER_S:
                 may_compile, compiled = False, flips.compiled_walk()
-                known = known if compiled is None else -1
+                is_to_begin = compiled is not None
 
 
 def _fitted(n_flips: int, took_s: float) -> int:
