@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import enum
 
+#: of the first line of a part of a log
+_OF_A_BEGINNING = "ranks pes capacity clients version mode unix_s"
+#: of how a host fares
+_OF_A_HOST = "failures rest_s reason"
+
 
 class LogEvent(enum.StrEnum):
     """An event. `when` it is written, in words; `fields`: those that a line may have."""
@@ -22,12 +27,8 @@ class LogEvent(enum.StrEnum):
         event.fields = tuple(fields.split())
         return event
 
-    START = "start", "a rank begins", "ranks pes capacity clients version mode unix_s"
-    CONTINUED = (
-        "continued",
-        "a further part of a log begins",
-        "ranks pes capacity clients version mode unix_s",
-    )
+    START = "start", "a rank begins", _OF_A_BEGINNING
+    CONTINUED = "continued", "a further part of a log begins", _OF_A_BEGINNING
     JOINED = "joined", "a rank has joined a running service", "generation pes"
     STOP = "stop", "a rank ends in order"
     DROPPED = "dropped", "events were lost for want of room on the disk", "events"
@@ -79,8 +80,8 @@ class LogEvent(enum.StrEnum):
     )
     ENOUGH_MEMORY = "enough memory", "the host has enough memory left again", "left_bytes"
     GAVE_BACK_MEMORY = "gave back memory", "a rank has given up something for that", "what bytes"
-    HOST_RESTS = "host rests", "the host gives workers no processes for a while", "failures rest_s reason"
-    HOST_IS_WELL = "host is well", "the host gives workers processes again", "failures rest_s reason"
+    HOST_RESTS = "host rests", "the host gives workers no processes for a while", _OF_A_HOST
+    HOST_IS_WELL = "host is well", "the host gives workers processes again", _OF_A_HOST
     LOST_RANK = "lost rank", "the others go on without a rank", "lost message"
     GENERATION = (
         "generation",

@@ -13,6 +13,7 @@ packages, see `tests/slurm`). The formulas are solved by the same CaDiCaL everyw
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -141,13 +142,16 @@ def ray() -> Iterator[System]:
     yield _of_futures(lambda function, *rest: library.remote(function).remote(*rest), wait)
 
 
+def _slurm_here() -> Any:
+    """Return the module of the tests that makes a Slurm on this machine."""
+    sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
+    return importlib.import_module("virtual_cluster")
+
+
 @contextmanager
 def slurm() -> Iterator[System]:
-    sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
-    from virtual_cluster import Cluster
-
     with tempfile.TemporaryDirectory(prefix="slurm.") as folder:
-        cluster = Cluster(Path(folder))
+        cluster = _slurm_here().Cluster(Path(folder))
         cluster.start()
         cluster.run("scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
 
@@ -217,18 +221,15 @@ def _is_there(name: str) -> bool:
     from importlib.util import find_spec
 
     if name == "Slurm":
-        sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
-        from virtual_cluster import what_is_missing
-
-        return what_is_missing() is None
+        return _slurm_here().what_is_missing() is None
     return name not in _MODULES or find_spec(_MODULES[name]) is not None
 
 
 # --- one system, in a process of its own ----------------------------------------------------
 
 
-def be_system(name: str) -> dict[str, float]:
-    """Return seconds: the first answer after the start, one job, one of many, one when all is busy."""
+def be_system(name: str) -> None:
+    """Print seconds: the first answer after the start, one job, one of many, one when all is busy."""
     begin_s = time.monotonic()
     with SYSTEMS[name][1]() as system:
         assert system.begin(False)(60.0)
@@ -250,12 +251,11 @@ def be_system(name: str) -> dict[str, float]:
         begin_s = time.monotonic()
         is_answered = system.begin(False)(BUSY_LIMIT_S)
         took["busy"] = time.monotonic() - begin_s if is_answered else float("inf")
-        _print_and_end(took)
-    return took
+        _print(took)
 
 
-def be_solver(name: str, folder: Path) -> dict[str, float]:
-    """Return seconds until the formulas of a folder, handed in at once, were answered: mean, median, last."""
+def be_solver(name: str, folder: Path) -> None:
+    """Print seconds until the formulas of a folder, handed in at once, were answered: mean, median, last."""
     with SYSTEMS[name][1]() as system:
         assert system.begin(False)(60.0)
         begin_s = time.monotonic()
@@ -266,13 +266,10 @@ def be_solver(name: str, folder: Path) -> dict[str, float]:
                 if await_end(0.002):
                     times.append(time.monotonic() - begin_s)
                     waiting.remove(await_end)
-        _print_and_end(
-            {"mean": statistics.mean(times), "median": statistics.median(times), "last": max(times)}
-        )
-    return {}
+        _print({"mean": statistics.mean(times), "median": statistics.median(times), "last": max(times)})
 
 
-def _print_and_end(took: dict[str, float]) -> None:
+def _print(took: dict[str, float]) -> None:
     print("RESULT " + json.dumps(took), flush=True)
 
 
