@@ -497,10 +497,10 @@ class ClientJobs:
             else:
                 self._seated.discard(job)
                 self._rest(record)
-            self._schedule(record)
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
+            self._schedule(record)  # by what it is charged from now on, so after the first volume is known
             self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
             self._tell_of_root(record)
             if self._balancer.rotation.is_on:

@@ -390,6 +390,13 @@ TREES = (
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
+        "when a limit is reached follows from the volume, the first one included",
+        _CLIENT,
+        "ClientJobs.on_epoch",
+        without("self._schedule(record)"),
+        "test_the_cpu_limit_counts_all_workers_though_the_root_ran_before_the_first_volume_was_known",
+    ),
+    Mutation(
         "an epoch concerns a job that it leaves without a volume",
         _CLIENT,
         "ClientJobs._in_question",

@@ -30,6 +30,7 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import RandomDelays
 
 _DESCRIPTION = Description(1, b"x")
 
@@ -91,6 +92,18 @@ def test_the_cpu_limit_counts_all_cores_of_a_worker() -> None:
     alone.wait_until(2.5)
     assert alone.ended[1].outcome is Outcome.CPU_LIMIT
     assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
+
+
+def test_the_cpu_limit_counts_all_workers_though_the_root_ran_before_the_first_volume_was_known() -> None:
+    cluster = Cluster(4, delays=RandomDelays(process_start_s=(0.001, 0.001), message_s=(0.01, 0.01)))
+    cluster.submit(1, cpu_limit_s=20.0)
+    cluster.run(until_s=60.0)
+    stats = cluster.ended[1].stats
+    assert stats.started_s is not None
+    assert stats.balanced_s is not None
+    assert stats.started_s < stats.balanced_s
+    assert cluster.ended[1].outcome is Outcome.CPU_LIMIT
+    assert stats.pe_s == pytest.approx(20.0)
 
 
 def test_the_limit_that_is_reached_first_ends_the_job() -> None:
