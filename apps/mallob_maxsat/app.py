@@ -12,11 +12,12 @@ solver's proof that nothing better exists, which is not checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from mallob_maxsat.declaration import OPTIMUM, SATISFIABLE, UNSATISFIABLE, MaxSatDeclaration
+from mallob_maxsat.oracle import Oracle
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.roles import ROLES_MAX, Running, searches_of
 from mallob_maxsat.state import Bounds
@@ -31,8 +32,11 @@ from mallob_py.kit import (
     WorkerContext,
     decompressed_blocks,
 )
+from mallob_sat.clauses import Clauses
 
 _ASIDE_SHARE = 0.2
+#: how often solvers are asked for what they have learned
+_SHARING_PERIOD_S = 0.3
 _REFUSED = {
     "proof": "a proof of an optimum has no format that could be checked here; proofs are for SAT",
     "solutions": "MAXSAT gives one solution of least cost",
@@ -80,8 +84,9 @@ class Worker:
         self._context = context
         self._problem = Problem(context.payload)
         self._bounds = Bounds(self._problem)
-        sharing = bool(context.configuration.get("sharing", True))
-        self._talk = Talk(context, self._bounds, self._problem.n_vars, with_clauses=sharing)
+        self._is_sharing = bool(context.configuration.get("sharing", True))
+        self._talk = Talk(context, self._bounds, self._problem.n_vars, with_clauses=self._is_sharing)
+        self._next_sharing_s = 0.0
         self._told = -1
         self._told_upper: int | None = None
 
@@ -93,13 +98,14 @@ class Worker:
             bounds.close()
             return self._answer()
         began_s = time.monotonic()
-        running = list(searches_of(context.index, self._problem, bounds))
+        running = list(searches_of(context.index, self._problem, bounds, is_told=self._is_sharing))
         while not bounds.is_closed:
             now_s = time.monotonic() - began_s
             ready = [one for one in running if one.starts_s <= now_s and not self._has_to_wait(one)]
             self._advance(min(ready, key=self._turn_of))
             self._talk.turn(context.poll())
-            self._pass_clauses_on(running)
+            if self._is_sharing:
+                self._share_clauses(running)
             self._offer()
         return self._answer()
 
@@ -121,16 +127,29 @@ class Worker:
         one.charged_s += (time.perf_counter() - begin_s) / share
         one.found(self._bounds.upper < upper)
 
-    def _pass_clauses_on(self, running: list[Running]) -> None:
+    def _share_clauses(self, running: list[Running]) -> None:
+        """Tell what has been learned here, to other workers and to each other's solvers, and take theirs."""
+        oracles = list(dict.fromkeys(one.oracle for one in running if one.oracle is not None))
+        now_s = time.monotonic()
+        if now_s >= self._next_sharing_s:
+            self._next_sharing_s = now_s + _SHARING_PERIOD_S
+            if self._context.volume == 1 and len(oracles) == 1:
+                for oracle in oracles:
+                    oracle.skip_learned()
+            else:
+                for oracle in oracles:
+                    self._give(self._talk.note_clauses(oracle.learned()), oracles, but=oracle)
         for one in running:
-            if one.below is not None and len(one.below.cores) > one.clauses_told:
-                self._talk.note_clauses(one.below.cores[one.clauses_told :])
-                one.clauses_told = len(one.below.cores)
-        for clause in self._talk.heard:
-            for one in running:
-                if one.oracle is not None:
-                    one.oracle.add(clause)
-        self._talk.heard.clear()
+            if one.below is not None:
+                self._give(self._talk.note_clauses(one.below.take_cores()), oracles, but=one.oracle)
+        self._give(self._talk.take_heard(), oracles)
+
+    @staticmethod
+    def _give(clauses: Clauses, oracles: Collection[Oracle], but: Oracle | None = None) -> None:
+        if len(clauses):
+            for oracle in oracles:
+                if oracle is not but:
+                    oracle.add_all(clauses.lists())
 
     def _offer(self) -> None:
         bounds = self._bounds

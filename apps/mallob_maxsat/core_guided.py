@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
 from pysat.card import ITotalizer
 
+from mallob_maxsat.encodings import TooLargeError
 from mallob_maxsat.oracle import Oracle, Search
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.state import Bounds
+from mallob_sat.clauses import Clauses
 from mallob_sat.solvers import Verdict
 
 _TRIMS_MAX = 5
@@ -30,6 +33,10 @@ _MINIMIZE_CONFLICTS = 1000
 #: questions without an answer, after which a core is left as it is
 _MINIMIZE_FAILURES_MAX = 3
 _EXHAUST_CONFLICTS = 1000
+#: of totalizers that are extended for a search from above
+_OBJECTIVE_CLAUSES_MAX = 200_000
+#: of a core that is told to others
+_TOLD_LITERALS_MAX = 20
 #: pairs of soft literals that exclude each other are looked for among so many
 _EXCLUSIONS_SOFT_MAX = 20_000
 #: diversity of weights at which a stratum is taken
@@ -42,7 +49,6 @@ class _Counter:
 
     totalizer: ITotalizer
     bound: int
-    weight: int
 
 
 class CoreGuided:
@@ -51,20 +57,22 @@ class CoreGuided:
     def __init__(self, problem: Problem, bounds: Bounds, oracle: Oracle) -> None:
         self._problem = problem
         self._bounds = bounds
-        self._oracle = oracle
+        self.oracle = oracle
         self.soft = dict(problem.soft)
         #: of the sum of all weights, what is lost for certain
         self.lower = problem.unavoidable
         self._counters: dict[int, _Counter] = {}
+        #: all, each with its first output that was wanted
+        self._totalizers: list[tuple[ITotalizer, int]] = []
         #: cores without a totalizer yet: literals lost, weight
         self._pending: list[tuple[list[int], int]] = []
         self._level = 0
         #: clauses over variables that all workers know, for others
-        self.cores: list[list[int]] = []
+        self._cores: list[list[int]] = []
 
     def run(self) -> Search:
         """Until the bounds meet."""
-        if (yield from self._oracle.ask([])) is Verdict.UNSATISFIABLE:
+        if (yield from self.oracle.ask([])) is Verdict.UNSATISFIABLE:
             self._bounds.close()
             return
         self._note_model()
@@ -76,12 +84,12 @@ class CoreGuided:
             self._harden()
             active = [literal for literal, weight in self.soft.items() if weight >= self._level]
             active.sort(key=lambda literal: -self.soft[literal])
-            verdict = yield from self._oracle.ask(active)
+            verdict = yield from self.oracle.ask(active)
             if verdict is Verdict.UNSATISFIABLE:
-                if not self._oracle.core:
+                if not self.oracle.core:
                     self._bounds.close()
                     return
-                core = yield from self._smaller(self._oracle.core)
+                core = yield from self._smaller(self.oracle.core)
                 if not core:
                     self._bounds.close()
                     return
@@ -96,10 +104,48 @@ class CoreGuided:
                 self._bounds.raise_lower(self.lower)
                 self._bounds.close()  # all that is left of the soft literals holds
 
+    def objective(self) -> tuple[dict[int, int], int]:
+        """Return literals with weights, and an offset: what a better solution costs is the offset and the
+        weights of those of them that it makes true.
+
+        Totalizers are extended for that, as far as a better solution may need it. Raises TooLargeError.
+        """
+        terms = {-literal: weight for literal, weight in self.soft.items()}
+        offset, clauses = self.lower, 0
+        for lost, weight in self._pending:
+            offset -= weight
+            for literal in lost:
+                terms[literal] = terms.get(literal, 0) + weight
+        slack = self._bounds.upper - offset
+        for totalizer, first in self._totalizers:
+            paid = unwanted = 0
+            for output in range(first, len(totalizer.lits)):
+                # What is left of each output before will be wanted of this one.
+                if paid >= slack or (not unwanted and output >= len(totalizer.rhs)):
+                    break
+                if output >= len(totalizer.rhs):
+                    clauses += len(totalizer.lits)
+                    if clauses > _OBJECTIVE_CLAUSES_MAX:
+                        raise TooLargeError
+                    _increase(totalizer, output, self.oracle)
+                literal = totalizer.rhs[output]
+                if unwanted:
+                    terms[literal] = terms.get(literal, 0) + unwanted
+                unwanted += self.soft.get(-literal, 0)
+                paid += unwanted
+        return terms, offset
+
+    def take_cores(self) -> Clauses:
+        """Return the clauses over variables that all workers know, of cores found since the last call."""
+        cores, self._cores = self._cores, []
+        if not cores:
+            return Clauses.none()
+        return Clauses.of(np.array([len(core) for core in cores]), np.concatenate(cores))
+
     # --- cores ------------------------------------------------------------------------------------
 
     def _smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
-        oracle = self._oracle
+        oracle = self.oracle
         for _ in range(_TRIMS_MAX):
             if len(core) <= 1:
                 return core
@@ -131,14 +177,14 @@ class CoreGuided:
         weight = min(self.soft[literal] for literal in core)
         self.lower += weight
         self._bounds.raise_lower(self.lower)
-        if all(abs(literal) <= self._problem.n_all for literal in core):
-            self.cores.append([-literal for literal in core])
+        if len(core) <= _TOLD_LITERALS_MAX and all(abs(literal) <= self._problem.n_all for literal in core):
+            self._cores.append([-literal for literal in core])
         lost = []
         for literal in core:
             lost.append(-literal)
             self._take(literal, weight)
         if len(lost) == 1:
-            self._oracle.add(lost)
+            self.oracle.add(lost)
         else:
             self._pending.append((lost, weight))
 
@@ -155,7 +201,7 @@ class CoreGuided:
             self._want_next(counter, counter.bound + 1, weight)
 
     def _want_next(self, counter: _Counter, bound: int, weight: int) -> None:
-        totalizer, oracle = counter.totalizer, self._oracle
+        totalizer, oracle = counter.totalizer, self.oracle
         if bound >= len(totalizer.lits):
             return
         if bound >= len(totalizer.rhs):
@@ -163,24 +209,25 @@ class CoreGuided:
         literal = -totalizer.rhs[bound]
         known = self._counters.get(literal)
         if known is None:
-            self._counters[literal] = _Counter(totalizer, bound, weight)
+            self._counters[literal] = _Counter(totalizer, bound)
         self.soft[literal] = self.soft.get(literal, 0) + weight
 
     def _count_pending(self) -> Generator[None, None, None]:
         pending, self._pending = self._pending, []
         for lost, weight in pending:
-            self._oracle.add(lost)
-            totalizer = ITotalizer(lits=lost, ubound=1, top_id=self._oracle.top)
-            self._oracle.new_variables(totalizer.top_id)
-            self._oracle.add_all(totalizer.cnf.clauses)
+            self.oracle.add(lost)
+            totalizer = ITotalizer(lits=lost, ubound=1, top_id=self.oracle.top)
+            self.oracle.new_variables(totalizer.top_id)
+            self.oracle.add_all(totalizer.cnf.clauses)
             bound = yield from self._exhausted(totalizer, weight)
-            self._want_next(_Counter(totalizer, bound, weight), bound, weight)
+            self._totalizers.append((totalizer, bound))
+            self._want_next(_Counter(totalizer, bound), bound, weight)
             if self._bounds.is_closed:
                 return
 
     def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
         """The number of literals that must be lost, as far as that is seen quickly."""
-        bound, oracle = 1, self._oracle
+        bound, oracle = 1, self.oracle
         while bound < len(totalizer.lits):
             if bound >= len(totalizer.rhs):
                 _increase(totalizer, bound, oracle)
@@ -198,14 +245,14 @@ class CoreGuided:
     # --- soft literals ----------------------------------------------------------------------------
 
     def _note_model(self) -> None:
-        assert self._oracle.model is not None
-        self._bounds.found(self._oracle.model)
+        assert self.oracle.model is not None
+        self._bounds.found(self.oracle.model)
 
     def _harden(self) -> None:
         """An assignment that falsifies such a literal is no better solution."""
         slack = self._bounds.upper - self.lower
         for literal in [literal for literal, weight in self.soft.items() if weight >= slack]:
-            self._oracle.add([literal])
+            self.oracle.add([literal])
             del self.soft[literal]
             self._counters.pop(literal, None)
 
@@ -230,17 +277,17 @@ class CoreGuided:
         """Sets of soft literals of which one can hold at most become one soft clause each."""
         excluded: dict[int, set[int]] = {}
         for literal in list(self.soft):
-            holds, implied = self._oracle.propagate([literal])
+            holds, implied = self.oracle.propagate([literal])
             if not holds:
                 weight = self.soft.pop(literal)
                 self.lower += weight
-                self._oracle.add([-literal])
+                self.oracle.add([-literal])
                 continue
             for one in implied:
                 if -one in self.soft and -one != literal:
                     excluded.setdefault(literal, set()).add(-one)
                     excluded.setdefault(-one, set()).add(literal)
-            yield from self._oracle.give_way()
+            yield from self.oracle.give_way()
         self._bounds.raise_lower(self.lower)
         yield
         order = sorted(excluded, key=lambda literal: len(excluded[literal]))
@@ -255,7 +302,7 @@ class CoreGuided:
                 if len(clique) < 2:
                     break
                 self._join(clique)
-            yield from self._oracle.give_way()
+            yield from self.oracle.give_way()
 
     def _join(self, clique: list[int]) -> None:
         weight = min(self.soft[literal] for literal in clique)
@@ -263,8 +310,8 @@ class CoreGuided:
         self._bounds.raise_lower(self.lower)
         for literal in clique:
             self._take(literal, weight)
-        new = self._oracle.new_variable()
-        self._oracle.add([*clique, -new])
+        new = self.oracle.new_variable()
+        self.oracle.add([*clique, -new])
         self.soft[new] = weight
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from mallob_maxsat.encodings import AtMost, encoding_of
+from mallob_maxsat.encodings import AtMost, TooLargeError, encoding_of
 from mallob_maxsat.neighbourhoods import Neighbourhoods
 from mallob_maxsat.oracle import Asking, Oracle, Search
 from mallob_maxsat.problem import Problem
@@ -26,7 +27,9 @@ _NEARBY_CONFLICTS = 300
 
 
 class Improving:
-    """One search. `objective()`: terms and an offset, asked for once there is a solution."""
+    """One search. `objective()`: terms and an offset, asked for once there is a solution; if it raises
+    TooLargeError, the soft literals are the terms.
+    """
 
     def __init__(
         self,
@@ -41,25 +44,28 @@ class Improving:
         """`split`: at which part of the way from the upper bound to the lower one to ask; 0: just below."""
         self._problem = problem
         self._bounds = bounds
-        self._oracle = oracle
+        self.oracle = oracle
         self._order = order
         self._split = split
         self._seed = seed
-        self._objective = objective or self._whole_objective
+        self._objective = objective
 
-    def _whole_objective(self) -> tuple[Mapping[int, int], int]:
+    def _terms(self) -> tuple[Mapping[int, int], int]:
+        if self._objective is not None:
+            with suppress(TooLargeError):
+                return self._objective()
         terms = {-literal: weight for literal, weight in self._problem.soft.items()}
         return terms, self._problem.unavoidable
 
     def run(self) -> Search:
         """Until the bounds meet."""
-        bounds, oracle = self._bounds, self._oracle
+        bounds, oracle = self._bounds, self.oracle
         if bounds.model is None:
             if (yield from oracle.ask([])) is Verdict.UNSATISFIABLE:
                 bounds.close()
                 return
             self._note_model()
-        terms, offset = self._objective()
+        terms, offset = self._terms()
         limit = bounds.upper - 1 - offset
         if limit < 0:
             bounds.close()
@@ -113,7 +119,7 @@ class Improving:
 
         They get as many conflicts as the search of the whole.
         """
-        bounds, oracle = self._bounds, self._oracle
+        bounds, oracle = self._bounds, self.oracle
         if bounds.model is None or not self._problem.soft:
             return False
         version, left = bounds.version, conflicts
@@ -128,5 +134,5 @@ class Improving:
         return bounds.version != version
 
     def _note_model(self) -> None:
-        assert self._oracle.model is not None
-        self._bounds.found(self._oracle.model)
+        assert self.oracle.model is not None
+        self._bounds.found(self.oracle.model)

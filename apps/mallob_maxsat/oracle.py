@@ -3,15 +3,20 @@
 Searches are generators: they give way (`yield`) after each slice, so that one thread can have several of them
 get on in turn and look at messages in between. Calls of PySAT's solvers cannot be interrupted; conflict
 budgets are fitted to the slice.
+
+What a solver learns can be had from the proof that it writes, as far as it is about variables that all
+workers name alike.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from mallob_maxsat.problem import Model, Problem
+from mallob_sat.clauses import Clauses, ProofStream
 from mallob_sat.solvers import Solver, Verdict
 
 Search = Generator[None, None, None]
@@ -20,14 +25,22 @@ Asking: TypeAlias = Generator[None, None, T]
 
 SLICE_S = 0.1
 _CONFLICTS_MIN, _CONFLICTS_MAX = 50, 1_000_000
+#: longer learnt clauses are not worth their way
+_CLAUSE_LENGTH_MAX = 8
 
 
 class Oracle:
-    """The hard clauses, and whatever its searches add."""
+    """The hard clauses, and whatever its searches add; several searches may have one together.
 
-    def __init__(self, problem: Problem, engine: str) -> None:
-        self._problem = problem
+    `is_told`: whether others are to learn what it learns.
+    """
+
+    def __init__(self, problem: Problem, engine: str, *, is_told: bool = False) -> None:
         self._solver = Solver(engine)
+        self._proof: ProofStream | None = None
+        if is_told:
+            self._proof = ProofStream(_CLAUSE_LENGTH_MAX, problem.n_all, Solver.has_binary_proof(engine))
+            self._solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
         self._solver.add_formula(problem.hard)
         for clause in problem.relaxed:
             self._solver.add_clause(clause)
@@ -36,7 +49,7 @@ class Oracle:
         self._solver.declare_variables(self.top)
         self._slice_conflicts = 1000
         self._gave_way_s = time.perf_counter()
-        #: of the last question that was answered so
+        #: of the last question that was answered so, when the answer comes
         self.model: Model | None = None
         self.core: list[int] = []
 
@@ -55,6 +68,22 @@ class Oracle:
         for clause in clauses:
             self._solver.add_clause(clause)
 
+    def learned(self) -> Clauses:
+        """Return the short clauses over variables that all workers know, learned since the last call.
+
+        They hold for all solutions that the clauses added have left, whatever was assumed.
+        """
+        if self._proof is None:
+            return Clauses.none()
+        self._solver.flush_proof()
+        return self._proof.take()
+
+    def skip_learned(self) -> None:
+        """Forget what has been learned by now."""
+        if self._proof is not None:
+            self._solver.flush_proof()
+            self._proof.skip()
+
     def prefer(self, literals: Sequence[int]) -> None:
         """Decide for these literals."""
         self._solver.set_phases(literals)
@@ -72,11 +101,14 @@ class Oracle:
             took_s = time.perf_counter() - begin_s
             if verdict is Verdict.SATISFIABLE:
                 self._solver.declare_variables(self.top)
-                self.model = self._solver.model()
-            elif verdict is Verdict.UNSATISFIABLE:
-                self.core = self._solver.core()
-            if verdict is not Verdict.UNDECIDED:
+                model = self._solver.model()
                 yield from self.give_way()
+                self.model = model  # others may have asked meanwhile
+                return verdict
+            if verdict is Verdict.UNSATISFIABLE:
+                core = self._solver.core()
+                yield from self.give_way()
+                self.core = core
                 return verdict
             if budget == self._slice_conflicts:
                 fitted = budget * SLICE_S / max(took_s, 1e-4)

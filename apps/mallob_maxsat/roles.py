@@ -35,14 +35,13 @@ class Running:
     name: str
     search: Search
     oracle: Oracle | None
-    share: float
+    share: float = 1.0
     starts_s: float = 0.0
     #: time used, by the share that it had then
     charged_s: float = 0.0
     #: whether it can begin without a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
-    clauses_told: int = 0
 
     def found(self, is_better: bool) -> None:
         """The news that the last turn has brought."""
@@ -50,41 +49,33 @@ class Running:
             self.share = _FLIPS_SHARE if is_better else max(self.share * _FLIPS_LOSS, _FLIPS_SHARE_MIN)
 
 
-def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Running]:
-    """The searches of worker `index`, to be made when their time has come (`starts_s`)."""
+def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool = False) -> Iterator[Running]:
+    """The searches of worker `index`, to be made when their time has come (`starts_s`).
+
+    `is_told`: whether others are to learn what their solvers learn.
+    """
+
+    def oracle(engine: str) -> Oracle:
+        return Oracle(problem, engine, is_told=is_told)
+
     role, turn = index % 4, index // 4
+    below = None
+    if role in (0, 3):
+        is_first = (role == 0) == (turn % 2 == 0)
+        engine = "glucose4" if is_first else "cadical195"
+        below = CoreGuided(problem, bounds, oracle(engine))
+        yield Running(f"from below, {engine}", below.run(), below.oracle, below=below)
     if role == 0:
-        yield _below(problem, bounds, "glucose4" if turn % 2 == 0 else "cadical195", share=1.0)
-        yield _above(problem, bounds, "glucose4", _BITS_FIRST, share=1.0, starts_s=2.0)
-    elif role == 1:
-        order = (_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3]
-        yield _above(problem, bounds, "cadical195", order, share=1.0)
-    elif role == 2:
-        yield _above(problem, bounds, "glucose4", _BITS_FIRST, share=1.0, split=0.5 / (turn + 1))
+        assert below is not None
+        above = Improving(problem, bounds, below.oracle, _BITS_FIRST, objective=below.objective, seed=index)
+        yield Running("from above what cores leave", above.run(), below.oracle, starts_s=2.0)
     else:
-        yield _below(problem, bounds, "cadical195" if turn % 2 == 0 else "glucose4", share=1.0)
-        yield _above(problem, bounds, "glucose4", _ADDERS, share=1.0, starts_s=2.0)
+        order = ((_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3], _BITS_FIRST, _ADDERS)[role - 1]
+        engine = "cadical195" if role == 1 else "glucose4"
+        split = 0.5 / (turn + 1) if role == 2 else 0.0
+        above = Improving(problem, bounds, oracle(engine), order, split, seed=index)
+        name = f"{'between' if split else 'from above'}, {engine}"
+        yield Running(name, above.run(), above.oracle, starts_s=2.0 if role == 3 else 0.0)
     if role != 3 and LocalSearch.suits(problem):
         search = LocalSearch(problem, bounds, seed=index + 1).run()
         yield Running("by flips", search, None, _FLIPS_SHARE, _FLIPS_START_S, needs_solution=True)
-
-
-def _below(problem: Problem, bounds: Bounds, engine: str, share: float) -> Running:
-    oracle = Oracle(problem, engine)
-    search = CoreGuided(problem, bounds, oracle)
-    return Running(f"from below, {engine}", search.run(), oracle, share, below=search)
-
-
-def _above(
-    problem: Problem,
-    bounds: Bounds,
-    engine: str,
-    order: tuple[type[AtMost], ...],
-    share: float,
-    starts_s: float = 0.0,
-    split: float = 0.0,
-) -> Running:
-    oracle = Oracle(problem, engine)
-    search = Improving(problem, bounds, oracle, order, split)
-    name = f"{'between' if split else 'from above'}, {engine}"
-    return Running(name, search.run(), oracle, share, starts_s)

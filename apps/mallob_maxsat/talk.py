@@ -1,12 +1,25 @@
 """The messages among the workers of one job: bounds, the best model, and clauses.
 
 Each passes news on to its neighbours in the job tree, so that all know them after as many hops as the tree
-has levels. What gets lost with a worker that leaves is told again every second.
+has levels. What gets lost with a worker that leaves is told again every second, but for clauses.
 
-Why that is right: a worker's lower bound holds for all solutions (`Bounds`), whoever hears of it. A model is
-checked and its cost counted by each who hears of it. A clause may rule out solutions that cost as much as the
-sender's best one or more, so it is taken only by who knows a solution that is as good as that; "no solution"
-means "none that is better" to both.
+Why that is right
+-----------------
+A worker's lower bound holds for all solutions (`Bounds`), whoever hears of it. A model is checked and its
+cost counted by each who hears of it. Clauses are over variables that all name alike (`Problem.n_all`): cores,
+and what solvers have learnt. All that a solver is ever given is of these kinds:
+
+1. The hard clauses and the soft ones with their variables, the same for all.
+2. Encodings, which define further variables: any assignment of the others can be extended so that they hold.
+3. That a soft literal holds which a better solution than the best one known cannot lose, and that of a core
+   one is lost: true of each better solution, extended by what the further variables mean.
+4. Clauses that others have told, under the condition below.
+
+Bounds on the cost, cores' literals and neighbourhoods are assumptions, which no learnt clause depends on. So
+a clause learnt over common variables holds for all solutions that cost less than the teller's best one. It
+may rule out others; hence it is taken only by who knows a solution that is as good as that, and "no
+solution" means "none that is better" to both. That solvers learn nothing else is argued in
+`mallob_sat.sharing`.
 """
 
 from __future__ import annotations
@@ -19,12 +32,12 @@ import numpy as np
 from mallob_maxsat.problem import Model
 from mallob_maxsat.state import Bounds
 from mallob_py.kit import TreeMessage, WorkerContext
+from mallob_sat.clauses import Clauses, KnownClauses, union
 
 _PERIOD_S = 1.0
 _NEWS_PERIOD_S = 0.05
-#: at most so many literals in a clause that is passed on, and so many clauses in a message
-_CLAUSE_LITERALS_MAX = 20
-_CLAUSES_MAX = 200
+#: literals of the clauses in a message, and of those that wait for one
+_LITERALS_MAX, _UNTOLD_LITERALS_MAX = 1000, 10_000
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -33,7 +46,7 @@ class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lower: int
     upper: int
     model: bytes
-    clauses: list[list[int]]
+    clauses: bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,7 +54,7 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class Talk:
-    """One worker's part. Clauses that have come are in `heard` until a search takes them."""
+    """One worker's part."""
 
     def __init__(self, context: WorkerContext, bounds: Bounds, n_vars: int, *, with_clauses: bool) -> None:
         self._context = context
@@ -51,16 +64,16 @@ class Talk:
         self._told_version = self._told_model = -1
         self._neighbours: tuple[int, ...] = ()
         self._next_s = self._repeat_s = 0.0
-        self._to_tell: list[list[int]] = []
-        self._known: set[tuple[int, ...]] = set()
-        self.heard: list[list[int]] = []
+        self._to_tell = Clauses.none()
+        self._known = KnownClauses()
+        self.heard = Clauses.none()
 
-    def note_clauses(self, clauses: list[list[int]]) -> None:
-        """The clauses of this worker, over variables that all know."""
-        if self._with_clauses:
-            for clause in clauses:
-                if len(clause) <= _CLAUSE_LITERALS_MAX and self._is_new(clause):
-                    self._to_tell.append(clause)
+    def note_clauses(self, clauses: Clauses) -> Clauses:
+        """Clauses of this worker, over variables that all know: those of them that are new are told."""
+        new = self._known.take_new(clauses)
+        if self._with_clauses and len(new):
+            self._to_tell, _ = union([self._to_tell, new]).best(_UNTOLD_LITERALS_MAX)
+        return new
 
     def turn(self, messages: list[TreeMessage]) -> None:
         for message in messages:
@@ -69,7 +82,7 @@ class Talk:
         now = time.monotonic()
         context = self._context
         neighbours = (context.index, *context.children)
-        has_news = self._bounds.version != self._told_version or bool(self._to_tell)
+        has_news = self._bounds.version != self._told_version or len(self._to_tell) > 0
         if neighbours != self._neighbours or now >= self._repeat_s:
             self._neighbours = neighbours
             self._told_model = -1
@@ -81,13 +94,13 @@ class Talk:
 
     def _tell(self) -> None:
         if self._context.index == 0 and not self._context.children:
-            self._to_tell.clear()
+            self._to_tell = Clauses.none()
             return
         bounds, model = self._bounds, b""
         if bounds.model is not None and bounds.upper != self._told_model:
             model = np.packbits(bounds.model > 0, bitorder="little").tobytes()
-        clauses, self._to_tell = self._to_tell[:_CLAUSES_MAX], self._to_tell[_CLAUSES_MAX:]
-        data = _encode(_News(bounds.lower, bounds.upper, model, clauses))
+        clauses, self._to_tell = self._to_tell.best(_LITERALS_MAX)
+        data = _encode(_News(bounds.lower, bounds.upper, model, clauses.encode()))
         self._told_version, self._told_model = bounds.version, bounds.upper
         self._context.send_to_parent(data)
         self._context.send_to_children(data)
@@ -96,18 +109,13 @@ class Talk:
         if news.model and news.upper < self._bounds.upper:
             self._bounds.found(_model_of(news.model, self._n_vars))
         self._bounds.raise_lower(news.lower)
-        if self._bounds.upper <= news.upper:
-            for clause in news.clauses:
-                if self._with_clauses and self._is_new(clause):
-                    self.heard.append(clause)
-                    self._to_tell.append(clause)
+        if self._with_clauses and self._bounds.upper <= news.upper:
+            self.heard = union([self.heard, self.note_clauses(Clauses.decode(news.clauses))])
 
-    def _is_new(self, clause: list[int]) -> bool:
-        key = tuple(sorted(clause))
-        if key in self._known:
-            return False
-        self._known.add(key)
-        return True
+    def take_heard(self) -> Clauses:
+        """Clauses that have come since the last call."""
+        heard, self.heard = self.heard, Clauses.none()
+        return heard
 
 
 def _model_of(data: bytes, n_vars: int) -> Model:

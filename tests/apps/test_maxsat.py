@@ -25,6 +25,7 @@ from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import Talk
 from mallob_maxsat.wcnf import read_wcnf
 from mallob_py.kit import InputError, JobInput, TreeMessage, WorkerContext
+from mallob_sat.clauses import Clauses
 from mallob_sat.solvers import Verdict
 
 N_VARS = 6
@@ -91,6 +92,30 @@ def test_from_above_and_between(formula: Any, kind: type[AtMost], split: float) 
     bounds = Bounds(problem)
     for _ in Improving(problem, bounds, Oracle(problem, "glucose4"), (kind,), split).run():
         pass
+    check(bounds, problem, least_cost(*formula))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    _FORMULA,
+    st.integers(0, 60),
+    st.randoms(use_true_random=False),
+    st.sampled_from(("glucose4", "cadical195")),
+)
+def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random.Random, engine: str) -> None:
+    """Both searches have one solver, and the one from above begins at any moment of the other."""
+    problem = problem_of(*formula)
+    bounds = Bounds(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mallob_maxsat.oracle.SLICE_S", 0.0)
+        below = CoreGuided(problem, bounds, Oracle(problem, engine))
+        first = below.run()
+        for _ in itertools.islice(first, turns):
+            pass
+        above = Improving(problem, bounds, below.oracle, (Generalized,), objective=below.objective).run()
+        only_above = choose.random() < 0.3
+        while not bounds.is_closed:
+            next(above if only_above or choose.random() < 0.5 else first, None)
     check(bounds, problem, least_cost(*formula))
 
 
@@ -262,7 +287,9 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
     members = [Member(payload, index, team) for index in range(4)]
     bounds = [Bounds(problem) for _ in members]
     talks = [Talk(m, b, problem.n_vars, with_clauses=True) for m, b in zip(members, bounds, strict=True)]
-    searches = [list(searches_of(m.index, problem, b)) for m, b in zip(members, bounds, strict=True)]
+    searches = [
+        list(searches_of(m.index, problem, b, is_told=True)) for m, b in zip(members, bounds, strict=True)
+    ]
     choose = random.Random(seed)
     while not any(one.is_closed for one in bounds):
         at = choose.randrange(4)
@@ -270,17 +297,60 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
         next(running.search, None)
         talks[at]._next_s = 0.0
         if running.below is not None:
-            talks[at].note_clauses(running.below.cores)
+            talks[at].note_clauses(running.below.take_cores())
+        if running.oracle is not None:
+            talks[at].note_clauses(running.oracle.learned())
         talks[at].turn(members[at].poll())
-        for clause in talks[at].heard:
+        for clause in talks[at].take_heard().lists():
             for one in searches[at]:
                 if one.oracle is not None:
                     one.oracle.add(clause)
-        talks[at].heard.clear()
     closed = next(one for one in bounds if one.is_closed)
     assert closed.model is not None
     assert problem.cost(closed.model) == closed.upper == cost
     assert all(one.lower <= cost <= one.upper for one in bounds)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3, 7])
+def test_what_solvers_learn_holds_for_all_better_solutions(index: int) -> None:
+    text, _ = hard_one(index, n_vars=13, n_clauses=120)
+    text += b"\nh 1 2 0\nh -3 4 5 0\nh -6 -7 8 0"
+    problem = Problem(read_wcnf(text, "f").to_payload())
+    signs = np.arange(2**13)[:, None] >> np.arange(13) & 1
+    # Each assignment with the variables of the soft clauses, which tell whether these are false.
+    whole = np.zeros((2**13, problem.n_all + 1), np.bool_)
+    whole[:, 1:14] = signs
+    for clause in problem.relaxed:
+        whole[:, clause[-1]] = ~_holds(whole, clause[:-1])
+    costs = np.array([_cost_or_more(problem, row) for row in np.where(whole[:, 1:14], 1, -1)])
+    bounds = Bounds(problem)
+    learned, told = [], 0
+    searches = list(searches_of(index, problem, bounds, is_told=True))
+    for one in itertools.cycle(searches):
+        next(one.search, None)
+        if bounds.is_closed:
+            break
+        if one.oracle is not None:
+            learned = one.oracle.learned().lists()
+            told += len(learned)
+        is_better = costs < bounds.upper
+        for clause in learned:
+            assert _holds(whole, clause)[is_better].all(), clause
+    assert told > 0
+
+
+def _holds(whole: Any, clause: list[int]) -> Any:
+    return np.any([whole[:, abs(literal)] == (literal > 0) for literal in clause], axis=0)
+
+
+def _cost_or_more(problem: Problem, signs: Any) -> int:
+    model = (np.arange(1, len(signs) + 1) * signs).astype(np.int32)
+    cost = problem.cost(model)
+    return problem.cost_max + 2 if cost is None else cost
+
+
+def clauses_of(lists: list[list[int]]) -> Clauses:
+    return Clauses.of(np.array([len(one) for one in lists]), np.concatenate(lists))
 
 
 def test_a_clause_is_not_taken_from_who_knows_a_better_solution_than_we_do() -> None:
@@ -291,19 +361,19 @@ def test_a_clause_is_not_taken_from_who_knows_a_better_solution_than_we_do() -> 
     knows, does_not = Bounds(problem), Bounds(problem)
     knows.found(np.array([1, -2, -3, -4, -5, -6], dtype=np.int32)[: problem.n_vars])
     teller = Talk(team[1], knows, problem.n_vars, with_clauses=True)
-    teller.note_clauses([[-2]])
+    teller.note_clauses(clauses_of([[-2]]))
     teller.turn([])
     (message,) = team[0].inbox
     listener = Talk(team[0], does_not, problem.n_vars, with_clauses=True)
     without_model = Talk(team[0], Bounds(problem), problem.n_vars, with_clauses=True)
     listener.turn([message])
-    assert listener.heard == [[-2]]
+    assert listener.take_heard().lists() == [[-2]]
     teller._told_model = knows.upper
-    teller.note_clauses([[-1, -2]])
+    teller.note_clauses(clauses_of([[-1, -2]]))
     teller._next_s = 0.0
     teller._tell()
     without_model.turn(team[0].inbox[-1:])
-    assert without_model.heard == []
+    assert without_model.take_heard().lists() == []
 
 
 @pytest.fixture
