@@ -41,6 +41,8 @@ _TURN_S = 0.25
 _SHARED_BYTES_MAX = 1 << 20
 #: processes that stand still hold memory
 _PROCESSES_MAX = 3
+#: of engines beyond the cores of this host: those that suit the script best are not to wait for them
+_NICENESS = 10
 _Z3_OUT_OF_MEMORY = 101
 _PR_SET_PDEATHSIG = 1
 _SERIAL = struct.Struct(">Q")
@@ -55,7 +57,7 @@ def run_engines(context: WorkerContext, script: Script, wishes: Wishes) -> Resul
 class _Engine:
     """The process of a strategy."""
 
-    def __init__(self, script: Script, number: int, strategy: Strategy) -> None:
+    def __init__(self, script: Script, number: int, strategy: Strategy, *, yields: bool) -> None:
         self.number = number
         self.strategy = strategy
         self.words: list[str] = []
@@ -72,6 +74,7 @@ class _Engine:
             os.close(theirs)
             raise
         if self.pid == 0:
+            os.nice(_NICENESS if yields else 0)
             _be_child(script, strategy, theirs, worker_pid)
         os.close(theirs)
 
@@ -182,8 +185,10 @@ class _Engines:
 
     def _start(self, number: int) -> None:
         strategy = self._portfolio.strategies[number]
+        cores = len(os.sched_getaffinity(0))
+        yields = number >= cores and self._context.volume * self._context.threads > cores
         try:
-            engine = _Engine(self._script, number, strategy)
+            engine = _Engine(self._script, number, strategy, yields=yields)
         except OSError as error:  # too many processes
             self._state(number, Statement(1, ended=True, failure=f"cannot be started: {error.strerror}"))
             return

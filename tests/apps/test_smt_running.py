@@ -150,6 +150,22 @@ def test_a_worker_of_several_cores_runs_as_many_engines(behave: Callable[..., No
     assert solve(worker=Worker({}, threads=2)).code == 20
 
 
+@pytest.mark.parametrize(("volume", "cores", "lower"), [(2, 1, True), (2, 2, False), (1, 1, False)])
+def test_an_engine_beyond_the_cores_leaves_them_to_those_that_suit_better(
+    behave: Callable[..., None], monkeypatch: pytest.MonkeyPatch, volume: int, cores: int, lower: bool
+) -> None:
+    mine = os.nice(0)
+
+    def tell_niceness() -> list[Saying]:
+        is_lower = os.nice(0) > mine
+        return [Checked("sat"), Completed(f"{is_lower}", 0, "")]
+
+    behave(z3=sleep, cvc5=tell_niceness)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    result = solve(worker=Worker({}, index=1, volume=volume))
+    assert result.solution == str(lower).encode()
+
+
 def test_workers_know_what_the_others_engines_have_said(behave: Callable[..., None]) -> None:
     behave(z3=UNKNOWN, cvc5=[Failed("it cannot")])
     first = Worker({})
