@@ -134,6 +134,16 @@ class SubmitOptions(_Terms, Wishes, _Client):
         help="begin when this job has ended, however it has. May be repeated",
         goes_on=lambda word: False,
     )
+    after_ok: tuple[str, ...] = list_option(
+        "--after-ok",
+        lambda text: (values.identity(text),),
+        (),
+        metavar="USER.NAME",
+        group=JOB,
+        help="begin when this job has ended with a result; if it ends otherwise, end without having begun."
+        " May be repeated",
+        goes_on=lambda word: False,
+    )
     wait: bool = switch_option(
         "--wait",
         group=OUTPUT,

@@ -211,11 +211,11 @@ def _completed(
         if not isinstance(configuration, dict):
             raise CommandError(f"{file}: configuration: not an object")
         job["configuration"] = configuration | wishes
-    if options.after:
-        before = job.get("dependencies", [])
-        if not isinstance(before, list):
-            raise CommandError(f"{file}: dependencies: not a list")
-        job["dependencies"] = [*before, *options.after]
+    for field, further in (("dependencies", options.after), ("after-ok", options.after_ok)):
+        if further:
+            if not isinstance(before := job.get(field, []), list):
+                raise CommandError(f"{file}: {field}: not a list")
+            job[field] = [*before, *further]
     job.setdefault("user", client.login_name())
     job.setdefault("name", _unused_name(file or options.application or "job"))
     for field in ("user", "name"):

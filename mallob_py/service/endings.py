@@ -94,7 +94,7 @@ class Endings:
         else:
             self._reply(live, self._ending_of(ended, now), statistics)
         self._counters.ended(ended.outcome.value, statistics)
-        self._forget(live, now, stats.root)
+        self._forget(live, now, ended.outcome, stats.root)
 
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
         ending = ending_of(ended)
@@ -133,7 +133,7 @@ class Endings:
     def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """Log what the PE logs of all others."""
         self._counters.replied(outcome.value)
-        self._forget(live, now)
+        self._forget(live, now, outcome)
         fields = {
             "job": live.id,
             "outcome": outcome.value,
@@ -154,7 +154,7 @@ class Endings:
         else:
             self._directory.end_chain(chain.first, live.id, live.identity)
             self._let_go(chain, "its chain is done")
-        self._forget(live, now)
+        self._forget(live, now, Outcome.RESULT)
 
     def end_chain(self, chain: Chain, why: str) -> None:
         """No further revision is waited for."""
@@ -203,11 +203,11 @@ class Endings:
             discard = functools.partial(self._results.discard_unfinished, live.id, file)
         self._directory.reply(live.id, live.identity, reply, chain, discard)
 
-    def _forget(self, live: LiveJob, now: float, root: int | None = None) -> None:
+    def _forget(self, live: LiveJob, now: float, outcome: Outcome, root: int | None = None) -> None:
         if live.is_incremental:
             self._chains.ended(live.id, root, now)
         self._turns.ended(live.id)
         self._jobs.remove(live.id)
         self._running.end(live.id)
-        for interruption in self._book.ended(live.id):
+        for interruption in self._book.ended(live.id, outcome.value):
             self._directory.dismiss(interruption)

@@ -265,7 +265,7 @@ class Intake:
         if file.incremental:
             self._chains.check(file)
             before = self._chains.live_before(file)
-        self._book.admit(job, identity, file.arrival_s, file.dependencies, before)
+        self._book.admit(job, identity, file.arrival_s, file.dependencies, before, file.after_ok)
         if file.incremental:
             self._chains.admit(job, file, now)
             self._restore_after(file, now)

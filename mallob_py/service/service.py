@@ -90,7 +90,7 @@ class Service:
         self._chain_timeout_s = chain_timeout_s
         self._running = running
         self._jobs = LiveJobs()
-        self._book = JobBook(directory.finished, directory.has_reply)
+        self._book = JobBook(directory.finished, directory.replied)
         self._chains = ChainBook(chain_timeout_s)
         counters = Counters()
         weight_of = None if users is None else users.weight_of
@@ -191,7 +191,9 @@ class Service:
         """Jobs have waited long enough for their time and for others."""
         for job in self._book.ready(now):
             live = self._jobs[job]
-            if live.is_done:
+            if self._book.lacking(job) is not None:
+                self._end_lacking(live, now)
+            elif live.is_done:
                 self._endings.end_chain_by(live, now)
             else:
                 self._turns.wait(live, now)
@@ -354,6 +356,14 @@ class Service:
     def job_ended(self, ended: JobEnded, now: float) -> None:
         self._endings.job_ended(ended, now)
         self._note_deadline()
+
+    def _end_lacking(self, live: LiveJob, now: float) -> None:
+        """A job that it needs a result of has ended without one."""
+        if (lacking := self._book.lacking(live.id)) and self._intake.has_file(live, self._end_lacking, now):
+            name, outcome = lacking
+            how = f"has ended without a result ({outcome})" if outcome else "has ended, and nobody knows how"
+            message = f"{name}, of which it needs a result, {how}"
+            self._endings.fail_early(live, "after-ok", message, early_statistics(live, now), now)
 
     # --- interruptions ----------------------------------------------------------------------
 

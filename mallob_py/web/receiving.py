@@ -91,7 +91,7 @@ _DEFAULT_USER = "web"
 #: fields that the query gives as text and a job file as JSON
 _JSON_FIELDS = (
     *(term.file_name for term in TERMS if not term.is_duration),
-    *("configuration", "dependencies", "arrival"),
+    *("configuration", "dependencies", "after-ok", "arrival"),
 )
 
 

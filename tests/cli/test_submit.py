@@ -498,5 +498,6 @@ def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_
     file.write_text('{"user": "u", "name": "n", "literals": [1, 0], "dependencies": ["a.b"]}')
     assert job_of(str(file), "--after", "c.d")["dependencies"] == ["a.b", "c.d"]
     assert "dependencies" not in job_of(str(formula))
+    assert job_of(str(file), "--after-ok", "c.d")["after-ok"] == ["c.d"]
     with pytest.raises(OptionError, match="--after"):
         job_of(str(formula), "--after", "nouser.")

@@ -151,6 +151,22 @@ def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
     assert ends[2] <= begins[1] <= ends[1] <= begins[0]
 
 
+def test_a_job_that_needs_results_ends_if_there_is_none(service: Running) -> None:
+    first = service.submit("needs-first", application="NOOP", after_ok=["u.needs-fails"])
+    second = service.submit("needs-second", application="NOOP", after_ok=["u.needs-first"])
+    third = service.submit("needs-third", application="NOOP", after_ok=["u.needs-works"])
+    service.submit("needs-works", application="NOOP")
+    service.submit("needs-fails", application="SLEEP", wallclock_limit="200ms")
+    errors = [service.reply(path)["error"] for path in (first, second)]
+    assert [error["field"] for error in errors] == ["after-ok"] * 2
+    assert errors[0]["message"].startswith("u.needs-fails, ")
+    assert "(wallclock-limit)" in errors[0]["message"]
+    assert errors[1]["message"].startswith("u.needs-first, ")
+    assert service.reply(third)["result"]["outcome"] == "result"
+    late = service.ask("needs-late", application="NOOP", after_ok=["u.needs-fails"])
+    assert late["error"]["field"] == "after-ok"
+
+
 # --- interruption -----------------------------------------------------------------------------
 
 

@@ -4,10 +4,11 @@ There may be a hundred thousand of them that wait. So little is kept of each, an
 
 A job is *held* until its arrival time has come and all jobs that it depends on have ended; then `ready`
 names it once. Dependencies are on identities ("user.name"): a live job must end, a job that ended before is
-satisfied, and one never seen is waited for (as in Mallob). A revision waits for its precursor; if that ends
-while it is held itself (interrupted), for the one before, so that the revisions of a chain run one after
-the other. Pure: no clock, no files. Guarantees: one live job per identity; no cycle among held jobs; memory
-is bounded by the live jobs plus `finished_max` identities.
+satisfied, and one never seen is waited for (as in Mallob). A job may need a result of some of these: once
+one of them has ended in another way, `ready` names it, and `lacking` says so. A revision waits for its
+precursor; if that ends while it is held itself (interrupted), for the one before, so that the revisions of
+a chain run one after the other. Pure: no clock, no files. Guarantees: one live job per identity; no cycle
+among held jobs; memory is bounded by the live jobs plus `finished_max` identities.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import heapq
 import math
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
-from mallob_py.protocol.effects import Spent
+from mallob_py.protocol.effects import Outcome, Spent
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.reply import REFUSED
 
 
 class JobState(Enum):
@@ -142,6 +145,7 @@ _TOLD_MAX = 10
 
 
 _NONE: frozenset[str] = frozenset()
+RESULT = Outcome.RESULT.value
 
 
 @dataclass(slots=True)
@@ -160,22 +164,27 @@ class JobBook:
 
     def __init__(
         self,
-        finished: Iterable[str] = (),
-        has_reply: Callable[[str], bool] = lambda identity: False,
+        finished: Mapping[str, str] = MappingProxyType({}),
+        replied: Callable[[str], str | None] = lambda identity: None,
         finished_max: int = FINISHED_MAX,
     ) -> None:
-        """`finished`: what ended before, as far as is known; of others, `has_reply` tells."""
-        self._has_reply = has_reply
+        """`finished`: what ended before, with its outcome, as far as is known ("": it is not); `replied`: the
+        outcome in the reply of another one, "" if that is not known, None if there is no reply.
+        """
+        self._replied = replied
         self._live: dict[int, _Admitted] = {}
         self._id_of: dict[str, int] = {}
         self._waiting_for: dict[str, set[int]] = {}
         self._arrivals: list[tuple[float, int]] = []
-        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._finished: OrderedDict[str, str] = OrderedDict()
+        #: of jobs that need results: of which others; and which of these has ended without one, and how
+        self._needed: dict[int, frozenset[str]] = {}
+        self._lacking: dict[int, tuple[str, str]] = {}
         self._finished_max = finished_max
         #: when `ready` will next have something to say, unless a job ends before
         self.deadline_s = math.inf
-        for identity in finished:
-            self._remember(identity)
+        for identity, outcome in finished.items():
+            self._remember(identity, outcome)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -184,11 +193,18 @@ class JobBook:
         return identity in self._id_of
 
     def admit(
-        self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str], precursor: str = ""
+        self,
+        job_id: int,
+        identity: str,
+        arrival_s: float,
+        dependencies: Iterable[str],
+        precursor: str = "",
+        needed: Iterable[str] = (),
     ) -> None:
         """Take in a job; `ready` will name it. Raises JobFileError if it must be refused.
 
-        `precursor`: of a revision, the one before it; waited for if it is live.
+        `precursor`: of a revision, the one before it; waited for if it is live. `needed`: those of the
+        dependencies that have to end with a result.
         """
         assert job_id not in self._live, f"job {job_id} admitted twice"
         if identity in self._id_of:
@@ -208,8 +224,25 @@ class JobBook:
         self._id_of[identity] = job_id
         for name in unmet:
             self._waiting_for.setdefault(name, set()).add(job_id)
-        if not unmet:
+        if all_needed := frozenset(needed):
+            self._needed[job_id] = all_needed
+        ended = ((name, self._outcome_of(name)) for name in sorted(all_needed - unmet))
+        if (lacking := next(((name, how) for name, how in ended if how != RESULT), None)) is not None:
+            self._give_up(self._live[job_id], *lacking)
+        elif not unmet:
             self._await(arrival_s, job_id)
+
+    def _give_up(self, job: _Admitted, name: str, outcome: str) -> None:
+        """It waits for nothing any more: what it needs does not come."""
+        for other in job.unmet:
+            self._stop_waiting(other, job.job_id)
+        job.unmet = _NONE
+        self._lacking[job.job_id] = (name, outcome)
+        self._await(-math.inf, job.job_id)
+
+    def lacking(self, job_id: int) -> tuple[str, str] | None:
+        """Which job that this one needs a result of has ended without one, and its outcome ("": unknown)."""
+        return self._lacking.get(job_id)
 
     def _await(self, arrival_s: float, job_id: int) -> None:
         heapq.heappush(self._arrivals, (arrival_s, job_id))
@@ -224,7 +257,10 @@ class JobBook:
         """Whether there was a job of this identity, and none is live."""
         if identity in self._id_of:
             return False
-        return identity in self._finished or self._has_reply(identity)
+        return identity in self._finished or self._replied(identity) is not None
+
+    def _outcome_of(self, identity: str) -> str:
+        return self._finished.get(identity) or self._replied(identity) or ""
 
     def ready(self, now: float) -> list[int]:
         """The jobs to be started now, each named once, earliest arrival first."""
@@ -253,9 +289,11 @@ class JobBook:
         self._live[job_id].interruptions += (by_id,)
         return job_id
 
-    def ended(self, job_id: int) -> list[int]:
+    def ended(self, job_id: int, outcome: str = RESULT) -> list[int]:
         """A job has its reply. Releases its dependents; returns its interruptions, now settled."""
         job = self._live.pop(job_id)
+        self._needed.pop(job_id, None)
+        self._lacking.pop(job_id, None)
         del self._id_of[job.identity]
         for name in job.unmet:
             self._stop_waiting(name, job_id)
@@ -266,22 +304,24 @@ class JobBook:
                 if job.precursor in job.unmet:
                     waiting.unmet |= {job.precursor}
                     self._waiting_for.setdefault(job.precursor, set()).add(waiting_id)
-        self._release(job.identity)
+        self._release(job.identity, outcome)
         self._note_deadline()
         return list(job.interruptions)
 
     def refused(self, identity: str) -> None:
         """A job was never live, but has a reply of its name: those that depend on it wait no longer."""
         if identity not in self._id_of:
-            self._release(identity)
+            self._release(identity, REFUSED)
 
-    def _release(self, identity: str) -> None:
+    def _release(self, identity: str, outcome: str) -> None:
         for waiting_id in sorted(self._waiting_for.pop(identity, ())):
             waiting = self._live[waiting_id]
             waiting.unmet -= {identity}
-            if not waiting.unmet:
+            if outcome != RESULT and identity in self._needed.get(waiting_id, ()):
+                self._give_up(waiting, identity, outcome)
+            elif not waiting.unmet:
                 self._await(waiting.arrival_s, waiting_id)
-        self._remember(identity)
+        self._remember(identity, outcome)
 
     def _stop_waiting(self, name: str, job_id: int) -> None:
         waiting = self._waiting_for[name]
@@ -289,8 +329,8 @@ class JobBook:
         if not waiting:
             del self._waiting_for[name]
 
-    def _remember(self, identity: str) -> None:
-        self._finished[identity] = None
+    def _remember(self, identity: str, outcome: str) -> None:
+        self._finished[identity] = sys.intern(outcome)
         self._finished.move_to_end(identity)
         if len(self._finished) > self._finished_max:
             self._finished.popitem(last=False)

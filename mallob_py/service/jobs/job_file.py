@@ -90,6 +90,13 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
         tuple[str, ...],
         says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX),
     ] = ()
+    after_ok: Annotated[
+        tuple[str, ...],
+        says(
+            "further ones, of which it needs a result; it ends if one has none",
+            max_length=DEPENDENCIES_MAX,
+        ),
+    ] = ()
     interrupt: Annotated[bool, says("to end the live job of this user and name; nothing else counts")] = False
     incremental: Annotated[bool, says("a revision of a chain, to which others are added")] = False
     precursor: Annotated[str, says('the revision ("user.name") before it; the first one has none')] = ""
@@ -262,6 +269,8 @@ class JobFile(msgspec.Struct, frozen=True):
     terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]
+    #: which of these it needs a result of
+    after_ok: tuple[str, ...]
     #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
     incremental: bool
     precursor: str
@@ -328,6 +337,10 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_identity("precursor", job.precursor)
     for identity in job.dependencies:
         _check_identity("dependencies", identity)
+    for identity in job.after_ok:
+        _check_identity("after-ok", identity)
+    if job.after_ok and job.incremental:
+        raise JobFileError("after-ok", "is not for revisions, which follow each other; leave it out")
     use = applications[application]
     if job.done:
         _check_end(job)
@@ -346,7 +359,8 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         literals=literals,
         terms=terms,
         arrival_s=job.arrival,
-        dependencies=tuple(dict.fromkeys(job.dependencies)),
+        dependencies=tuple(dict.fromkeys((*job.dependencies, *job.after_ok))),
+        after_ok=job.after_ok,
         incremental=job.incremental,
         precursor=job.precursor,
         done=job.done,

@@ -46,6 +46,8 @@ SOLUTION_INLINE_MAX = 1_000_000
 #: so many do not keep others waiting while a reply is written
 LITERALS_ECHO_MAX = 100_000
 _INTEGER_BYTES = 4
+#: the outcome of what was never accepted
+REFUSED = "refused"
 
 
 class JobStatistics(msgspec.Struct, frozen=True):
@@ -113,6 +115,24 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
     solution_path: str | None = None
     solution: bytes = b""
+    #: how the job ended
+    outcome: str = Outcome.RESULT.value
+
+
+class _TellsOutcome(msgspec.Struct):
+    outcome: str = ""
+
+
+class _TellsResult(msgspec.Struct):
+    result: _TellsOutcome = msgspec.field(default_factory=_TellsOutcome)
+
+
+def outcome_in(body: bytes) -> str:
+    """Return the outcome of the job that a reply is for, "" if that cannot be read."""
+    try:
+        return msgspec.json.decode(body, type=_TellsResult).result.outcome
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 def result_reply(
@@ -168,7 +188,8 @@ def result_reply(
     if result_files:
         result["result-files"] = result_files
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
-    return Reply(body, solution_path, solution) if is_beside else Reply(body)
+    outcome = ending.outcome.value
+    return Reply(body, solution_path, solution, outcome) if is_beside else Reply(body, outcome=outcome)
 
 
 def failure_reply(
@@ -176,7 +197,7 @@ def failure_reply(
 ) -> Reply:
     """The reply of an accepted job that could not be run to an end (bad input, crashed application)."""
     parts = {"error": _error(field, message), "result": _unknown("failed"), "stats": _statistics(statistics)}
-    return Reply(_body(job, internal_id, revision, parts))
+    return Reply(_body(job, internal_id, revision, parts), outcome=Outcome.FAILED.value)
 
 
 def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Reply:
@@ -185,9 +206,9 @@ def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Repl
         "internal_id": internal_id,
         "file": valid_text(file_name),
         "error": _error(error.field, error.message),
-        "result": _unknown("refused"),
+        "result": _unknown(REFUSED),
     }
-    return Reply(msgspec.json.encode(content) + b"\n")
+    return Reply(msgspec.json.encode(content) + b"\n", outcome=REFUSED)
 
 
 def _unknown(outcome: str) -> dict[str, Any]:

@@ -31,7 +31,8 @@ import msgspec
 from mallob_py.accepting import is_shortage
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.jobs.reply import Reply, refusal_reply
+from mallob_py.service.jobs.reply import Reply, outcome_in, refusal_reply
+from mallob_py.service.store import own_folder
 from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.entries import (
     Claimed,
@@ -115,14 +116,15 @@ class JobDirectory:
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
-            #: identities that ended before, for the bookkeeping of dependencies
+            #: what ended before, and with which outcome, for the bookkeeping of dependencies
             self.finished = self._finished.load()
             leave_mark(self.path, self._flush_policy)
             self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
             self._checkpoints.recover({one.internal_id for one in claimed})
-            self.finished += [entry.identity for entry in (*decided, *lost)]
+            decided = [self._with_outcome(entry) for entry in decided]
+            self.finished |= {entry.identity: entry.outcome for entry in (*decided, *lost)}
             self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
         except OSError as error:
@@ -211,7 +213,8 @@ class JobDirectory:
         if internal_id in self._checkpoints.jobs:
             on_decided = partial(self._drop_checkpoint, internal_id, on_decided)
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, on_decided)
+        decided = Decided(internal_id, kind, reply_name(identity), chain, reply.outcome)
+        self._replies.add(decided, reply, on_decided)
         self._note_deadline()
 
     def _drop_checkpoint(self, internal_id: int, then: Callable[[], None] | None) -> None:
@@ -231,7 +234,7 @@ class JobDirectory:
         """Publish an error reply, named after the job or, if it may not be, after the file."""
         target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
-        self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target), reply)
+        self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target, outcome=reply.outcome), reply)
         self._note_deadline()
 
     def dismiss(self, internal_id: int) -> None:
@@ -253,9 +256,13 @@ class JobDirectory:
             return False
         return not incoming.is_known and incoming.handed_in_s < replied_s
 
-    def has_reply(self, identity: str) -> bool:
-        """Whether a reply of that name is there to be read."""
-        return os.path.lexists(f"{self._out}/{reply_name(identity)}")
+    def replied(self, identity: str) -> str | None:
+        """The outcome in the reply of that name, "" if it cannot be read, None if there is no reply."""
+        path = f"{self._out}/{reply_name(identity)}"
+        return _outcome_at(path) if os.path.lexists(path) else None
+
+    def _with_outcome(self, decided: Decided) -> Decided:
+        return msgspec.structs.replace(decided, outcome=_outcome_at(self._journal.path(decided)))
 
     def solution_path(self, internal_id: int, identity: str) -> str:
         """Where a solution goes that is too large for the reply."""
@@ -381,6 +388,13 @@ class JobDirectory:
         )
 
 
+def _outcome_at(path: str) -> str:
+    try:
+        return outcome_in(own_folder.read_file(path))
+    except OSError:
+        return ""
+
+
 def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
     """Folders of clients that no longer exist, but hold jobs without a reply.
 
@@ -464,8 +478,8 @@ class ThreadedDirectory:
         """To be called before the first `take`."""
         return self._directory.revisions()
 
-    def has_reply(self, identity: str) -> bool:
-        return self._directory.has_reply(identity)
+    def replied(self, identity: str) -> str | None:
+        return self._directory.replied(identity)
 
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         return self._directory.came_before_reply(incoming, identity)

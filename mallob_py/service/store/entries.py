@@ -87,12 +87,16 @@ class ChainEnd(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """A reply in the journal that still has to be published. `chain`: of a revision, else None."""
+    """A reply in the journal that still has to be published. `chain`: of a revision, else None.
+
+    `outcome`: of the job, which is no part of the name; "": not known.
+    """
 
     internal_id: int
     kind: Kind
     target: str
     chain: int | None = None
+    outcome: str = ""
 
     @property
     def entry(self) -> str:

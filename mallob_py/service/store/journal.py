@@ -46,6 +46,7 @@ from typing import NamedTuple, assert_never
 
 import msgspec
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store import own_folder
 from mallob_py.service.store.entries import (
@@ -65,8 +66,12 @@ KEEP_MAX = 100_000
 _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 
+#: in no identity
+_BETWEEN = "\t"
+
+
 class FinishedLog:
-    """An append-only file of identities, of bounded length."""
+    """An append-only file of identities and outcomes, of bounded length."""
 
     def __init__(self, path: Path, keep_max: int = KEEP_MAX) -> None:
         self.path = path
@@ -74,22 +79,29 @@ class FinishedLog:
         self._descriptor = -1
         self._line_count = 0
 
-    def load(self) -> list[str]:
-        """The identities that ended, oldest first; [] if there is no such file."""
+    def load(self) -> dict[str, str]:
+        """The outcomes ("": not known) of what has ended, by identities, the oldest first; {} if there is no
+        such file.
+        """
         try:
             text = own_folder.read_file(self.path).decode("utf-8", "replace")
         except FileNotFoundError:
-            return []
+            return {}
         lines = text.split("\n")
         if lines.pop():  # the last line lacks its end: a write that was cut off
             self._rewrite(lines)
         self._line_count = len(lines)
-        return lines[-self._keep_max :]
+        ended: dict[str, str] = {}
+        for line in lines[-self._keep_max :]:
+            identity, _, outcome = line.partition(_BETWEEN)
+            ended.pop(identity, None)  # the last one of this name counts, and is as young as that
+            ended[identity] = outcome
+        return ended
 
-    def append(self, identity: str) -> None:
+    def append(self, identity: str, outcome: str) -> None:
         if self._descriptor < 0:
             self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.write(self._descriptor, f"{identity}\n".encode())
+        os.write(self._descriptor, f"{identity}{_BETWEEN}{outcome}\n".encode())
         self._line_count += 1
         if self._line_count > 2 * self._keep_max:
             self._rewrite(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
@@ -211,7 +223,7 @@ class Journal:
                 self._dismiss(decided.internal_id)
             else:
                 self._keep(decided.internal_id, decided.chain)
-            self._finished.append(decided.identity)
+            self._finished.append(decided.identity, decided.outcome)
         if self._flush_policy.is_slow:
             self._flush((self._own, self._finished.path, self._finished.path.parent))
 
@@ -291,7 +303,7 @@ class Journal:
         end = None
         if claimed is not None:
             end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
-            self._finished.append(identity)
+            self._finished.append(identity, Outcome.RESULT.value)
             self._flush([self._finished.path])
             _move(self.path(claimed), self.path(end))
             del self._claimed[claimed.internal_id]

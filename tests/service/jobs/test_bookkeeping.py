@@ -66,7 +66,7 @@ def test_both_arrival_and_dependencies_must_be_met() -> None:
 
 
 def test_jobs_that_ended_before_satisfy_dependencies_unless_live_again() -> None:
-    book = JobBook(finished=["u.old"])
+    book = JobBook(finished={"u.old": "result"})
     book.admit(1, "u.a", 0.0, ("u.old",))
     assert book.ready(0.0) == [1]
     book.admit(2, "u.old", 0.0, ())
@@ -75,7 +75,7 @@ def test_jobs_that_ended_before_satisfy_dependencies_unless_live_again() -> None
 
 
 def test_finished_names_are_bounded() -> None:
-    book = JobBook(finished=["u.x", "u.y", "u.z"], finished_max=2)
+    book = JobBook(finished=dict.fromkeys(["u.x", "u.y", "u.z"], "result"), finished_max=2)
     book.admit(1, "u.a", 0.0, ("u.x",))
     book.admit(2, "u.b", 0.0, ("u.y",))
     assert book.ready(0.0) == [2]
@@ -100,7 +100,7 @@ def test_a_job_that_depends_on_itself_is_refused() -> None:
 
 def test_a_job_that_depends_on_itself_is_refused_also_if_one_of_its_name_has_ended() -> None:
     with pytest.raises(JobFileError, match=r"u\.a -> u\.a"):
-        JobBook(["u.a"]).admit(1, "u.a", 0.0, ("u.a",))
+        JobBook({"u.a": "result"}).admit(1, "u.a", 0.0, ("u.a",))
 
 
 def test_a_cycle_of_thousands_of_jobs_is_told_in_short_and_everybody_ends() -> None:
@@ -203,3 +203,58 @@ def test_jobs_that_depend_on_a_refused_one_wait_no_longer_than_for_its_reply() -
     book.admit(4, "u.waiting", 0.0, ("u.live",))
     book.refused("u.live")  # a second one of that name: the live one counts
     assert book.ready(0.0) == [3]
+
+
+def test_a_job_that_needs_a_result_begins_after_one() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.b", 0.0, ("u.a",), needed=("u.a",))
+    book.ready(0.0)
+    book.ended(1, "result")
+    assert (book.ready(0.0), book.lacking(2)) == ([2], None)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "interrupted", "wallclock-limit", "refused"])
+def test_a_job_that_needs_a_result_is_named_at_once_when_there_will_be_none(outcome: str) -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.b", 1e9, ("u.a", "u.never"), needed=("u.a",))
+    book.admit(3, "u.c", 0.0, ("u.a",))
+    book.ready(0.0)
+    if outcome == "refused":
+        book.ended(1)
+        book = JobBook(finished={"u.a": "refused"})
+        book.admit(2, "u.b", 1e9, ("u.a", "u.never"), needed=("u.a",))
+        book.admit(3, "u.c", 0.0, ("u.a",))
+    else:
+        book.ended(1, outcome)
+    assert book.ready(0.0) == [2, 3]
+    assert (book.lacking(2), book.lacking(3)) == (("u.a", outcome), None)
+    book.ended(2, "failed")
+    book.admit(4, "u.never", 0.0, ())
+    book.ended(4)
+    assert book.ready(0.0) == []
+
+
+def test_who_lacks_a_result_has_those_that_need_its_own_end_too() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.b", 0.0, ("u.a",), needed=("u.a",))
+    book.admit(3, "u.c", 0.0, ("u.b",), needed=("u.b",))
+    book.ended(1, "failed")
+    assert book.ready(0.0) == [2]
+    book.ended(2, "failed")
+    assert book.ready(0.0) == [3]
+    assert book.lacking(3) == ("u.b", "failed")
+
+
+@pytest.mark.parametrize(
+    ("replied", "lacking"), [("result", None), ("", ("u.a", "")), ("failed", ("u.a", "failed"))]
+)
+def test_outcomes_of_jobs_long_ago_stand_in_their_replies(
+    replied: str, lacking: tuple[str, str] | None
+) -> None:
+    book = JobBook(replied=lambda identity: replied)
+    book.admit(1, "u.b", 0.0, ("u.a",), needed=("u.a",))
+    assert book.ready(0.0) == [1]
+    assert book.lacking(1) == lacking

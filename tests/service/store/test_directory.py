@@ -520,7 +520,26 @@ def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -
     for incoming in directory.take():
         answer(directory, incoming)
     directory.close()
-    assert open_directory().finished == ["u.a", "u.bad"]
+    assert open_directory().finished == {"u.a": "result", "u.bad": "refused"}
+
+
+def test_how_a_job_ended_is_known_though_its_reply_was_not_published(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.close()
+    for number, text in ((7, '{"result": {"outcome": "cpu-limit"}}'), (8, '{"result": 1}')):
+        (directory.path / "journal" / f"{number}.reply.u.{number}.json").write_text(text + "\n")
+    assert open_directory().finished == {"u.7": "cpu-limit", "u.8": ""}
+
+
+def test_how_jobs_ended_stands_in_replies_whatever_lies_there(open_directory: Open, tmp_path: Path) -> None:
+    directory = open_directory()
+    out = directory.path / "out"
+    (out / "u.a.json").write_text('{"result": {"outcome": "interrupted"}}')
+    os.mkfifo(out / "u.fifo.json")
+    (tmp_path / "other").write_text('{"result": {"outcome": "result"}}')
+    (out / "u.link.json").symlink_to(tmp_path / "other")
+    outcomes = [directory.replied(f"u.{name}") for name in ("a", "fifo", "link", "none")]
+    assert outcomes == ["interrupted", "", "", None]
 
 
 def test_the_file_system_of_a_path_can_be_told() -> None:
