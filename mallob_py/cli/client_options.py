@@ -232,6 +232,13 @@ class ExplainOptions(_Client):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class LogsOptions(ExplainOptions):
+    """Options of `mallob-py logs`."""
+
+    follow: bool = switch_option("--follow", group=OUTPUT, help="go on until the job has ended")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class InterruptOptions(_Client):
     """Options of `mallob-py interrupt`."""
 

@@ -53,7 +53,7 @@ from mallob_py.cli.client_options import (
 )
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.cli.reply_text import answer_table, json_text
-from mallob_py.cli.values import age_text, far_text, printable
+from mallob_py.cli.values import age_text, far_text, is_descriptor, printable
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
@@ -187,6 +187,13 @@ def _fields_of(file: str) -> dict[str, Any]:
     if file.endswith(".json"):
         return _from_job_file(file)
     _check_is_there(file)
+    if is_descriptor(file) or file == "/dev/stdin":
+        open_file = os.path.realpath(file)
+        if not os.path.isfile(open_file):
+            raise CommandError(
+                f"{file} is open in this shell alone; write it to a file that the service can read"
+            )
+        file = open_file
     job: dict[str, Any] = {"files": [os.path.abspath(file)]}
     if (application := application_of(file)) != DEFAULT_APPLICATION:
         job["application"] = application

@@ -21,11 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mallob_py.applications import DEFAULT_APPLICATION, OURS, application_of, declaration_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
+from mallob_py.cli.values import is_descriptor
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_RANKS, RANK_VARIABLES
 from mallob_py.runtime.notices import tell
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory import Room
     from mallob_py.runtime.world.exit_file import ExitFile
+
+    _Named = TypeVar("_Named", SolveOptions, RunOptions)
 
 #: how often to look whether a folder is free, and the shortest time limit
 _LOOK_S = 0.2
@@ -69,6 +72,7 @@ def begin_early(words: Sequence[str]) -> None:
 def run_solve(options: SolveOptions) -> int:
     from mallob_py.cli.rank_options import STANDARD_INPUT
 
+    options = _with_open_files(options)
     keep_input = not set(STANDARD_INPUT).isdisjoint(options.files)
     for file in set(options.files).difference(STANDARD_INPUT):
         _check_is_there(file)
@@ -104,6 +108,7 @@ def run_solve(options: SolveOptions) -> int:
 
 def run_run(options: RunOptions) -> int:
     _check_is_installed(options.application)
+    options = _with_open_files(options)
     if options.check_laws:
         return _check_laws(options)
     _log_loans(options.log_loans)
@@ -135,7 +140,23 @@ def _check_is_there(file: str) -> None:
     try:
         os.stat(file)
     except FileNotFoundError:
-        raise CommandError(f"{file}: no such file") from None
+        hint = "; under a launcher, pipes of the shell do not get here: name a file" * is_descriptor(file)
+        raise CommandError(f"{file}: no such file{hint}") from None
+
+
+def _with_open_files(options: _Named) -> _Named:
+    """With files that are open in this process, such as `<(...)`, named so that its ranks can open them."""
+    if in_mpi_world():
+        return options
+    places = {
+        file: f"/proc/{os.getpid()}/fd/{os.path.basename(file)}"
+        for file in options.files
+        if is_descriptor(file) and os.path.exists(file)
+    }
+    if not places:
+        return options
+    sys.argv[1:] = [places.get(word, word) for word in sys.argv[1:]]
+    return dataclasses.replace(options, files=tuple(places.get(file, file) for file in options.files))
 
 
 def _check_takes_no_orders(orders: str | None) -> None:

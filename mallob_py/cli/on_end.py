@@ -76,22 +76,20 @@ class OnEnd:
 
     def _start(self, job: EndedJob) -> None:
         told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
-        read_end, write_end = os.pipe()
-        with open(write_end, "wb") as line:
-            line.write(msgspec.json.encode(job)[: select.PIPE_BUF * 8])
         try:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", self._command],
-                stdin=read_end,
-                stdout=sys.stderr,
-                env=os.environ | told,
-                start_new_session=True,
-            )
+            with open(os.memfd_create("job"), "w+b") as line:  # a pipe has not room for every error
+                line.write(msgspec.json.encode(job) + b"\n")
+                line.seek(0)
+                process = subprocess.Popen(
+                    ["/bin/sh", "-c", self._command],
+                    stdin=line,
+                    stdout=sys.stderr,
+                    env=os.environ | told,
+                    start_new_session=True,
+                )
         except OSError as error:
             tell(f"--on-end: {error.strerror}; not run for {told['MALLOB_PY_JOB']}")
             return
-        finally:
-            os.close(read_end)
         self._running.append(_Running(process, job, time.monotonic() + LIMIT_S))
 
     def _look_after(self, one: _Running) -> None:

@@ -111,6 +111,11 @@ COMMANDS = _Commands(
             "client_options:ExplainOptions",
             "jobs:run_explain",
         ),
+        "logs": (
+            "Show what a job's workers have printed, live or after its end.",
+            "client_options:LogsOptions",
+            "logs:run_logs",
+        ),
         "wait": (
             "Wait for jobs of the service and print their replies.",
             "client_options:WaitOptions",

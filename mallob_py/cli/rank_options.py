@@ -494,6 +494,7 @@ def settings_of(
     clients: int = 1,
     preload: tuple[str, ...] = (),
     time_limit_s: float | None = None,
+    output_dir: str | None = None,
 ) -> WorldSettings:
     """Return the settings that every rank of a world is told."""
     from mallob_py.protocol import config
@@ -517,6 +518,7 @@ def settings_of(
         rank_loss=rank_loss,
         preload=preload,
         stimuli_dir=options.stimuli_dir,
+        output_dir=output_dir,
     )
 
 

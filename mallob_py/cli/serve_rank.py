@@ -20,6 +20,7 @@ from mallob_py.runtime.desk import Desk
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.workers.output import OUTPUT_FOLDER
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.joining import is_invited
 from mallob_py.runtime.world.mpi import RankLoss, declared_world_size, spares_others
@@ -51,6 +52,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
             clients=options.clients,
             preload=options.preload,
             time_limit_s=options.time_limit_s,
+            output_dir=os.path.abspath(os.path.join(options.api_dir, OUTPUT_FOLDER)),
         ),
         event_log_of(options),
         functools.partial(_open, options),

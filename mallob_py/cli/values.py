@@ -242,6 +242,11 @@ def identity_or_id(text: str) -> str:
         raise ValueError(f"{text!r} is neither of the form USER.NAME nor the id of a job") from None
 
 
+def is_descriptor(path: str) -> bool:
+    """Whether it names an open file of the process that looks, as a shell's `<(...)` does."""
+    return re.fullmatch(r"/(dev|proc/self)/fd/[0-9]+", path) is not None
+
+
 def port(text: str) -> int:
     """A TCP port, 0 for any."""
     number = count(text)

@@ -109,6 +109,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     rank_timeout_s: float | None = None
     rank_loss: RankLoss = RankLoss.RESTART
     preload: tuple[str, ...] = ()
+    #: for what workers print, in a file for each job (None: standard error)
+    output_dir: str | None = None
     #: where all stimuli of all PEs are written (None: nowhere)
     stimuli_dir: str | None = None
 
@@ -147,7 +149,7 @@ def run_rank(
     """
     stop_bell = StopBell(stop_signals())
     descriptors = raise_descriptor_limit()
-    limits = WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
+    limits = WorkerLimits(settings.memory_limit_bytes, output_dir=settings.output_dir or "")
     if fork_server is None:
         server = ForkServer.fork(settings.preload, limits)
     else:

@@ -284,6 +284,8 @@ class Configure(ProcessMessage, frozen=True, tag=1):
     preload: tuple[str, ...]
     memory_limit_bytes: int | None
     niceness: int
+    #: for what workers print ("": the rank's standard error)
+    output_dir: str = ""
 
 
 class Fork(ProcessMessage, frozen=True, tag=2):

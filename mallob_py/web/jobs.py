@@ -34,6 +34,7 @@ from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
+from mallob_py.service.telemetry.printed import Printed
 from mallob_py.service.telemetry.status import (
     EndedJob,
     ServiceStatus,
@@ -392,6 +393,15 @@ class Jobs:
         if client.signature_of(self._reply_path(record.identity, record.client)) != record.signature:
             raise ApiError(410, _FORGOTTEN)
         return self._reply(record.identity, record.client)
+
+    def output(self, key: str, client_index: int | None = None) -> bytes:
+        """What a job's workers have printed, as far as it is kept. Raises ApiError."""
+        job = self.get(key, client_index)
+        number = job.number if job.ended is None else job.ended.number
+        try:
+            return Printed(self._client_dir.parent, number).news()
+        except OSError as error:
+            raise ApiError(409, f"its output cannot be read: {error.strerror}") from None
 
     def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
         """Return the solution that a reply holds or names. Raises ApiError."""

@@ -244,6 +244,13 @@ MODEL = Operation(
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
     (_KEY, _CLIENT, _NUMBER),
 )
+OUTPUT = Operation(
+    "GET",
+    "/api/jobs/{key}/output",
+    "What a job's workers have printed so far: the last megabyte or two.",
+    {_BYTES: {"type": "string", "format": "binary"}},
+    (_KEY, _CLIENT),
+)
 RESULT_FILE = Operation(
     "GET",
     "/api/jobs/{key}/files/{name}",
@@ -370,6 +377,10 @@ class Interface:
         text = await run_in_threadpool(answer_lines, application, reply["result"], solution)
         return Response(text, media_type=_TEXT)
 
+    async def output(self, request: Request) -> Response:
+        key, client = await self._admitted(request)
+        return Response(await run_in_threadpool(self.jobs.output, key, client), media_type=_BYTES)
+
     async def result_file(self, request: Request) -> Response:
         key, client = await self._admitted(request)
         name = str(request.path_params["name"])
@@ -443,6 +454,7 @@ def make_app(interface: Interface) -> Starlette:
         (SUBMIT, interface.submit),
         (JOB, interface.job),
         (REPLY, interface.reply),
+        (OUTPUT, interface.output),
         (MODEL, interface.model),
         (RESULT_FILE, interface.result_file),
         (INTERRUPT, interface.interrupt),

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from running import needs_mpiexec, poll_until, serving
 
+from mallob_py.cli.on_end import OnEnd
+from mallob_py.service.telemetry.history import HistoryWriter
+from mallob_py.service.telemetry.status import EndedJob
+
 pytestmark = needs_mpiexec
 
 
@@ -26,6 +30,18 @@ def test_each_job_that_ends_has_the_command_run_once(tmp_path: Path) -> None:
         assert "u.$(touch bad).result" in told
         assert not (tmp_path / "bad").exists()
         assert (tmp_path / "two.json.refused").exists()
+
+
+def test_the_line_of_a_job_with_a_long_error_is_whole(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    ends = OnEnd(tmp_path / "api", f"cat > {told}.part; mv {told}.part {told}", 0.0)
+    writer = HistoryWriter(tmp_path / "api" / "jobs.0")
+    (tmp_path / "api" / "jobs.0").mkdir(parents=True)
+    writer.add(EndedJob(1, "u", "long", "failed", 1.0, error="\N{SNOWMAN}\n" * 100_000))
+    writer.flush()
+    poll_until(lambda: ends.look() or told.exists(), "the command has run")
+    assert len(json.loads(told.read_text())["error"]) == 200_000
+    poll_until(lambda: ends.look() or ends.is_idle, "it has ended")
 
 
 def test_a_command_that_fails_is_told(tmp_path: Path) -> None:

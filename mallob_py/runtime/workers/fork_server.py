@@ -46,9 +46,10 @@ from mallob_py.runtime.processes import (
 )
 
 if TYPE_CHECKING:
+    from mallob_py.runtime.workers.output import OutputKeeper, Printed
     from mallob_py.runtime.workers.process import AppRegistry
 
-    Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure], None]
+    Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure, Printed | None], None]
 
 _PACKET_BYTES = 1 << 16
 #: the exit status of a worker that has not even the memory to be one (EX_OSERR)
@@ -97,6 +98,7 @@ class Server:
         self._serial = 0
         self._generation = 0
         self._configuration = wire.Configure((), None, 0)
+        self._keeper: OutputKeeper | None = None
         #: whether the names of all applications are still to be told, which take a while to find
         self._are_names_due = False
         self._names_delay_s = 0.0
@@ -110,6 +112,9 @@ class Server:
                 for key, _ in ready:
                     if key.data is None:
                         self._serve_request()
+                    elif key.data is self._keeper:
+                        # Nobody reads what its workers print, and they would stand still: all begin anew.
+                        raise EOFError
                     else:
                         self._reap(key.data)
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -143,6 +148,12 @@ class Server:
 
     def _configure(self, configuration: wire.Configure) -> None:
         self._configuration = configuration
+        if configuration.output_dir and self._keeper is None:
+            from mallob_py.runtime.workers.output import OutputKeeper
+
+            with suppress(OSError):  # else they print to standard error
+                self._keeper = OutputKeeper(configuration.output_dir)
+                self._selector.register(self._keeper.pidfd, selectors.EVENT_READ, self._keeper)
         for name in configuration.preload:
             _prepare_application(self._registry, name)
         # Objects made so far are kept out of the children's garbage collections, which
@@ -194,10 +205,14 @@ class Server:
         try:
             die_with(server_pid, signal.SIGKILL)
             os.setpgid(0, 0)
+            printed = None
+            if self._keeper is not None:
+                with suppress(OSError):
+                    printed = self._keeper.redirect(self._serial)
             os.closerange(3, fd)
             os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
             connection = socket.socket(fileno=fd)
-            self._work(connection, self._registry, self._configuration)
+            self._work(connection, self._registry, self._configuration, printed)
         except MemoryError:
             status = _NO_MEMORY
         except BaseException:

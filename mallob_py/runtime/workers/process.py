@@ -11,7 +11,8 @@ Guarantees
   next task, unless the task has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may be given the next revision at any time: the run it is in
   ends at its next poll. What it has left behind stays.
-- An application's output goes to stderr; stdout belongs to the rank.
+- An application's output goes to its job's file, if there are such (`output.py`), else to stderr; stdout
+  belongs to the rank.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ from mallob_py.runtime.memory import (
 )
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.workers.offering import Offering
+from mallob_py.runtime.workers.output import Printed
 
 _RECEIVE_BYTES = 1 << 18
 #: the answer for a root is lost if its process is stopped just then
@@ -229,8 +231,11 @@ class _Superseded(BaseException):
 class _Context(WorkerContext):
     """The running application's side of the link (see `mallob_py.kit.app.WorkerContext`)."""
 
-    def __init__(self, link: RankLink, run: wire.Run, cpu_before_s: float) -> None:
-        """`cpu_before_s`: CPU time of this process that is not this task's."""
+    def __init__(
+        self, link: RankLink, run: wire.Run, cpu_before_s: float, printed: Printed | None = None
+    ) -> None:
+        """`cpu_before_s`: CPU time of this process that is not this task's. `printed`: where that goes."""
+        self._printed = printed
         description = decode_description(_open_description(run.description))
         self.application = description.application
         self.job = run.job
@@ -359,6 +364,8 @@ class _Context(WorkerContext):
 
     def result_message(self, result: Result) -> tuple[wire.ResultFound, Memory]:
         """And the memory as of now."""
+        if self._printed is not None:
+            self._printed.settle()
         memory, cpu_s = own_usage()
         peak_bytes = max(self._peak_memory_bytes, memory.peak_bytes)
         message = _result_message(result, self.result_string, peak_bytes, cpu_s - self.cpu_before_s)
@@ -369,20 +376,26 @@ class _Context(WorkerContext):
         return wire.Left(own_cpu_seconds() - self.cpu_before_s, self._taken_leaving)
 
 
-def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
+def work(
+    connection: socket.socket,
+    registry: AppRegistry,
+    configuration: wire.Configure,
+    printed: Printed | None = None,
+) -> None:
     """Do tasks until the rank says to quit or is gone; the process's whole life."""
     _settle(configuration)
     _touch()
-    worker = _Worker(RankLink(connection), registry)
+    worker = _Worker(RankLink(connection), registry, printed)
     with suppress(RankGone):
         worker.run()
     _exit(0)
 
 
 class _Worker:
-    def __init__(self, link: RankLink, registry: AppRegistry) -> None:
+    def __init__(self, link: RankLink, registry: AppRegistry, printed: Printed | None) -> None:
         self._link = link
         self._registry = registry
+        self._printed = printed
         #: by all tasks before
         self._cpu_before_s = 0.0
 
@@ -404,6 +417,10 @@ class _Worker:
                 case _:  # an update or message for a task that is over
                     pass
 
+    def _turn_to(self, job: int) -> None:
+        if self._printed is not None:
+            self._printed.turn_to(job)
+
     def _count_anew(self) -> None:
         """Count what is used from now on for the next task."""
         forget_peak()
@@ -414,7 +431,8 @@ class _Worker:
         last: tuple[wire.ProcessMessage, ...] = ()
         memory: Memory | None = None
         try:
-            context = _Context(self._link, run, self._cpu_before_s)
+            self._turn_to(run.job)
+            context = _Context(self._link, run, self._cpu_before_s, self._printed)
             newly_imported = not self._registry.is_prepared(context.application)
             application = self._registry.prepared(context.application)
             context.declare(application)
@@ -455,6 +473,7 @@ class _Worker:
         return None
 
     def _read(self, read: wire.Read) -> None:
+        self._turn_to(0)
         try:
             answer: wire.ProcessMessage = wire.InputRead(self._description(read))
         except InputError as error:
@@ -503,6 +522,8 @@ class _Worker:
         _exit(0)
 
     def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
+        if self._printed is not None:
+            self._printed.settle()
         if last:
             self._link.send(*last)
         _exit(0)

@@ -41,6 +41,21 @@ class Answer(_NoInput):
         return Result(10, [context.index, -context.volume], {"pid": os.getpid(), "threads": context.threads})
 
 
+class Print(_NoInput):
+    """Prints by Python, and by a program that it starts; then without end if so configured."""
+
+    name = "PRINT"
+
+    def run(self, context: WorkerContext) -> Result:
+        text = context.configuration["text"]
+        print(text)
+        print(text, file=sys.stderr)
+        subprocess.run(["/bin/sh", "-c", 'echo "$0"', text], check=True)
+        while context.configuration.get("endless"):
+            print(text * 1000)
+        return Result(1)
+
+
 class Draw(_NoInput):
     """Its result are random numbers."""
 

@@ -1,0 +1,63 @@
+"""`mallob-py logs USER.NAME|ID`: what a job's workers have printed, live or after its end.
+
+The last megabyte or two are kept. With `--follow`, it goes on until the job has ended. On a terminal, control
+characters are written out. Exit code: 0; 2 if there is no such job.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.client_options import LogsOptions
+from mallob_py.cli.values import printable
+from mallob_py.service import client
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.telemetry.printed import Printed, number_of
+from mallob_py.service.telemetry.status import read_live_status
+
+_PERIOD_S = 0.2
+
+
+def run_logs(options: LogsOptions) -> int:
+    api_dir = Path(options.api_dir)
+    client_dir = client.folder_of(api_dir, options.client)
+    pending = PendingJobs(client_dir)
+
+    def is_live() -> bool:
+        if not options.job.isdecimal():
+            return options.job in pending.look().identities
+        status = read_live_status(options.api_dir)
+        return status is not None and any(job.id == int(options.job) for job in status.jobs)
+
+    printed: Printed | None = None
+    has_printed = False
+    while True:
+        goes_on = is_live()  # before the look, so that nothing of its end is missed
+        if printed is None and (number := _number_of(options, api_dir)) is not None:
+            printed = Printed(api_dir, number)
+        if printed is None and not goes_on:
+            raise CommandError(f"no job {options.job} in {client_dir}, neither live nor ended")
+        if printed is not None and (news := printed.news()):
+            has_printed = True
+            _write(news)
+        if not goes_on or not options.follow:
+            break
+        time.sleep(_PERIOD_S)
+    if not has_printed:
+        print(f"mallob-py logs: {options.job} has printed nothing", file=sys.stderr)
+    return 0
+
+
+def _number_of(options: LogsOptions, api_dir: Path) -> int | None:
+    return int(options.job) if options.job.isdecimal() else number_of(api_dir, options.client, options.job)
+
+
+def _write(data: bytes) -> None:
+    if sys.stdout.isatty():
+        lines = data.decode(errors="backslashreplace").expandtabs().split("\n")
+        data = "\n".join(map(printable, lines)).encode()
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()

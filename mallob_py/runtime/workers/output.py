@@ -1,0 +1,286 @@
+"""What workers print, in a file for each job: `<folder>/<job>.log`, and `<job>.1.log` with what came before.
+
+Standard output and error of a rank's worker processes, and of all that these start, lead into pipes that a
+process of its own reads, the *keeper*: so a worker that prints without end slows down nobody but itself.
+Which job a process is at stands in its slot of memory that the keeper shares. Before a process turns to
+another job, or gives a result, the keeper has read what was printed, if it does so within `PATIENCE_S`.
+
+Bounds: a file becomes the older one at `SIZE_MAX_BYTES`, so the last megabyte of each job is kept at least;
+beyond `FILES_MAX` files, or `FOLDER_MAX_BYTES` of them, the oldest go. Files are those of this user that have
+no other name; links, FIFOs and foreign files under our names are let be. What cannot be written there, as on
+a full disk, and what is printed without a job, such as while an input is read, goes to the rank's standard
+error.
+
+The keeper ends when the fork server that has started it does, after it has read what is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import termios
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+from mallob_py.runtime.processes import die_with, set_title
+
+#: in the folder of a service
+OUTPUT_FOLDER = "output"
+SIZE_MAX_BYTES = 1 << 20
+FILES_MAX = 2000
+FOLDER_MAX_BYTES = 512 << 20
+#: new files between two looks for those that have to go
+_NEW_FILES = 100
+PATIENCE_S = 0.2
+_POLL_S = 0.001
+_READ_BYTES = 1 << 16
+#: of each pipe, at the end: who prints on then is not heard
+_LAST_BYTES = 1 << 20
+_JOB = struct.Struct("q")
+#: processes of a fork server that live at the same time are fewer
+_SLOTS = 1 << 16
+_OURS = re.compile(r"[0-9]+(\.1)?\.log")
+
+
+def log_names(job: int) -> tuple[str, str]:
+    """The names of a job's older and of its newest file."""
+    return f"{job}.1.log", f"{job}.log"
+
+
+class Printed:
+    """A worker process's side: says which job it is at."""
+
+    def __init__(self, slots: mmap.mmap, slot: int) -> None:
+        self._slots = slots
+        self._place = slot * _JOB.size
+
+    def turn_to(self, job: int) -> None:
+        """What is printed from now on is this job's; 0: nobody's."""
+        self.settle()
+        _JOB.pack_into(self._slots, self._place, job)
+
+    def settle(self) -> None:
+        """Wait until what was printed has been read, for a while."""
+        with suppress(Exception):  # an application may have closed or replaced them
+            sys.stdout.flush()
+            sys.stderr.flush()
+        deadline_s = 0.0
+        while _unread_bytes():
+            now = time.monotonic()
+            deadline_s = deadline_s or now + PATIENCE_S
+            if now > deadline_s:
+                return
+            time.sleep(_POLL_S)
+
+
+def _unread_bytes() -> int:
+    unread = bytearray(4)
+    try:
+        fcntl.ioctl(2, termios.FIONREAD, unread)
+    except OSError:
+        return 0
+    return int.from_bytes(unread, sys.byteorder)
+
+
+class OutputKeeper:
+    """The keeper, as the fork server that starts it knows it."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises OSError."""
+        self._slots = mmap.mmap(-1, _JOB.size * _SLOTS)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            server_pid = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                _be_keeper(folder, theirs, self._slots, server_pid)
+        #: readable when it has ended
+        self.pidfd = os.pidfd_open(pid)
+
+    def redirect(self, serial: int) -> Printed:
+        """In a new worker process: have what it prints read by the keeper. Raises OSError."""
+        slot = serial % _SLOTS
+        read_end, write_end = os.pipe()
+        printed = Printed(self._slots, slot)
+        _JOB.pack_into(self._slots, slot * _JOB.size, 0)
+        socket.send_fds(self._control, [_JOB.pack(slot)], [read_end])
+        os.dup2(write_end, 1)
+        os.dup2(write_end, 2)
+        os.close(read_end)
+        os.close(write_end)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        return printed
+
+
+def _be_keeper(folder: str, control: socket.socket, slots: mmap.mmap, server_pid: int) -> NoReturn:
+    try:
+        wake, wake_writer = os.pipe()
+        os.set_blocking(wake_writer, False)
+        signal.set_wakeup_fd(wake_writer)
+        signal.signal(signal.SIGTERM, _note)
+        os.setpgid(0, 0)
+        die_with(server_pid, signal.SIGTERM)
+        set_title("mallob-py: output")
+        kept = sorted((control.fileno(), wake, wake_writer))
+        for before, after in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(before + 1, after)
+        _Keeper(OutputFiles(folder), control, slots, wake).run()
+    finally:
+        os._exit(0)
+
+
+def _note(number: int, frame: object) -> None:
+    """Only the wake-up counts."""
+
+
+class _Keeper:
+    def __init__(self, files: OutputFiles, control: socket.socket, slots: mmap.mmap, wake: int) -> None:
+        self._files = files
+        self._control = control
+        self._slots = slots
+        self._wake = wake
+        #: slots by the pipes of their processes
+        self._pipes: dict[int, int] = {}
+        self._epoll = select.epoll()
+        for descriptor in (control.fileno(), wake):
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def run(self) -> None:
+        while True:
+            for descriptor, _ in self._epoll.poll():
+                if descriptor == self._wake:
+                    self._read_the_rest()
+                    return
+                if descriptor != self._control.fileno():
+                    self._read(descriptor)
+                elif not self._welcome():
+                    self._epoll.unregister(descriptor)
+
+    def _welcome(self) -> bool:
+        """A process has been forked; False: none will be any more."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, _JOB.size, 1)
+        for pipe in descriptors:
+            os.set_blocking(pipe, False)
+            self._pipes[pipe] = _JOB.unpack(data)[0]
+            self._epoll.register(pipe, select.EPOLLIN)
+        return bool(data)
+
+    def _read(self, pipe: int) -> int:
+        """How many bytes."""
+        try:
+            data = os.read(pipe, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._files.add(_JOB.unpack_from(self._slots, self._pipes[pipe] * _JOB.size)[0], data)
+        else:
+            self._epoll.unregister(pipe)
+            del self._pipes[pipe]
+            os.close(pipe)
+        return len(data)
+
+    def _read_the_rest(self) -> None:
+        for pipe in tuple(self._pipes):
+            left = _LAST_BYTES
+            while left > 0 and (count := self._read(pipe)):
+                left -= count
+
+
+class OutputFiles:
+    """The files of one folder, to which other keepers may write as well."""
+
+    def __init__(
+        self,
+        folder: str,
+        size_max_bytes: int = SIZE_MAX_BYTES,
+        files_max: int = FILES_MAX,
+        folder_max_bytes: int = FOLDER_MAX_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._size_max_bytes = size_max_bytes
+        self._files_max = files_max
+        self._folder_max_bytes = folder_max_bytes
+        self._new_files = _NEW_FILES - 1
+
+    def add(self, job: int, data: bytes) -> None:
+        """Append what a job has printed."""
+        try:
+            written = self._append(job, data) if job else 0
+        except OSError:
+            written = 0
+        with suppress(OSError):
+            if written < len(data):
+                os.write(2, data[written:])
+
+    def _append(self, job: int, data: bytes) -> int:
+        with suppress(FileExistsError):
+            os.mkdir(self._folder)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            older, newest = log_names(job)
+            file = _opened(newest, folder)
+            try:
+                size_bytes = os.fstat(file).st_size
+                written = os.write(file, data)
+                if size_bytes + written > self._size_max_bytes:
+                    _set_aside(file, newest, older, folder)
+            finally:
+                os.close(file)
+            if not size_bytes:
+                self._note_new_file(folder)
+            return written
+        finally:
+            os.close(folder)
+
+    def _note_new_file(self, folder: int) -> None:
+        self._new_files += 1
+        if self._new_files < _NEW_FILES:
+            return
+        self._new_files = 0
+        found = []
+        for name in filter(_OURS.fullmatch, os.listdir(folder)):
+            with suppress(FileNotFoundError):
+                found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+        total_bytes = 0
+        for number, (name, status) in enumerate(sorted(found, key=lambda one: -one[1].st_mtime_ns), 1):
+            total_bytes += status.st_size
+            is_beyond = number > self._files_max or total_bytes > self._folder_max_bytes
+            if is_beyond and _is_ours(status):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+
+
+def _opened(name: str, folder: int) -> int:
+    """Raises OSError if a stranger lies there."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(name, flags, 0o666, dir_fd=folder)
+    if _is_ours(os.fstat(file)):
+        return file
+    os.close(file)
+    raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid()
+
+
+def _set_aside(file: int, newest: str, older: str, folder: int) -> None:
+    """Unless another keeper just has; a file that cannot be becomes empty, so that it does not grow."""
+    try:
+        if os.stat(newest, dir_fd=folder, follow_symlinks=False).st_ino == os.fstat(file).st_ino:
+            os.rename(newest, older, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.ftruncate(file, 0)

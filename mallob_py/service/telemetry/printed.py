@@ -1,0 +1,77 @@
+"""What a job's workers have printed, for who asks: the last of it, and what comes while it runs.
+
+The files are written by `runtime/workers/output.py`, under the job's number, on each host that reaches the
+folder of the service.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mallob_py.runtime.workers.output import OUTPUT_FOLDER, log_names
+from mallob_py.service import client as service_client
+from mallob_py.service.store import own_folder
+from mallob_py.service.store.entries import reply_name
+from mallob_py.service.telemetry.history import RecentHistory
+from mallob_py.service.telemetry.status import read_live_status
+
+#: a file that is ours is smaller
+_READ_BYTES_MAX = 16 << 20
+
+
+def number_of(api_dir: Path, client: int, identity: str) -> int | None:
+    """Return the number of the live job of this name, or else of the last one that has ended; None if there
+    is none. Raises OSError.
+    """
+    status = read_live_status(str(api_dir))
+    if status is not None and (job := status.job(identity, client)) is not None:
+        return job.id
+    for ended in reversed(RecentHistory(api_dir).jobs()):
+        if ended.client == client and f"{ended.user}.{ended.name}" == identity:
+            return ended.id
+    folder = service_client.folder_of(api_dir, client)
+    reply = service_client.read_reply(folder / "out" / reply_name(identity))
+    number = None if reply is None else reply.get("internal_id")
+    return number if isinstance(number, int) else None
+
+
+class Printed:
+    """Reads what a job has printed, piece by piece."""
+
+    def __init__(self, api_dir: Path, job: int) -> None:
+        self._folder = api_dir / OUTPUT_FOLDER
+        self._older, self._newest = log_names(job)
+        #: the file that was read last (0: none), and how far
+        self._file = self._read_bytes = 0
+
+    def news(self) -> bytes:
+        """Return what has been printed since the last look; at first all that is kept. Raises OSError: where
+        a file should be there is something else.
+        """
+        try:
+            with own_folder.opened(self._folder) as folder:
+                before = b"" if self._is_at(self._newest, folder) else self._rest_of(self._older, folder)
+                return before + self._rest_of(self._newest, folder)
+        except FileNotFoundError:
+            return b""
+
+    def _is_at(self, name: str, folder: int) -> bool:
+        try:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino == self._file
+        except FileNotFoundError:
+            return False
+
+    def _rest_of(self, name: str, folder: int) -> bytes:
+        try:
+            descriptor = own_folder.open_file(name, os.O_RDONLY, within=folder)
+        except FileNotFoundError:
+            return b""
+        with open(descriptor, "rb") as file:
+            number = os.fstat(descriptor).st_ino
+            if number != self._file:
+                self._file, self._read_bytes = number, 0
+            file.seek(self._read_bytes)
+            data = file.read(_READ_BYTES_MAX)
+            self._read_bytes += len(data)
+            return data
