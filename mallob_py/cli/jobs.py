@@ -191,7 +191,7 @@ def _fields_of(file: str) -> dict[str, Any]:
         open_file = os.path.realpath(file)
         if not os.path.isfile(open_file):
             raise CommandError(
-                f"{file} is open in this shell alone; write it to a file that the service can read"
+                f"{file} is open in this shell alone; write it to a file, for the service to read"
             )
         file = open_file
     job: dict[str, Any] = {"files": [os.path.abspath(file)]}

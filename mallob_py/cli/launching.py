@@ -140,7 +140,8 @@ def _check_is_there(file: str) -> None:
     try:
         os.stat(file)
     except FileNotFoundError:
-        hint = "; under a launcher, pipes of the shell do not get here: name a file" * is_descriptor(file)
+        is_left_behind = in_mpi_world() and is_descriptor(file)
+        hint = "; under a launcher, pipes of the shell do not get here: name a file" * is_left_behind
         raise CommandError(f"{file}: no such file{hint}") from None
 
 

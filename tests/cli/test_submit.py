@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -490,6 +491,18 @@ def test_a_sweeps_answers_are_one_table(
     header, _, row = (line.split() for line in capsys.readouterr().out.splitlines())
     assert header[:3] == ["n", "answer", "value"]
     assert row[:3] == ["3", "DONE", "9"]
+
+
+def test_what_is_open_in_the_shell_alone_is_no_input_of_a_service(formula: Path, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    try:
+        with pytest.raises(CommandError, match="open in this shell alone"):
+            job_of(f"/dev/fd/{read_end}")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    with open(formula) as file:
+        assert job_of(f"/dev/fd/{file.fileno()}")["files"] == [str(formula)]
 
 
 def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_path: Path) -> None:

@@ -158,6 +158,13 @@ def test_several_files_get_one_block_each_and_exit_code_0(tmp_path: Path) -> Non
     assert answers == ["s SATISFIABLE", "s UNSATISFIABLE", "s SATISFIABLE"]
 
 
+@pytest.mark.parametrize("command", ["solve --quiet -n 2", "run SAT -n 2"])
+def test_pipes_of_the_shell_are_read(command: str) -> None:
+    script = f"{sys.executable} -m mallob_py {command} <(printf 'p cnf 1 1\\n-1 0\\n')"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ("v -1 0" in done.stdout) or ('"solution":[-1]' in done.stdout), done.stderr
+
+
 def test_a_broken_file_among_several_does_not_keep_the_others_from_an_answer(tmp_path: Path) -> None:
     files = [write(tmp_path, text, f"{number}.cnf") for number, text in enumerate((SMALL, "p cnf 1", SMALL))]
     done = run("solve", "-n", "2", "--quiet", *files)
