@@ -11,17 +11,16 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[1]
 _ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
 #: how often tests reach into what belongs to another object: this number only ever falls
-_REACHES = 115
+_REACHES = 91
 _PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 
 #: classes with more methods, and how many they may have; these numbers only ever fall
 _LARGE = {
-    "mallob_py/batch/live/server.py _Server": 53,
+    "mallob_py/batch/live/server.py _Server": 51,
     "mallob_py/kit/bags/ledger.py Ledger": 61,
     "mallob_py/protocol/local_workers.py LocalWorkers": 96,
     "mallob_py/protocol/node.py Node": 55,
     "mallob_py/runtime/rank.py Rank": 62,
-    "mallob_py/runtime/workers/pool.py WorkerPool": 57,
     "mallob_py/simulation/changing.py ChangingCluster": 53,
 }
 #: functions that are longer: most of them tables, or one thing after the other

@@ -42,7 +42,8 @@ from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_li
 from mallob_py.runtime.rank import PeerFailure, Rank, service_clock
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
-from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
+from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.deadlines import (
@@ -203,10 +204,10 @@ def run_rank(
                 or _log_stimuli(settings, rank, origin)
                 or _open_desk(rank, make_desk)
             )
-            told = gathered(world, (problem, pool.applications if rank.survives else {}))
+            told = gathered(world, (problem, pool.inspection.known if rank.survives else {}))
         problems = [text for text, _ in told if text is not None]
         # Whoever takes a desk over is to be quick.
-        pool.learn(next((known for _, known in told if known), {}))
+        pool.inspection.told = next((known for _, known in told if known), {})
         code = 2
         if problems:
             if transport.rank == 0:

@@ -284,7 +284,7 @@ class RankReclaimable:
 
     def give_back_processes(self, wanted_bytes: int) -> int:
         """Spare ones hardly count: they share their memory with each other."""
-        self._pool.keep_none_ready()
+        self._pool.processes.keep_none_ready()
         return self._pool.drop_kept(wanted_bytes)
 
     def give_back_past(self, wanted_bytes: int) -> int:
@@ -342,4 +342,4 @@ class RankReclaimable:
             self._tell(pe, UnpauseWorker())
 
     def end_shortage(self) -> None:
-        self._pool.keep_ready()
+        self._pool.processes.keep_ready()

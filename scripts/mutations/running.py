@@ -15,6 +15,7 @@ _WORDS_PROCESS = "mallob_py/runtime/world/words_process.py"
 _MPI = "mallob_py/runtime/world/mpi.py"
 _DEADLINES = "mallob_py/runtime/world/deadlines.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
+_SUPPLY = "mallob_py/runtime/workers/supply.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
 _SERVER = "mallob_py/runtime/workers/fork_server.py"
@@ -86,14 +87,14 @@ RUNNING = (
     # --- worker processes -----------------------------------------------------------------------
     Mutation(
         "a process forked before an import is not used again",
-        _POOL,
+        _SUPPLY,
         "Processes.take_back",
         never("link.generation < self.generation"),
         "test_a_process_forked_before_an_import_is_not_used_again",
     ),
     Mutation(
         "a process that has grown is not used again",
-        _POOL,
+        _SUPPLY,
         "Processes.take_back",
         never("private_bytes > self._options.reuse_limit_bytes"),
         "test_a_process_that_has_grown_is_not_used_again",

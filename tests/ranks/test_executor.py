@@ -121,14 +121,14 @@ def test_what_cannot_be_sent_is_told_for_its_call_alone(executor: Executor) -> N
 
 
 def test_a_module_that_workers_do_not_have_is_named(
-    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: Running, executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text("def one():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     import only_here  # type: ignore[import-not-found]
 
     assert executor.submit(only_here.one).result() == 1  # it is looked for where we look
-    with Executor(executor._client._api_dir) as other:
+    with Executor(service.api_dir) as other:
         shutil.move(tmp_path / "only_here.py", tmp_path / "moved.py")
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
         with pytest.raises(Exception, match=r"only_here.*is their module installed there"):

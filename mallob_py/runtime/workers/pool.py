@@ -25,25 +25,23 @@ Guarantees
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import select
 import signal
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
-from mallob_py.applications import places_without_search
 from mallob_py.kit.app import TreeMessage
-from mallob_py.restarts import RestartLimit
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
+from mallob_py.runtime.workers.inspection import Inspection
+from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
 from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to
+from mallob_py.runtime.workers.supply import PoolOptions, Processes
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
     STALLED_MAX,
@@ -61,312 +59,9 @@ from mallob_py.runtime.workers.tasks import (
     missed,
 )
 
-#: chains that have ended and whose processes are not kept any more, should they end only now
-_OVER_MAX = 1000
-
-
-@dataclass(slots=True)
-class KeptWorker:
-    """A process that holds something of a chain; `index` was its place in the job tree."""
-
-    link: WorkerLink
-    chain: int
-    index: int
-    is_stopped: bool
-    until_s: float
-    size_bytes: int
-
-
-class KeptWorkers:
-    """Processes kept for the next revision of their job. Those whose links are returned are to be killed.
-
-    When a revision of an incremental job ends, its worker processes still hold what they have made of the
-    input so far. A rank keeps some of them, waiting or stopped; one is given the next revision if a worker of
-    that job is to start on the rank. None is ever needed: whoever finds none starts afresh.
-
-    At most `count_max` are kept with `bytes_max` of private memory together, each for `keep_s`; the ones kept
-    last are the ones that stay.
-    """
-
-    def __init__(self, count_max: int, bytes_max: int, keep_s: float) -> None:
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._keep_s = keep_s
-        #: by serial, the one kept last at the end
-        self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
-        self._over: OrderedDict[int, None] = OrderedDict()
-        #: when `drop_expired` is wanted
-        self.deadline_s = math.inf
-
-    def __contains__(self, link: WorkerLink) -> bool:
-        return link.serial in self._kept
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __iter__(self) -> Iterator[WorkerLink]:
-        return (kept.link for kept in self._kept.values())
-
-    def keep(
-        self, link: WorkerLink, chain: int, index: int, is_stopped: bool, now_s: float
-    ) -> list[WorkerLink]:
-        """Keep a process; the ones that have to go instead, perhaps itself."""
-        if link.dead or chain in self._over:
-            return [link]
-        size_bytes = private_bytes_of(link.pid)
-        self.deadline_s = min(self.deadline_s, now_s + self._keep_s)
-        self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
-        total_bytes = sum(kept.size_bytes for kept in self._kept.values())
-        dropped = []
-        while len(self._kept) > self._count_max or (self._kept and total_bytes > self._bytes_max):
-            _, oldest = self._kept.popitem(last=False)
-            total_bytes -= oldest.size_bytes
-            dropped.append(oldest.link)
-        return dropped
-
-    def take(self, chain: int, index: int) -> KeptWorker | None:
-        """A process of this chain, preferably one that had this place."""
-        found = [kept for kept in self._kept.values() if kept.chain == chain]
-        best = max(found, key=lambda kept: kept.index == index, default=None)
-        if best is not None:
-            del self._kept[best.link.serial]
-        return best
-
-    def forget(self, link: WorkerLink) -> None:
-        """It has ended."""
-        self._kept.pop(link.serial, None)
-
-    def drop_chain(self, chain: int) -> list[WorkerLink]:
-        """No further revision comes."""
-        self._over[chain] = None
-        if len(self._over) > _OVER_MAX:
-            self._over.popitem(last=False)
-        return self._drop([kept for kept in self._kept.values() if kept.chain == chain])
-
-    def drop_expired(self, now_s: float) -> list[WorkerLink]:
-        expired = self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
-        self.deadline_s = min((kept.until_s for kept in self._kept.values()), default=math.inf)
-        return expired
-
-    def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
-        """Let go of the processes that have been kept for longest, as so much memory is needed elsewhere."""
-        dropped: list[KeptWorker] = []
-        for kept in self._kept.values():
-            if sum(each.size_bytes for each in dropped) >= wanted_bytes:
-                break
-            dropped.append(kept)
-        return self._drop(dropped)
-
-    def drop_all(self) -> list[WorkerLink]:
-        """Room is needed."""
-        return self._drop(list(self._kept.values()))
-
-    def _drop(self, dropped: list[KeptWorker]) -> list[WorkerLink]:
-        for kept in dropped:
-            del self._kept[kept.link.serial]
-        return [kept.link for kept in dropped]
-
-
-#: the processes that stand ready are replaced after this time without a new task: a tree that
-#: grows over many ranks of a host must not compete with forks of workers for the job after it
-_QUIET_S = 0.05
-#: restarts of the fork server in a row, without one that has forked anything, before tasks are given up
-_SERVER_RESTARTS_MAX = 3
 #: a kept process that has not turned to its new task by then is busy with something long
 TAKE_UP_S = 1.0
 _FORK_AGAIN_S = 0.1
-
-
-class PoolOptions(msgspec.Struct, frozen=True):
-    """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
-
-    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of
-    chains of revisions.
-    """
-
-    warm: int = 1
-    threads: int = 1
-    reuse_limit_bytes: int = 200 << 20
-    queue_limit_bytes: int = 64 << 20
-    max_reads: int = 16
-    kept_max: int = 2
-    kept_bytes_max: int = 1 << 30
-    kept_s: float = 600.0
-
-    @classmethod
-    def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Return the options of a rank that hosts so many PEs; the rest is as for one, for each of them."""
-        default = cls()
-        return cls(
-            warm=warm * pes,
-            threads=threads,
-            kept_max=default.kept_max * pes,
-            kept_bytes_max=default.kept_bytes_max * pes,
-        )
-
-
-class Processes:
-    """All living processes of a rank by serial (`links`), and which of them are `idle`."""
-
-    def __init__(
-        self,
-        server: ForkServer,
-        watch: LinkWatch,
-        options: PoolOptions,
-        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink],
-        clock: Callable[[], float],
-    ) -> None:
-        self._make_link = make_link
-        self._clock = clock
-        self._server = server
-        self._watch = watch
-        self._options = options
-        self._warm = options.warm
-        self._watch.watch_server(server.fileno())
-        self.links: dict[int, WorkerLink] = {}
-        self.idle: list[WorkerLink] = []
-        #: how many applications the server has imported since it was started
-        self.generation = 0
-        #: when `refill` is wanted
-        self.refill_at_s = math.inf
-        #: until it is started again, nothing is asked of the server
-        self.is_given_up = False
-        self._forks_asked = 0
-        self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
-        #: whether not too many servers have died in a row
-        self.is_worth_a_restart = True
-        #: a server that dies of an import is not asked for that one again
-        self._imports_asked: set[str] = set()
-        self._imported: set[str] = set()
-
-    # --- processes that stand ready ---------------------------------------------
-
-    def top_up(self, without_process: int) -> None:
-        """See that so many tasks get a process soon; what stands ready is brought up to its number later."""
-        if self.is_given_up:
-            return
-        self._fork(without_process - self._forks_asked)
-        if len(self.idle) + self._forks_asked - without_process < self._warm:
-            self.refill_at_s = self._clock() + _QUIET_S
-
-    def refill(self, without_process: int) -> None:
-        """Bring the processes that stand ready up to their number."""
-        self.refill_at_s = math.inf
-        if not self.is_given_up:
-            self._fork(self._warm + without_process - len(self.idle) - self._forks_asked)
-
-    def _fork(self, count: int) -> None:
-        if count > 0:
-            self._forks_asked += count
-            self._server.send(wire.Fork(count))
-
-    def take_back(self, link: WorkerLink, private_bytes: int) -> None:
-        """A task is over: its process stands ready again, if it is as good as a new one."""
-        stale = link.generation < self.generation
-        full = len(self.idle) > self._warm
-        if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
-            self.discard(link)
-        else:
-            self.idle.append(link)
-
-    def forget_idle(self, link: WorkerLink) -> None:
-        """No task for one that is dying."""
-        if link in self.idle:
-            self.idle.remove(link)
-
-    def discard(self, link: WorkerLink) -> None:
-        """Kill a process; its exit is reported by the server and concerns no task."""
-        link.signal(signal.SIGKILL)
-        self._watch.forget(link)
-        link.close()
-
-    def import_application(self, application: str) -> None:
-        """Spare later processes an import that a worker has done without harm."""
-        if application not in self._imports_asked | self._imported:
-            self._imports_asked.add(application)
-            self._server.send(wire.Import(application))
-
-    def find_applications(self) -> None:
-        """Ask which there are; the answer is news of the server."""
-        if not self.is_given_up:
-            self._server.send(wire.FindApplications())
-
-    def keep_none_ready(self) -> None:
-        """Memory is short: processes are forked only for tasks that wait."""
-        self._warm = 0
-        self.refill_at_s = math.inf
-        for link in self.idle:
-            self.discard(link)
-        self.idle.clear()
-
-    def keep_ready(self) -> None:
-        """There is memory again."""
-        self._warm = self._options.warm
-        self.refill_at_s = self._clock() + _QUIET_S
-
-    # --- from the fork server -----------------------------------------------
-
-    def receive(self) -> wire.FromServer | None:
-        """The next news, after what it means for the supply. Raises EOFError when the server is gone."""
-        packet = self._server.receive()
-        if packet is None:
-            return None
-        match packet.message:
-            case wire.Forked() as forked if packet.fds:
-                self._welcome(forked, packet.fds)
-            case wire.Forked(pid=pid):
-                # Its end of the socket is closed: it ends by itself, and nobody misses it.
-                self._forks_asked = max(0, self._forks_asked - 1)
-                return wire.ForkFailed(f"{os.strerror(errno.EMFILE)} in the rank, for process {pid}")
-            case wire.ForkFailed():
-                self._forks_asked = max(0, self._forks_asked - 1)
-            case wire.Imported(application, generation):
-                self.generation = generation
-                self._imports_asked.discard(application)
-                self._imported.add(application)
-                for link in self.idle:
-                    self.discard(link)
-                self.idle.clear()
-        return packet.message
-
-    def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
-        self._server_restarts.forget()
-        self._forks_asked = max(0, self._forks_asked - 1)
-        link = self._make_link(forked, fds, self._options.queue_limit_bytes)
-        self.links[link.serial] = link
-        self._watch.watch(link)
-        if forked.generation < self.generation:
-            self.discard(link)
-        else:
-            self.idle.append(link)
-
-    def lose_server(self) -> list[WorkerLink]:
-        """The server is gone, and all its processes with it: they are to be buried."""
-        self._watch.forget_server()
-        self.is_given_up = True
-        self.idle.clear()
-        lost = list(self.links.values())
-        self.links.clear()
-        for link in lost:
-            link.signal(signal.SIGKILL)
-        self.is_worth_a_restart = self._server_restarts.next_delay_s() is not None
-        return lost
-
-    def restart_server(self) -> None:
-        self._server.restart()
-        self.is_given_up = False
-        self.generation = 0
-        self._forks_asked = 0
-        self._imported.clear()
-        self._watch.watch_server(self._server.fileno())
-
-    def close(self) -> None:
-        """End all processes and wait until they are gone (bounded)."""
-        for link in self.links.values():
-            link.signal(signal.SIGKILL)
-            link.close()
-        self._server.stop()
-        self.links.clear()
 
 
 class WorkerPool:
@@ -398,14 +93,7 @@ class WorkerPool:
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
         #: tasks given to kept processes that have not turned to them yet
         self._pending: set[JobTask] = set()
-        #: names of all applications, once the fork server has told them
-        self._names: tuple[str, ...] | None = None
-        self._is_inspection_wanted = False
-        #: of which applications it is wanted; None: of all
-        self._inspected: str | None = None
-        self._learnt: dict[str, wire.ApplicationTraits] = {}
-        #: what is known of applications so far
-        self.applications: dict[str, wire.ApplicationTraits] = {}
+        self.inspection = Inspection()
         self._assign()
 
     # --- commands -----------------------------------------------------------
@@ -526,24 +214,10 @@ class WorkerPool:
 
     def inspect_applications(self, only: str | None = None) -> None:
         """Import every application, or only one, in a process of its own; ApplicationKnown for each."""
-        self._is_inspection_wanted = True
-        self._inspected = only
-        if self._names is not None:
-            self._inspect()
-        else:
+        if (names := self.inspection.want(only)) is None:
             self.processes.find_applications()
-
-    @property
-    def applications_complete(self) -> bool:
-        """Whether `applications` holds all that are installed and were to be inspected."""
-        return self._names is not None and self.applications.keys() >= set(self._names_to_inspect())
-
-    def _names_to_inspect(self) -> list[str]:
-        return [name for name in self._names or () if self._inspected in (None, name)]
-
-    def learn(self, known: dict[str, wire.ApplicationTraits]) -> None:
-        """Another rank has imported all applications that are ever asked for here: we need not."""
-        self._learnt = known
+        else:
+            self._enqueue(InspectTask(names))
 
     def wait_for_applications(
         self, only: str | None = None, timeout_s: float = 60.0
@@ -553,19 +227,17 @@ class WorkerPool:
         One that takes longer (its kernels may just be compiled) has a problem that says so, and nothing else
         is known of it yet.
         """
-        if self._learnt:
-            return self._learnt
+        if self.inspection.told:
+            return self.inspection.told
         self.inspect_applications(only)
         deadline_s = self._clock() + timeout_s
         others: list[WorkerEvent] = []
-        while not self.applications_complete and (left_s := deadline_s - self._clock()) > 0:
+        while not self.inspection.is_complete and (left_s := deadline_s - self._clock()) > 0:
             select.select([self], [], [], left_s)
             others += [event for event in self.poll() if not isinstance(event, ApplicationKnown)]
         for event in others:
             self._post(event)
-        late = f"it was not imported within {timeout_s:g} s"
-        names = self._names or tuple(places_without_search()) if only is None else (only,)
-        return {name: wire.ApplicationTraits(name, problem=late) for name in names} | self.applications
+        return self.inspection.known_or_late(timeout_s)
 
     # --- processes ----------------------------------------------------------
 
@@ -643,13 +315,6 @@ class WorkerPool:
             self.processes.discard(link)
         return given_bytes
 
-    def keep_none_ready(self) -> None:
-        """Memory is short: end spare processes, and have none until `keep_ready`."""
-        self.processes.keep_none_ready()
-
-    def keep_ready(self) -> None:
-        self.processes.keep_ready()
-
     # --- tasks and processes brought together ------------------------------
 
     def _post(self, event: WorkerEvent) -> None:
@@ -674,7 +339,7 @@ class WorkerPool:
         except OSError as error:
             self._give_up_all(f"no worker process can be started: no fork server either: {error.strerror}")
             return False
-        if self._is_inspection_wanted:
+        if self.inspection.is_waiting_for_names:
             self.processes.find_applications()
         return True
 
@@ -728,11 +393,7 @@ class WorkerPool:
     def _end_read(self, task: ReadTask) -> None:
         """A read is over, or will not be: the next one has its turn."""
         self._reads_under_way.end(task)
-        self._begin_reads()
-
-    def _begin_reads(self) -> None:
-        for following in self._reads_under_way.following(self._clock()):
-            self._waiting[following] = None
+        self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
 
     def _look_after_reads(self, now_s: float) -> None:
         """Inputs that do not come keep no others from being read."""
@@ -747,12 +408,8 @@ class WorkerPool:
             self._abandon(task)
             if task.link is not None:
                 self._leftovers[task.link.serial] = task.read.path
-        self._begin_reads()
+        self._waiting |= dict.fromkeys(self._reads_under_way.following(now_s))
         self._assign()
-
-    def _inspect(self) -> None:
-        self._is_inspection_wanted = False
-        self._enqueue(InspectTask(self._names_to_inspect()))
 
     # --- the ends of tasks ---------------------------------------------------------
 
@@ -768,7 +425,7 @@ class WorkerPool:
         """Report an event of a task that is open, and close the task if that was its end."""
         self._events.append(event)
         if isinstance(event, ApplicationKnown):
-            self.applications[event.traits.name] = event.traits
+            self.inspection.note(event.traits)
         if not isinstance(event, FINAL_EVENTS):
             return
         match task:
@@ -896,9 +553,8 @@ class WorkerPool:
     def _hear_news(self, news: wire.FromServer) -> None:
         match news:
             case wire.Applications(names):
-                self._names = names
-                if self._is_inspection_wanted:
-                    self._inspect()
+                if wanted := self.inspection.name_all(names):
+                    self._enqueue(InspectTask(wanted))
             case wire.Forked() | wire.Imported():
                 self._assign()
             case wire.ForkFailed() if len(self.kept):

@@ -17,34 +17,34 @@ class Naps(Bag):
     """A nap for each number, and the sum of the numbers."""
 
     def __init__(self, numbers: list[int], nap_s: float) -> None:
-        self._numbers, self._nap_s = numbers, nap_s
+        self.numbers, self._nap_s = numbers, nap_s
         self._sum = 0
 
     def process(self, count: int) -> int:
-        taken, self._numbers = self._numbers[:count], self._numbers[count:]
+        taken, self.numbers = self.numbers[:count], self.numbers[count:]
         time.sleep(len(taken) * self._nap_s)
         self._sum += sum(taken)
         return len(taken)
 
     def split(self) -> Naps | None:
-        if len(self._numbers) < 2:
+        if len(self.numbers) < 2:
             return None
-        given, self._numbers = self._numbers[::2], self._numbers[1::2]
+        given, self.numbers = self.numbers[::2], self.numbers[1::2]
         return Naps(given, self._nap_s)
 
     def merge(self, other: Bag) -> None:
         assert isinstance(other, Naps)
-        self._numbers += other._numbers
+        self.numbers += other.numbers
 
     def is_empty(self) -> bool:
-        return not self._numbers
+        return not self.numbers
 
     def take_result(self) -> int:
         taken, self._sum = self._sum, 0
         return taken
 
     def to_bytes(self) -> bytes:
-        return np.array(self._numbers, dtype=np.int64).tobytes()
+        return np.array(self.numbers, dtype=np.int64).tobytes()
 
 
 class NapsApplication(BagApplication):
@@ -66,10 +66,10 @@ class LargeNaps(Naps):
 
     def split(self) -> LargeNaps | None:
         given = super().split()
-        return None if given is None else LargeNaps(given._numbers, self._nap_s, self._bytes_each)
+        return None if given is None else LargeNaps(given.numbers, self._nap_s, self._bytes_each)
 
     def to_bytes(self) -> bytes:
-        return super().to_bytes() + bytes(len(self._numbers) * self._bytes_each)
+        return super().to_bytes() + bytes(len(self.numbers) * self._bytes_each)
 
 
 class LargeNapsApplication(BagApplication):

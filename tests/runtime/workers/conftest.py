@@ -8,7 +8,8 @@ import pytest
 from pool_rank import APPS, HERE, Make, Rank
 
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
-from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
+from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.supply import PoolOptions
 
 
 @pytest.fixture

@@ -66,8 +66,8 @@ class Rank:
         return [link.pid for link in self.pool.processes.idle]
 
     def busy_pids(self) -> list[int]:
-        links = self.pool.processes.links
-        return [links[serial].pid for serial in self.pool._at_work if serial in links]
+        links, idle = self.pool.processes.links.values(), self.pool.processes.idle
+        return [link.pid for link in links if link not in idle and link not in self.pool.kept]
 
     def kept_pids(self) -> list[int]:
         return [link.pid for link in self.pool.kept]

@@ -17,7 +17,7 @@ from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.workers.pool import PoolOptions
+from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
 CHAIN = 5
@@ -165,7 +165,7 @@ def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands
     pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
     rank.until(lambda: len(rank.idle_pids()) == 2)
     spares = rank.idle_pids()
-    rank.pool.keep_none_ready()
+    rank.pool.processes.keep_none_ready()
     assert rank.pool.drop_kept(1) > 0
     assert rank.kept_pids() == pids[1:]
     rank.until(lambda: all(map(is_gone, [pids[0], *spares])))
@@ -175,7 +175,7 @@ def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands
     assert not rank.kept_pids()
     assert rank.pool.drop_kept(1 << 40) == 0
     assert not rank.idle_pids()
-    rank.pool.keep_ready()
+    rank.pool.processes.keep_ready()
     rank.until(lambda: len(rank.idle_pids()) == 2)
 
 

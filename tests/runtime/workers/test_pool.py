@@ -39,8 +39,8 @@ from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
 from mallob_py.runtime.workers.links import WorkerLimits
-from mallob_py.runtime.workers.pool import PoolOptions
 from mallob_py.runtime.workers.process import AppRegistry
+from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.workers.tasks import Key, ReadDone, ReadFailed, ReadGoesOn, ReadStalled
 
 # --- results and failures -----------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_worker_that_leaves_in_order_sends_a_last_message_and_its_process_is_u
 def test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed(make: Make) -> None:
     rank = make(PoolOptions(warm=1), preload=("LEAVE",))
     rank.run("LEAVE")
-    link = rank.pool._jobs[KEY].link
+    (link,) = (link for link in rank.pool.processes.links.values() if link.pid == rank.pid())
     rank.pool.leave(KEY)
     assert select.select([link], [], [], DEADLINE_S)[0], "it has not left"
     late = TreeMessage(1, b"a bag", sender=(3, 4))
@@ -618,8 +618,8 @@ def test_applications_are_known_even_if_one_kills_its_importer(
     monkeypatch.setenv("MALLOB_PY_APPS", f"{APPS},DEADLY=deadly:App,BROKEN=broken:App")
     rank = make()
     rank.pool.inspect_applications()
-    rank.until(lambda: rank.pool.applications_complete)
-    known = rank.pool.applications
+    rank.until(lambda: rank.pool.inspection.is_complete)
+    known = rank.pool.inspection.known
     assert "exit status 9" in known["DEADLY"].problem
     assert "not today" in known["BROKEN"].problem
     assert (known["SUM"].problem, known["SUM"].takes_input) == ("", True)
@@ -658,16 +658,16 @@ def test_an_application_that_takes_long_to_import_is_known_all_the_same(
     known = rank.pool.wait_for_applications(timeout_s=0.5)
     assert known["LENGTHY"].problem == "it was not imported within 0.5 s"
     rank.until(lambda: is_opened_for_its_reader(gate))
-    rank.until(lambda: rank.pool.applications_complete)
-    assert rank.pool.applications["LENGTHY"].problem == ""
+    rank.until(lambda: rank.pool.inspection.is_complete)
+    assert rank.pool.inspection.known["LENGTHY"].problem == ""
 
 
 def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None:
     rank.pool.inspect_applications()
     rank.until(rank.busy_pids)
     os.kill(rank.server.pid, signal.SIGKILL)
-    rank.until(lambda: rank.pool.applications_complete)
-    assert not any(known.problem for known in rank.pool.applications.values())
+    rank.until(lambda: rank.pool.inspection.is_complete)
+    assert not any(known.problem for known in rank.pool.inspection.known.values())
 
 
 def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank) -> None:

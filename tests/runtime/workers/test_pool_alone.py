@@ -12,7 +12,8 @@ from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ServerPacket
-from mallob_py.runtime.workers.pool import TAKE_UP_S, PoolOptions, WorkerPool
+from mallob_py.runtime.workers.pool import TAKE_UP_S, WorkerPool
+from mallob_py.runtime.workers.supply import PoolOptions
 
 DESCRIPTION = wire.Inline(b"")
 

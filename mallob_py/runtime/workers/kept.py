@@ -1,0 +1,116 @@
+"""Worker processes kept for the next revision of a chain (see `KeptWorkers`)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mallob_py.runtime.memory import private_bytes_of
+from mallob_py.runtime.workers.links import WorkerLink
+
+#: chains that have ended and whose processes are not kept any more, should they end only now
+_OVER_MAX = 1000
+
+
+@dataclass(slots=True)
+class KeptWorker:
+    """A process that holds something of a chain; `index` was its place in the job tree."""
+
+    link: WorkerLink
+    chain: int
+    index: int
+    is_stopped: bool
+    until_s: float
+    size_bytes: int
+
+
+class KeptWorkers:
+    """Processes kept for the next revision of their job. Those whose links are returned are to be killed.
+
+    When a revision of an incremental job ends, its worker processes still hold what they have made of the
+    input so far. A rank keeps some of them, waiting or stopped; one is given the next revision if a worker of
+    that job is to start on the rank. None is ever needed: whoever finds none starts afresh.
+
+    At most `count_max` are kept with `bytes_max` of private memory together, each for `keep_s`; the ones kept
+    last are the ones that stay.
+    """
+
+    def __init__(self, count_max: int, bytes_max: int, keep_s: float) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._keep_s = keep_s
+        #: by serial, the one kept last at the end
+        self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
+        self._over: OrderedDict[int, None] = OrderedDict()
+        #: when `drop_expired` is wanted
+        self.deadline_s = math.inf
+
+    def __contains__(self, link: WorkerLink) -> bool:
+        return link.serial in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[WorkerLink]:
+        return (kept.link for kept in self._kept.values())
+
+    def keep(
+        self, link: WorkerLink, chain: int, index: int, is_stopped: bool, now_s: float
+    ) -> list[WorkerLink]:
+        """Keep a process; the ones that have to go instead, perhaps itself."""
+        if link.dead or chain in self._over:
+            return [link]
+        size_bytes = private_bytes_of(link.pid)
+        self.deadline_s = min(self.deadline_s, now_s + self._keep_s)
+        self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
+        total_bytes = sum(kept.size_bytes for kept in self._kept.values())
+        dropped = []
+        while len(self._kept) > self._count_max or (self._kept and total_bytes > self._bytes_max):
+            _, oldest = self._kept.popitem(last=False)
+            total_bytes -= oldest.size_bytes
+            dropped.append(oldest.link)
+        return dropped
+
+    def take(self, chain: int, index: int) -> KeptWorker | None:
+        """A process of this chain, preferably one that had this place."""
+        found = [kept for kept in self._kept.values() if kept.chain == chain]
+        best = max(found, key=lambda kept: kept.index == index, default=None)
+        if best is not None:
+            del self._kept[best.link.serial]
+        return best
+
+    def forget(self, link: WorkerLink) -> None:
+        """It has ended."""
+        self._kept.pop(link.serial, None)
+
+    def drop_chain(self, chain: int) -> list[WorkerLink]:
+        """No further revision comes."""
+        self._over[chain] = None
+        if len(self._over) > _OVER_MAX:
+            self._over.popitem(last=False)
+        return self._drop([kept for kept in self._kept.values() if kept.chain == chain])
+
+    def drop_expired(self, now_s: float) -> list[WorkerLink]:
+        expired = self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
+        self.deadline_s = min((kept.until_s for kept in self._kept.values()), default=math.inf)
+        return expired
+
+    def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
+        """Let go of the processes that have been kept for longest, as so much memory is needed elsewhere."""
+        dropped: list[KeptWorker] = []
+        for kept in self._kept.values():
+            if sum(each.size_bytes for each in dropped) >= wanted_bytes:
+                break
+            dropped.append(kept)
+        return self._drop(dropped)
+
+    def drop_all(self) -> list[WorkerLink]:
+        """Room is needed."""
+        return self._drop(list(self._kept.values()))
+
+    def _drop(self, dropped: list[KeptWorker]) -> list[WorkerLink]:
+        for kept in dropped:
+            del self._kept[kept.link.serial]
+        return [kept.link for kept in dropped]

@@ -1,0 +1,213 @@
+"""The supply of worker processes that the rank's fork server forks (see `Processes`)."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+from collections.abc import Callable
+
+import msgspec
+
+from mallob_py.restarts import RestartLimit
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
+
+#: the processes that stand ready are replaced after this time without a new task: a tree that
+#: grows over many ranks of a host must not compete with forks of workers for the job after it
+_QUIET_S = 0.05
+#: restarts of the fork server in a row, without one that has forked anything, before tasks are given up
+_SERVER_RESTARTS_MAX = 3
+
+
+class PoolOptions(msgspec.Struct, frozen=True):
+    """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
+
+    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of
+    chains of revisions.
+    """
+
+    warm: int = 1
+    threads: int = 1
+    reuse_limit_bytes: int = 200 << 20
+    queue_limit_bytes: int = 64 << 20
+    max_reads: int = 16
+    kept_max: int = 2
+    kept_bytes_max: int = 1 << 30
+    kept_s: float = 600.0
+
+    @classmethod
+    def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
+        """Return the options of a rank that hosts so many PEs; the rest is as for one, for each of them."""
+        default = cls()
+        return cls(
+            warm=warm * pes,
+            threads=threads,
+            kept_max=default.kept_max * pes,
+            kept_bytes_max=default.kept_bytes_max * pes,
+        )
+
+
+class Processes:
+    """All living processes of a rank by serial (`links`), and which of them are `idle`."""
+
+    def __init__(
+        self,
+        server: ForkServer,
+        watch: LinkWatch,
+        options: PoolOptions,
+        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink],
+        clock: Callable[[], float],
+    ) -> None:
+        self._make_link = make_link
+        self._clock = clock
+        self._server = server
+        self._watch = watch
+        self._options = options
+        self._warm = options.warm
+        self._watch.watch_server(server.fileno())
+        self.links: dict[int, WorkerLink] = {}
+        self.idle: list[WorkerLink] = []
+        #: how many applications the server has imported since it was started
+        self.generation = 0
+        #: when `refill` is wanted
+        self.refill_at_s = math.inf
+        #: until it is started again, nothing is asked of the server
+        self.is_given_up = False
+        self._forks_asked = 0
+        self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
+        #: whether not too many servers have died in a row
+        self.is_worth_a_restart = True
+        #: a server that dies of an import is not asked for that one again
+        self._imports_asked: set[str] = set()
+        self._imported: set[str] = set()
+
+    # --- processes that stand ready ---------------------------------------------
+
+    def top_up(self, without_process: int) -> None:
+        """See that so many tasks get a process soon; what stands ready is brought up to its number later."""
+        if self.is_given_up:
+            return
+        self._fork(without_process - self._forks_asked)
+        if len(self.idle) + self._forks_asked - without_process < self._warm:
+            self.refill_at_s = self._clock() + _QUIET_S
+
+    def refill(self, without_process: int) -> None:
+        """Bring the processes that stand ready up to their number."""
+        self.refill_at_s = math.inf
+        if not self.is_given_up:
+            self._fork(self._warm + without_process - len(self.idle) - self._forks_asked)
+
+    def _fork(self, count: int) -> None:
+        if count > 0:
+            self._forks_asked += count
+            self._server.send(wire.Fork(count))
+
+    def take_back(self, link: WorkerLink, private_bytes: int) -> None:
+        """A task is over: its process stands ready again, if it is as good as a new one."""
+        stale = link.generation < self.generation
+        full = len(self.idle) > self._warm
+        if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
+            self.discard(link)
+        else:
+            self.idle.append(link)
+
+    def forget_idle(self, link: WorkerLink) -> None:
+        """No task for one that is dying."""
+        if link in self.idle:
+            self.idle.remove(link)
+
+    def discard(self, link: WorkerLink) -> None:
+        """Kill a process; its exit is reported by the server and concerns no task."""
+        link.signal(signal.SIGKILL)
+        self._watch.forget(link)
+        link.close()
+
+    def import_application(self, application: str) -> None:
+        """Spare later processes an import that a worker has done without harm."""
+        if application not in self._imports_asked | self._imported:
+            self._imports_asked.add(application)
+            self._server.send(wire.Import(application))
+
+    def find_applications(self) -> None:
+        """Ask which there are; the answer is news of the server."""
+        if not self.is_given_up:
+            self._server.send(wire.FindApplications())
+
+    def keep_none_ready(self) -> None:
+        """Memory is short: processes are forked only for tasks that wait."""
+        self._warm = 0
+        self.refill_at_s = math.inf
+        for link in self.idle:
+            self.discard(link)
+        self.idle.clear()
+
+    def keep_ready(self) -> None:
+        """There is memory again."""
+        self._warm = self._options.warm
+        self.refill_at_s = self._clock() + _QUIET_S
+
+    # --- from the fork server -----------------------------------------------
+
+    def receive(self) -> wire.FromServer | None:
+        """The next news, after what it means for the supply. Raises EOFError when the server is gone."""
+        packet = self._server.receive()
+        if packet is None:
+            return None
+        match packet.message:
+            case wire.Forked() as forked if packet.fds:
+                self._welcome(forked, packet.fds)
+            case wire.Forked(pid=pid):
+                # Its end of the socket is closed: it ends by itself, and nobody misses it.
+                self._forks_asked = max(0, self._forks_asked - 1)
+                return wire.ForkFailed(f"{os.strerror(errno.EMFILE)} in the rank, for process {pid}")
+            case wire.ForkFailed():
+                self._forks_asked = max(0, self._forks_asked - 1)
+            case wire.Imported(application, generation):
+                self.generation = generation
+                self._imports_asked.discard(application)
+                self._imported.add(application)
+                for link in self.idle:
+                    self.discard(link)
+                self.idle.clear()
+        return packet.message
+
+    def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
+        self._server_restarts.forget()
+        self._forks_asked = max(0, self._forks_asked - 1)
+        link = self._make_link(forked, fds, self._options.queue_limit_bytes)
+        self.links[link.serial] = link
+        self._watch.watch(link)
+        if forked.generation < self.generation:
+            self.discard(link)
+        else:
+            self.idle.append(link)
+
+    def lose_server(self) -> list[WorkerLink]:
+        """The server is gone, and all its processes with it: they are to be buried."""
+        self._watch.forget_server()
+        self.is_given_up = True
+        self.idle.clear()
+        lost = list(self.links.values())
+        self.links.clear()
+        for link in lost:
+            link.signal(signal.SIGKILL)
+        self.is_worth_a_restart = self._server_restarts.next_delay_s() is not None
+        return lost
+
+    def restart_server(self) -> None:
+        self._server.restart()
+        self.is_given_up = False
+        self.generation = 0
+        self._forks_asked = 0
+        self._imported.clear()
+        self._watch.watch_server(self._server.fileno())
+
+    def close(self) -> None:
+        """End all processes and wait until they are gone (bounded)."""
+        for link in self.links.values():
+            link.signal(signal.SIGKILL)
+            link.close()
+        self._server.stop()
+        self.links.clear()
