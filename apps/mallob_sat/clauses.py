@@ -229,6 +229,8 @@ class ClausePipe:
 
 #: per call, so that a long pause does not end in one long halt; the rest is skipped
 _READ_BYTES_MAX = 1 << 25
+#: what is to be skipped is looked at from so near its end
+_SKIPPED_BYTES = 1 << 20
 _ADDED = 0x61
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
@@ -243,7 +245,7 @@ class ProofStream:
         self.fd = os.memfd_create("proof")
         self._length_max = length_max
         self._variable_max = variable_max
-        self._decode = decode_binary if is_binary else decode_text
+        self._decode, self._end_of_step = (decode_binary, b"\0") if is_binary else (decode_text, b"\n")
         self._position = 0
 
     def take(self) -> Clauses:
@@ -254,15 +256,14 @@ class ProofStream:
         return clauses
 
     def skip(self) -> None:
-        """Free what has been written without looking at it, up to the last whole clause that is near."""
+        """Free what has been written, up to the last step that is whole, without decoding it."""
         size = os.fstat(self.fd).st_size
-        begin = max(self._position, size - _READ_BYTES_MAX)
-        if begin == self._position and size - begin < _READ_BYTES_MAX // 8:
+        begin = max(self._position, size - _SKIPPED_BYTES)
+        if begin == self._position:
             return  # not worth it
-        self._position = begin
-        data = os.pread(self.fd, size - begin, begin)
-        _, used = self._decode(data, 0, 0)
-        self._forget(begin + used)
+        end = os.pread(self.fd, size - begin, begin).rfind(self._end_of_step)
+        if end >= 0:
+            self._forget(begin + end + 1)
 
     def close(self) -> None:
         os.close(self.fd)

@@ -105,9 +105,9 @@ class Deciding:
         if context.index == 0 and (shown_by := refutation(formula)) is not None:
             return Result(UNSATISFIABLE, [], {"solver": shown_by})
         # Not before: small jobs would wait for other solvers to be loaded.
-        strategy = self._portfolio_for(formula).strategy
-        sharing = Sharing(context)
-        result = race(context, lambda number: search_for(formula, strategy(number)), sharing.turn)
+        portfolio = self._portfolio_for(formula)
+        sharing = Sharing(context, portfolio.has_partners)
+        result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
         shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
         return replace(result, fields=dict(result.fields) | shared)
 

@@ -121,9 +121,10 @@ NATIVE_PORTFOLIO = "k c n+ c0 g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c
 #: no other decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
 #: For formulas drawn by lot: stable phases find models where others search for minutes, and ergo proves
-#: two to three times as fast as the others that there is none, where that is feasible at all.
+#: two to three times as fast as the others that there is none, where that is feasible at all. Kissat comes
+#: first all the same: where there is a model, a worker alone may find it several times sooner so.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
-SMALL_RANDOM_PORTFOLIO = "e k c+! c (c0 c+ g k e c- m)*"
+SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
 
 
@@ -180,6 +181,13 @@ class Portfolio:
         ):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade)
+
+    def has_partners(self, count: int) -> bool:
+        """Whether among so many searches there are two that trade."""
+        if not self.shares:
+            return False
+        trading = (index for index in range(count) if self.strategy(index).trade is not Trade.NOTHING)
+        return next(trading, None) is not None and next(trading, None) is not None
 
     def _is_first_to_trade(self, index: int) -> bool:
         before = (self.members.at(other)[0] for other in range(index))

@@ -29,8 +29,10 @@ from mallob_sat.solvers import Solver, Verdict
 
 #: longer clauses are not worth their way
 CLAUSE_LENGTH_MAX = 12
-#: formulas up to this size are first tried for a moment by the worker process itself
+#: formulas up to this size are first tried for a moment by the worker process itself: some 10 ms, as long as
+#: it takes to have another process search
 _SMALL_LITERALS = 200_000
+_QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
@@ -61,7 +63,7 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
         return trivial
     solver = set_up(strategy)
     task = Task(formula, strategy, Renaming.for_strategy(formula, strategy), solver)
-    answer = solver.solve_for(_FIRST_CONFLICTS, task.assumptions)
+    answer = solver.solve_for(_QUICK_CONFLICTS, task.assumptions)
     return None if answer is Verdict.UNDECIDED else task.result(answer)
 
 

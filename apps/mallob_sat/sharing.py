@@ -88,8 +88,17 @@ class Partner(Protocol):
 class Sharing:
     """One worker's part. `turn` is all there is to call."""
 
-    def __init__(self, context: WorkerContext, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        has_partners: Callable[[int], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`has_partners`: whether among so many searches there are two that can share."""
         self._context = context
+        self._has_partners_among = has_partners
+        #: the number of searches that it was last asked for, and the answer
+        self._asked = (1, False)
         self._clock = clock
         self._reduction = TreeReduction(context, self._contribution, _combined, clock=clock)
         #: learned here and not given yet
@@ -126,7 +135,10 @@ class Sharing:
                 self._reduction.start()
 
     def _has_partners(self) -> bool:
-        return self._context.volume * self._context.threads > 1
+        searches = self._context.volume * self._context.threads
+        if searches != self._asked[0]:
+            self._asked = (searches, self._has_partners_among(searches))
+        return self._asked[1]
 
     def _collect(self, searches: Collection[Partner]) -> None:
         if not self._has_partners():

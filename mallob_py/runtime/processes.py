@@ -147,7 +147,7 @@ def no_orphans() -> Iterator[None]:
     finally:
         if os.getpid() == ours:
             # Whoever is killed leaves us its own children.
-            while left := set(_children(ours)) - before:
+            while _has_children() and (left := set(_children(ours)) - before):
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -226,13 +226,25 @@ def set_title(title: str) -> None:
             ctypes.memmove(begin, text, len(text))
 
 
+#: what the kernel tells of a process is shorter
+_STAT_BYTES_MAX = 4096
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def _children(parent_pid: int) -> list[int]:
     """The processes whose parent this is."""
-    found = []
+    found, wanted = [], b"%d" % parent_pid
     for folder in os.listdir("/proc"):
         if folder.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{folder}/stat") as stat:
-                if stat.read().rsplit(")", 1)[1].split()[1] == str(parent_pid):
+            with contextlib.suppress(OSError), open(f"/proc/{folder}/stat", "rb", buffering=0) as stat:
+                if stat.read(_STAT_BYTES_MAX).rsplit(b")", 1)[1].split(None, 2)[1] == wanted:
                     found.append(int(folder))
     return found
 

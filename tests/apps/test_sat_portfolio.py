@@ -37,7 +37,7 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
         (NATIVE_PORTFOLIO, ["kissat404", "cadical195", "cadical300(stabilizeonly=1)"]),
         (XOR_PORTFOLIO, ["cryptominisat", "kissat404", "cadical195"]),
         (RANDOM_PORTFOLIO, ["kissat404", "cadical195(stabilizeonly=1)", "ergo"]),
-        (SMALL_RANDOM_PORTFOLIO, ["ergo", "kissat404", "cadical195(stabilizeonly=1)"]),
+        (SMALL_RANDOM_PORTFOLIO, ["kissat404", "ergo", "cadical195(stabilizeonly=1)"]),
     ],
 )
 def test_other_orders_of_solvers_keep_all_else(expression: str, titles: list[str]) -> None:
@@ -45,6 +45,16 @@ def test_other_orders_of_solvers_keep_all_else(expression: str, titles: list[str
     assert [other.strategy(index).title for index in range(3)] == titles
     assert not other.shares
     assert not other.is_default
+
+
+@pytest.mark.parametrize(
+    ("expression", "alone"), [("kgcc0", 2), ("kcn+", 2), ("kec+!c g", 4), ("cg", 1), ("k", 9)]
+)
+def test_searches_have_partners_from_the_second_on_that_trades(expression: str, alone: int) -> None:
+    portfolio = Portfolio().following(expression)
+    assert not any(portfolio.has_partners(count) for count in range(alone + 1))
+    assert expression == "k" or portfolio.has_partners(alone + 1)
+    assert not Portfolio(shares=False).following(expression).has_partners(alone + 1)
 
 
 def test_an_order_that_is_asked_for_is_not_the_default() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 from clause_lists import clauses_of
@@ -59,7 +60,10 @@ class Place(FakeContext):
 class Tree:
     """Workers 0..n-1 of one job, each with its searches, and a clock that they share."""
 
-    def __init__(self, workers: int, threads: int = 1) -> None:
+    def __init__(
+        self, workers: int, threads: int = 1, has_partners: Callable[[int], bool] = lambda count: count > 1
+    ) -> None:
+        self.has_partners = has_partners
         self.now = 0.0
         self.threads = threads
         self.places: dict[int, Place] = {}
@@ -72,7 +76,7 @@ class Tree:
     def join(self, index: int) -> None:
         place = self.places[index] = Place(self, index)
         place.threads = self.threads
-        self.sharing[index] = Sharing(place, clock=lambda: self.now)
+        self.sharing[index] = Sharing(place, self.has_partners, clock=lambda: self.now)
         self.searches[index] = [FakeSearch() for _ in range(self.threads)]
         self._tell_places()
 
@@ -138,6 +142,16 @@ def test_a_worker_alone_looks_at_nothing_that_is_learned() -> None:
     tree.play(3)
     assert tree.searches[0][0].skipped == 3
     assert len(tree.searches[0][0].to_tell) == 1
+
+
+def test_what_no_other_search_can_take_is_not_looked_at_until_one_comes_that_can() -> None:
+    tree = Tree(2, has_partners=lambda count: count > 2)
+    tree.searches[1][0].learns([1])
+    tree.play(3)
+    assert [tree.searches[index][0].skipped for index in (0, 1)] == [3, 3]
+    tree.join(2)
+    tree.play(4)
+    assert tree.given(2) == [[1]]
 
 
 def test_the_best_clauses_of_all_are_shared_where_not_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
