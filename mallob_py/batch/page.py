@@ -87,5 +87,4 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def _image(path: Path) -> str:
     encoded = base64.b64encode(path.read_bytes()).decode()
-    kind = "svg+xml" if path.suffix == ".svg" else "png"
-    return f'<p><img alt="{escape(path.stem)}" src="data:image/{kind};base64,{encoded}"></p>'
+    return f'<p><img alt="{escape(path.stem)}" src="data:image/svg+xml;base64,{encoded}"></p>'

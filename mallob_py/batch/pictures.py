@@ -1,4 +1,4 @@
-"""Pictures of a schedule, drawn into a figure of matplotlib: Gantt chart, and nodes in use over time.
+"""Pictures of a schedule as SVG, written by hand: Gantt chart, and nodes in use over time.
 
 Large schedules are aggregated, since nobody can see, nor a browser draw, a million boxes: more than
 `BOXES_MAX` boxes become a grid whose cells tell how busy their nodes are within their time, and a curve has
@@ -7,7 +7,12 @@ at most `STEPS` steps, each the exact mean over its time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,63 +20,44 @@ from numpy.typing import NDArray
 from mallob_py.batch.schedule_files import intervals
 from mallob_py.batch.simulator import Schedule
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BOXES_MAX = 10_000
 STEPS = 1500
 _ROWS, _COLUMNS = 250, 900
 _DAY_S, _HOUR_S = 86_400.0, 3_600.0
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 960, 64, 14, 26, 40
+#: of jobs, in turn: hues far apart, two shades of each
+_COLOURS = [
+    f"hsl({hue} 52% {light}%)" for light in (52, 72) for hue in (212, 28, 140, 350, 268, 46, 186, 316, 90, 0)
+]
+_USED, _WANTED = "#2f6fae", "#d9862b"
 
 Floats = NDArray[np.float64]
 
 
-def draw_gantt(schedule: Schedule, figure: Figure) -> None:
+def gantt(schedule: Schedule) -> str:
     """Nodes over time: a box for each piece of a job, in the colour of the job, or a grid (see above)."""
-    axes = figure.subplots()
     boxes, jobs = boxes_of(schedule)
     begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
     shifted = boxes.copy()
     shifted[:, :2] = (boxes[:, :2] - begin_s) / unit_s
     length = (end_s - begin_s) / unit_s
+    frame = _Frame(_TOP, 420, length, float(schedule.nodes))
     if len(boxes) > BOXES_MAX:
         grid = busy_grid(shifted, length, schedule.nodes, min(_ROWS, schedule.nodes), _COLUMNS)
-        image = axes.imshow(
-            grid,
-            aspect="auto",
-            origin="lower",
-            extent=(0.0, length, 0.0, schedule.nodes),
-            vmin=0.0,
-            vmax=1.0,
-            cmap="Blues",
-            interpolation="nearest",
-        )
-        figure.colorbar(image, label="busy")
-        title = f"{schedule.policy}: {len(boxes)} pieces of jobs, aggregated"
+        title = f"{schedule.policy}: {len(boxes)} pieces of jobs, aggregated: the darker, the busier"
+        inside = _image_of(grid, frame)
     else:
-        from matplotlib import colormaps
-        from matplotlib.collections import PolyCollection
-
-        x0, x1, y0, y1 = shifted.T
-        corners = np.stack([np.stack([x0, x0, x1, x1], 1), np.stack([y0, y1, y1, y0], 1)], 2)
-        colours = colormaps["tab20"](jobs % 20)
-        axes.add_collection(
-            PolyCollection(list(corners), facecolors=colours, edgecolors="white", linewidths=0.3)
-        )
         title = schedule.policy
-    axes.set(
-        xlim=(0.0, length), ylim=(0, schedule.nodes), xlabel=f"time [{unit}]", ylabel="node", title=title
-    )
+        inside = "".join(_boxes(shifted, jobs, frame))
+    return _svg(frame.bottom + _BOTTOM, title, frame.drawn(inside, "node", f"time [{unit}]"))
 
 
-def draw_utilisation(schedule: Schedule, figure: Figure) -> None:
+def utilisation(schedule: Schedule) -> str:
     """Nodes that run jobs, and below it those that waiting jobs ask for, over time."""
-    upper, lower = figure.subplots(2, 1, sharex=True)
     begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
     edges = np.linspace(begin_s, end_s, STEPS + 1)
-    at = (edges - begin_s) / unit_s
     pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.all_pieces()]
     # Nodes that two jobs share are in use once.
     pieces += [(span.start_s, span.end_s, -span.nodes) for span in schedule.shared]
@@ -79,11 +65,109 @@ def draw_utilisation(schedule: Schedule, figure: Figure) -> None:
         (job.submit_s, start_s, job.nodes)
         for job, start_s in zip(schedule.workload.jobs, schedule.starts_s, strict=True)
     ]
-    upper.stairs(mean_over_steps(np.array(pieces), edges), at, fill=True, color="tab:blue")
-    upper.axhline(schedule.nodes, color="black", linewidth=0.8)
-    upper.set(ylabel="nodes in use", ylim=(0, schedule.nodes * 1.05), title=schedule.policy)
-    lower.stairs(mean_over_steps(np.array(waits), edges), at, fill=True, color="tab:orange")
-    lower.set(xlabel=f"time [{unit}]", ylabel="nodes asked for\nby waiting jobs", xlim=(0, at[-1]), ylim=0)
+    used, wanted = mean_over_steps(np.array(pieces), edges), mean_over_steps(np.array(waits), edges)
+    length = (end_s - begin_s) / unit_s
+    upper = _Frame(_TOP, 190, length, schedule.nodes * 1.05)
+    lower = _Frame(upper.bottom + 30, 190, length, max(1.0, float(wanted.max())) * 1.05)
+    limit = upper.y(schedule.nodes)
+    line = f'<path d="M{_LEFT} {limit:.1f}H{_WIDTH - _RIGHT}" class="line"/>'
+    parts = upper.drawn(_curve(used, upper, _USED) + line, "nodes in use", "")
+    parts += lower.drawn(_curve(wanted, lower, _WANTED), "asked for by waiting jobs", f"time [{unit}]")
+    return _svg(lower.bottom + _BOTTOM, schedule.policy, parts)
+
+
+class _Frame:
+    """A rectangle of the picture, with axes from 0 to `length` and to `most`."""
+
+    def __init__(self, top: int, height: int, length: float, most: float) -> None:
+        self.bottom = top + height
+        self.length = length or 1.0
+        self.most = most
+        self._top = top
+
+    def x(self, value: float) -> float:
+        return float(_LEFT + (_WIDTH - _LEFT - _RIGHT) * value / self.length)
+
+    def y(self, value: float) -> float:
+        return float(self.bottom - (self.bottom - self._top) * value / self.most)
+
+    def drawn(self, inside: str, what: str, below: str) -> str:
+        ticks = []
+        for value in _ticks(self.length, 10):
+            x = self.x(value)
+            ticks.append(f'<path d="M{x:.1f} {self.bottom}v4" class="line"/>')
+            ticks.append(f'<text x="{x:.1f}" y="{self.bottom + 16}" text-anchor="middle">{value:g}</text>')
+        for value in _ticks(self.most, 6):
+            y = self.y(value)
+            ticks.append(f'<path d="M{_LEFT - 4} {y:.1f}h4" class="line"/>')
+            ticks.append(f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+        middle = (self._top + self.bottom) / 2
+        label = f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{what}</text>'
+        legend = f'<text x="{_WIDTH / 2:g}" y="{self.bottom + 33}" text-anchor="middle">{below}</text>'
+        axes = f'<path d="M{_LEFT} {self._top}V{self.bottom}H{_WIDTH - _RIGHT}" class="line"/>'
+        return inside + axes + "".join(ticks) + label + legend
+
+
+def _svg(height: int, title: str, parts: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}"'
+        f' viewBox="0 0 {_WIDTH} {height}" role="img"><title>{escape(title)}</title>'
+        "<style>text { font: 12px system-ui, sans-serif; fill: #333 } .line { stroke: #333; fill: none }"
+        f'</style><rect width="{_WIDTH}" height="{height}" fill="#fff"/>'
+        f'<text x="{_WIDTH / 2:g}" y="17" text-anchor="middle">{escape(title)}</text>{parts}</svg>\n'
+    )
+
+
+def _ticks(most: float, about: int) -> Iterator[float]:
+    """Yield round numbers from 0 to `most`."""
+    rough = most / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    for number in range(int(most / step) + 1):
+        yield round(number * step, 12)
+
+
+def _boxes(boxes: Floats, jobs: NDArray[np.int64], frame: _Frame) -> Iterator[str]:
+    """All boxes of one colour are one path."""
+    for place, colour in enumerate(_COLOURS):
+        path = []
+        for begin, end, first, behind in boxes[jobs % len(_COLOURS) == place]:
+            left, top = frame.x(begin), frame.y(behind)
+            wide, high = frame.x(end) - left, frame.y(first) - top
+            path.append(f"M{left:.1f} {top:.1f}h{wide:.2f}v{high:.2f}h{-wide:.2f}z")
+        if path:
+            yield f'<path d="{"".join(path)}" fill="{colour}" stroke="#fff" stroke-width=".4"/>'
+
+
+def _image_of(grid: Floats, frame: _Frame) -> str:
+    """The cells as an image, the first node at the bottom; white: idle, dark: busy."""
+    share = np.clip(grid[::-1, :, None], 0.0, 1.0)
+    pixels = (255 - share * (255 - np.array([8, 48, 107]))).astype(np.uint8)
+    height, width = grid.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9))
+    encoded = base64.b64encode(png + chunk(b"IEND", b"")).decode()
+    top = frame.y(frame.most)
+    return (
+        f'<image x="{_LEFT}" y="{top:g}" width="{_WIDTH - _LEFT - _RIGHT}" height="{frame.bottom - top:g}"'
+        f' preserveAspectRatio="none" style="image-rendering: pixelated"'
+        f' href="data:image/png;base64,{encoded}"/>'
+    )
+
+
+def _curve(values: Floats, frame: _Frame, colour: str) -> str:
+    path, last = [f"M{_LEFT} {frame.bottom}"], ""
+    for step, value in enumerate(values):
+        y = f"{frame.y(value):.1f}"
+        if y != last:
+            path.append(f"H{frame.x(step * frame.length / len(values)):.1f}V{y}")
+            last = y
+    return f'<path d="{"".join(path)}H{_WIDTH - _RIGHT}V{frame.bottom}z" fill="{colour}"/>'
 
 
 def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:

@@ -111,16 +111,16 @@ def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | 
 
 
 def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Path]:
-    """Files of a schedule; returns those of its pictures that a page shows."""
-    from mallob_py.batch.pictures import draw_gantt, draw_utilisation
+    """Files of a schedule; returns its pictures. Raises OSError."""
+    from mallob_py.batch.pictures import gantt, utilisation
     from mallob_py.batch.schedule_files import write_schedule
-    from mallob_py.experiments.output import write_figure
 
     write_schedule(schedule, folder, power)
-    write_figure(folder, "utilisation", lambda figure: draw_utilisation(schedule, figure))
-    write_figure(folder, "gantt", lambda figure: draw_gantt(schedule, figure))
-    # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
-    return [path for path in (folder / "utilisation.svg", folder / "gantt.png") if path.exists()]
+    paths = folder / "utilisation.svg", folder / "gantt.svg"
+    if schedule.workload.jobs:
+        for path, draw in zip(paths, (utilisation, gantt), strict=True):
+            path.write_text(draw(schedule), encoding="utf-8")
+    return [path for path in paths if path.exists()]
 
 
 class _WithProgress:

@@ -8,7 +8,6 @@ what was published. What only one of them needs it imports itself.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import sys
@@ -147,11 +146,6 @@ def run_simulate(options: BatchSimulateOptions) -> int:
     from mallob_py.batch.runs import Setting, side_by_side
 
     folder = None if options.output is None else Path(options.output)
-    if folder is not None and importlib.util.find_spec("matplotlib") is None:
-        print(
-            "mallob-py: the page will have no charts, as matplotlib is missing (pip install matplotlib)",
-            file=sys.stderr,
-        )
     with worded(options.trace):
         for text in options.policy:
             policy_of(text)

@@ -453,6 +453,14 @@ class WebOptions(_Client):
         group=WEB,
         help="jobs may name files below this folder of the host (default: only what they upload)",
     )
+    batch_dir: str | None = option(
+        "--batch-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=WEB,
+        help="show the scheduler of whole jobs in this folder, too (see `mallob-py batch serve`)",
+    )
     upload_limit_bytes: int | None = option(
         "--upload-limit",
         values.size_limit_bytes,

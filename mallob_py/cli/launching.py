@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -338,6 +339,7 @@ def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
 
 def run_web(options: WebOptions) -> int:
     try:
+        from mallob_py.batch.live.overview import batch_overview
         from mallob_py.web.receiving import Limits
         from mallob_py.web.server import serve
     except ModuleNotFoundError as error:
@@ -352,6 +354,7 @@ def run_web(options: WebOptions) -> int:
         None if options.token_file is None else Path(options.token_file),
         None if options.allow_paths is None else Path(options.allow_paths),
         Limits(options.upload_limit_bytes, options.input_limit_bytes, options.store_limit_bytes),
+        None if options.batch_dir is None else partial(batch_overview, Path(options.batch_dir)),
     )
     return 0
 

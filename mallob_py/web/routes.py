@@ -287,6 +287,12 @@ ENDED = Operation(
         Parameter("limit", "integer", "how many to tell, at most 200 (default 20)"),
     ),
 )
+BATCH = Operation(
+    "GET",
+    "/api/batch",
+    "Queue, slots and the last minutes of the scheduler of whole jobs that --batch-dir names.",
+    {_JSON: {"type": "object", "description": "jobs, chart; or an error: why there is nothing to see"}},
+)
 SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
 METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
 PAGE = Operation("GET", "/", "The page.", {"text/html": {"type": "string"}}, is_open=True)
@@ -304,6 +310,7 @@ _OPERATIONS = (
     RESULT_FILE,
     HISTORY,
     ENDED,
+    BATCH,
     SERVICE,
     METRICS,
     PAGE,
@@ -325,11 +332,22 @@ class Interface:
     receiver: Receiver
     arrivals: Arrivals
     loop: LoopWatch
+    #: what is shown of a scheduler of whole jobs, if there is one
+    look_at_batch: Callable[[], object] | None = None
 
     # --- seeing ---------------------------------------------------------------------------------
 
     async def overview(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.jobs.overview, _user(request)))
+        overview = await run_in_threadpool(self.jobs.overview, _user(request))
+        has_batch = self.look_at_batch is not None and _user(request) is None
+        return _json(msgspec.structs.replace(overview, batch=has_batch))
+
+    async def batch(self, request: Request) -> Response:
+        if _user(request) is not None:
+            raise ApiError(403, "its jobs belong to the operator; ask with the operator's token")
+        if self.look_at_batch is None:
+            raise ApiError(404, "this server shows no scheduler of whole jobs: mallob-py web --batch-dir DIR")
+        return _json(await run_in_threadpool(self.look_at_batch))
 
     async def history(self, request: Request) -> Response:
         since_s = _seconds(request, "since")
@@ -460,6 +478,7 @@ def make_app(interface: Interface) -> Starlette:
         (INTERRUPT, interface.interrupt),
         (HISTORY, interface.history),
         (ENDED, interface.ended),
+        (BATCH, interface.batch),
         (SERVICE, interface.service),
         (METRICS, interface.metrics),
         (PAGE, show_page),

@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -37,8 +37,9 @@ def serve(
     token_file: Path | None,
     allow_paths: Path | None,
     limits: Limits,
+    look_at_batch: Callable[[], object] | None = None,
 ) -> None:
-    """Until SIGINT or SIGTERM. Raises ServiceError."""
+    """Until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raises ServiceError."""
     _allow_descriptors(_CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
     listening = _listen(host, port)
     store = Store(api_dir)
@@ -47,7 +48,9 @@ def serve(
     arrivals = Arrivals(jobs.out_dir)
     loop = LoopWatch(lambda line: print(f"mallob-py web: {line}", file=sys.stderr, flush=True))
     receiver = Receiver(jobs, store, limits)
-    app = make_app(Interface(token, UserTokens(api_dir), store, jobs, receiver, arrivals, loop))
+    app = make_app(
+        Interface(token, UserTokens(api_dir), store, jobs, receiver, arrivals, loop, look_at_batch)
+    )
     config = uvicorn.Config(
         app,
         log_level="warning",

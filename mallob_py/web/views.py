@@ -158,6 +158,8 @@ class Overview(msgspec.Struct, frozen=True):
     recent: list[Job]
     #: whose token was shown; empty: the operator's
     user: str = ""
+    #: whether /api/batch has something to show
+    batch: bool = False
 
 
 def job_of_status(

@@ -61,15 +61,33 @@ def two_seconds(_: Any) -> int:
     return 1
 
 
-def workloads(share: float) -> dict[str, tuple[Callable[[Any], Any], list[Any]]]:
-    """By name: the function and the items; `share` of the calls of all but the last."""
-    array = np.zeros(1 << 17)
-    return {
-        f"{int(100_000 * share):,} of 10 us": (ten_microseconds, [0] * int(100_000 * share)),
-        f"{int(10_000 * share):,} of 1 ms": (millisecond, [0] * int(10_000 * share)),
-        f"{int(1000 * share):,} of 10 ms, 1 MB": (array_of_a_megabyte, [array] * int(1000 * share)),
-        "4 of 2 s": (two_seconds, [0] * 4),
-    }
+def numbers(count: int) -> list[Any]:
+    return [0] * count
+
+
+def arrays(count: int) -> list[Any]:
+    """Return other arrays each time: of one that comes again and again, pickle would send but the first."""
+    base = np.zeros((1 << 17) + count)
+    return [base[begin : begin + (1 << 17)] for begin in range(count)]
+
+
+#: by what the command line calls them: how many, the function, items, what is printed
+KINDS: dict[str, tuple[int, Callable[[Any], Any], Callable[[int], list[Any]], str]] = {
+    "10us": (100_000, ten_microseconds, numbers, "10 us"),
+    "1ms": (10_000, millisecond, numbers, "1 ms"),
+    "arrays": (1000, array_of_a_megabyte, arrays, "10 ms, 1 MB"),
+    "2s": (4, two_seconds, numbers, "2 s"),
+}
+
+
+def workloads(kinds: list[str], share: float) -> dict[str, tuple[Callable[[Any], Any], list[Any]]]:
+    """By name: the function and the items; `share` of the calls, of those of 2 s all."""
+    chosen = {}
+    for kind in kinds:
+        calls, function, items, text = KINDS[kind]
+        number = calls if kind == "2s" else int(calls * share)
+        chosen[f"{number:,} of {text}"] = function, items(number)
+    return chosen
 
 
 @contextmanager
@@ -128,12 +146,12 @@ PEERS: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-def be_peer(name: str, share: float) -> None:
+def be_peer(name: str, kinds: list[str], share: float) -> None:
     """Measure one pool in this process: seconds of each workload, in JSON."""
     with PEERS[name][1]() as mapped:
         list(mapped(millisecond, [0] * 100))
         took = {}
-        for workload, (function, items) in workloads(share).items():
+        for workload, (function, items) in workloads(kinds, share).items():
             begin_s = time.perf_counter()
             count = sum(1 for _ in mapped(function, items))
             took[workload] = time.perf_counter() - begin_s
@@ -141,17 +159,17 @@ def be_peer(name: str, share: float) -> None:
     print("RESULT " + json.dumps(took), flush=True)
 
 
-def compare(names: list[str], share: float, rounds: int) -> None:
+def compare(names: list[str], kinds: list[str], share: float, rounds: int) -> None:
     took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            command = [sys.executable, __file__, "--peer", name, "--share", str(share)]
+            command = [sys.executable, __file__, "--peer", name, "--share", str(share), "--calls", *kinds]
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             line = next(line for line in output.splitlines() if line.startswith("RESULT "))
             took[name].append(json.loads(line.removeprefix("RESULT ")))
             print(name, took[name][-1], file=sys.stderr, flush=True)
     rows = []
-    for workload in workloads(share):
+    for workload in workloads(kinds, share):
         ours = min(each[workload] for each in took[names[0]])
         best = [min(each[workload] for each in took[name]) for name in names]
         rows.append([workload, *(f"{one:.2f} s ({one / ours:.2f})" for one in best)])
@@ -186,12 +204,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--share", type=float, default=1.0, help="of the calls (default 1)")
+    parser.add_argument("--calls", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--users", action="store_true")
     options = parser.parse_args()
     if options.peer is not None:
-        be_peer(options.peer, options.share)
+        be_peer(options.peer, options.calls, options.share)
         return
     if options.users:
         users()
@@ -199,7 +218,7 @@ def main() -> None:
     for name in [name for name in options.only if importlib.util.find_spec(PEERS[name][0]) is None]:
         print_absent(name, f"pip install {PEERS[name][0]}")
         options.only.remove(name)
-    compare(options.only, options.share, options.rounds)
+    compare(options.only, options.calls, options.share, options.rounds)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import itertools
 import json
+import re
+import struct
+import zlib
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from workloads import malleable, rigid, rigid_workloads, sharing, sharing_workloads
 
+from mallob_py.batch import pictures
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import NodePower, busy_of_jobs, energy_of
-from mallob_py.batch.pictures import busy_grid, mean_over_steps
+from mallob_py.batch.pictures import busy_grid, gantt, mean_over_steps, utilisation
 from mallob_py.batch.policies.backfilling import Easy, Fcfs
 from mallob_py.batch.policies.pbs import PbsFifo
 from mallob_py.batch.policy import Action, Resize, Start, View, Wake
@@ -197,3 +204,45 @@ def test_the_cells_of_a_chart_cover_what_was_held(workload: Workload, rows: int,
 def test_a_step_of_a_curve_is_the_mean_over_its_time() -> None:
     spans = np.array([(0.0, 3.0, 2.0), (1.0, 4.0, 1.0)])
     assert mean_over_steps(spans, np.array([0.0, 2.0, 4.0])) == pytest.approx([2.5, 2.0])
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _paths(picture: str, fill: str) -> list[str]:
+    paths = ElementTree.fromstring(picture).iter(f"{_SVG}path")
+    return [path.attrib["d"] for path in paths if path.attrib.get("fill", "").startswith(fill)]
+
+
+def test_a_gantt_chart_has_a_box_as_long_and_as_wide_as_each_piece(resized: Schedule) -> None:
+    boxes = re.findall(r"M(\S+) (\S+)h(\S+)v(\S+)h", "".join(_paths(gantt(resized), "hsl")))
+    (left, _, first, high), (then, _, second, higher) = sorted(
+        (float(x), float(y), float(wide), float(tall)) for x, y, wide, tall in boxes
+    )
+    assert then == pytest.approx(left + first, abs=0.2)
+    # 6 s on 2 nodes, then on 4
+    assert higher == pytest.approx(2 * high, abs=0.1)
+    assert first / second == pytest.approx(6 / (resized.ends_s[0] - 6), rel=0.01)
+
+
+def test_of_many_pieces_there_is_an_image_with_a_pixel_for_each_cell(
+    resized: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "BOXES_MAX", 1)
+    image = next(ElementTree.fromstring(gantt(resized)).iter(f"{_SVG}image")).attrib["href"]
+    png = base64.b64decode(image.partition("base64,")[2])
+    width, height = struct.unpack(">II", png[16:24])
+    size = struct.unpack(">I", png[33:37])[0]
+    pixels = np.frombuffer(zlib.decompress(png[41 : 41 + size]), np.uint8).reshape(height, 1 + 3 * width)
+    assert height == resized.nodes
+    # The first of five nodes is at the bottom, busy from the begin on; the last is never used.
+    assert pixels[-1, 1:4].tolist() == [8, 48, 107]
+    assert set(pixels[0, 1:].tolist()) == {255}
+
+
+def test_curves_reach_what_is_in_use_and_names_are_no_markup(resized: Schedule) -> None:
+    picture = utilisation(msgspec.structs.replace(resized, policy="<script>"))
+    used = _paths(picture, "#2f6fae")[0]
+    heights = [216 - float(y) for y in re.findall(r"V([\d.]+)", used)]
+    assert max(heights) == pytest.approx(190 * 4 / (5 * 1.05), abs=0.1)
+    assert "<script>" not in picture

@@ -123,12 +123,16 @@ def test_each_policy_has_a_folder_and_all_have_one_page(
         "index.html",
     }
     names = {path.name for path in (folder / "easy").iterdir()}
-    assert {"jobs.csv", "allocations.csv", "schedule.json", "schedule.swf"} <= names
+    assert names == {
+        *("jobs.csv", "allocations.csv", "schedule.json", "schedule.swf"),
+        *("utilisation.svg", "gantt.svg"),
+    }
     page = (folder / "index.html").read_text()
     assert page.count("<td>easy:depth=10,extra=no</td>") == 2
     # 48 node-seconds at 360 W
     assert "<td>0.005</td>" in page
     assert "http" not in page.replace("http://www.w3.org", "")
+    assert page.count("<img") == 6
     capsys.readouterr()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.batch.live.chart import Bar
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.malleable.sockets import connect
 
@@ -51,6 +52,12 @@ class Nodes(msgspec.Struct, frozen=True, tag=True):
     """Which nodes there are, and who is on which slot."""
 
 
+class Bars(msgspec.Struct, frozen=True, tag=True):
+    """Who has had which slots in the last seconds."""
+
+    seconds: float
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Nothing new is to start on a node."""
 
@@ -76,7 +83,7 @@ class TakeIn(msgspec.Struct, frozen=True, tag=True):
     count: int
 
 
-Request = Submit | Cancel | Queue | Nodes | Drain | Resume | GiveBack | TakeIn
+Request = Submit | Cancel | Queue | Nodes | Bars | Drain | Resume | GiveBack | TakeIn
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -141,7 +148,15 @@ class NodeLines(msgspec.Struct, frozen=True, tag=True):
     names: dict[int, str]
 
 
-Answer = Refused | Done | Jobs | NodeLines
+class Gantt(msgspec.Struct, frozen=True, tag=True):
+    """The bars asked for, by a clock that shows `now_s`. `slots`: number and name of each, node by node."""
+
+    now_s: float
+    slots: list[tuple[int, str]]
+    bars: list[Bar]
+
+
+Answer = Refused | Done | Jobs | NodeLines | Gantt
 
 
 def is_text(text: str) -> bool:

@@ -25,6 +25,7 @@ import msgspec
 
 from mallob_py.async_loop import LoopWatch
 from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.live.chart import Bar, Chart
 from mallob_py.batch.live.folder import (
     Clock,
     Folder,
@@ -39,9 +40,11 @@ from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, No
 from mallob_py.batch.live.requests import (
     REQUEST_MAX_BYTES,
     Answer,
+    Bars,
     Cancel,
     Done,
     Drain,
+    Gantt,
     GiveBack,
     JobLine,
     Jobs,
@@ -86,6 +89,8 @@ _KEEPER_POLL_S = 0.05
 #: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
 _SILENT_MAX = 256
 _MACHINE_POLL_S = 5.0
+#: jobs that had ended before, which are looked at for the chart
+_BARS_AT_START = 200
 
 
 class Machine(Protocol):
@@ -149,6 +154,7 @@ class _Server:
         self._scheduler = LiveScheduler(policy, 0)
         self._nodes = NodeBook(folder.nodes() or ())
         self._entries: dict[int, _Entry] = {}
+        self._chart = Chart(_ended_bars(folder))
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -276,6 +282,7 @@ class _Server:
             self._say(f"policy: {error}")
         except Exception as error:  # a policy of the user's own
             self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
+        self._note_slots(now_s)
         took_s = self._now_s - now_s
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
@@ -295,6 +302,23 @@ class _Server:
         if scheduler.wake_s < math.inf:
             delay_s = max(0.0, scheduler.wake_s - self._now_s)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._want_decision)
+
+    def _note_slots(self, now_s: float) -> None:
+        scheduler = self._scheduler
+        self._chart.note(
+            now_s,
+            {
+                job: Bar(
+                    job,
+                    self._entries[job].wishes.name,
+                    scheduler.slots_of(job),
+                    one.start_s,
+                    share=min(one.factor, 1.0),
+                )
+                for job, one in scheduler.running.items()
+                if job in self._entries
+            },
+        )
 
     def _carry_out(self, effect: Effect) -> None:
         if (entry := self._entries.get(effect.job)) is None:
@@ -604,6 +628,14 @@ class _Server:
                 return self._queue(request)
             case Nodes():
                 return self._node_lines()
+            case Bars(seconds):
+                self._note_slots(self._now_s)
+                names = [
+                    (slot, str(place) if node.name == LOCALHOST else f"{node.name}.{place}")
+                    for node in self._nodes
+                    for place, slot in enumerate(node.slots)
+                ]
+                return Gantt(self._now_s, names, self._chart.since(self._now_s - seconds))
             case Drain(node, reason):
                 return self._change_node(lambda: self._nodes.drain(node, reason))
             case Resume(node):
@@ -854,6 +886,18 @@ class _Server:
         """
         with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
+
+
+def _ended_bars(folder: Folder) -> list[Bar]:
+    """Return what the chart shows of jobs that had ended before this start: the last slots of each."""
+    bars = []
+    for job in folder.ended(_BARS_AT_START):
+        with contextlib.suppress(OSError, FolderError):
+            run, status = job.run(), job.status()
+            if run is not None and status is not None:
+                name, end_s = job.submitted().wishes.name, run.start_s + status.ran_s
+                bars.append(Bar(job.number, name, run.slots, run.start_s, end_s, min(run.factor, 1.0)))
+    return bars
 
 
 def counted(number: int, what: str) -> str:

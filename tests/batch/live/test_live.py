@@ -26,8 +26,10 @@ from mallob_py.batch.live.launch import TOKEN, Launch, write_in_the_end
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Answer,
+    Bars,
     Cancel,
     Done,
+    Gantt,
     JobLine,
     Jobs,
     LiveError,
@@ -455,6 +457,11 @@ def test_the_example_of_the_document_grows_and_shrinks_on_orders(
     scheduler.start()
     go.touch()
     assert scheduler.ended(rigid).state == "exit code 0"
+    chart = scheduler.ask(Bars(1e9))
+    assert isinstance(chart, Gantt)
+    assert [name for _, name in chart.slots] == ["0", "1", "2", "3"]
+    assert {len(bar.slots) for bar in chart.bars if bar.job == rigid and bar.end_s is not None} == {3}
+    assert [bar.end_s is None for bar in chart.bars if bar.job == job][-1]
     poll_until(lambda: nodes() == 4, scheduler.story)
     poll_until(lambda: scheduler.output(job) == "grown to 4\nshrunk to 1\ngrown to 4\n", scheduler.story)
     scheduler.cancel(job)

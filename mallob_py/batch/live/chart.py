@@ -1,0 +1,54 @@
+"""Which job has had which slots, and when: the Gantt chart of a live scheduler.
+
+Pure: times come from the caller's clock, which never goes back. The bars of the last jobs are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+BARS_MAX = 1000
+
+
+class Bar(msgspec.Struct):
+    """A job on slots that do not change: from `start_s` to `end_s`; None: it is there now.
+
+    `share`: of the cores of its slots, if others have the rest.
+    """
+
+    job: int
+    name: str
+    slots: Sequence[int]
+    start_s: float
+    end_s: float | None = None
+    share: float = 1.0
+
+
+class Chart:
+    """The bars of the jobs that run, and of the last ones that did."""
+
+    def __init__(self, ended: Sequence[Bar] = ()) -> None:
+        self._ended = deque(ended, BARS_MAX)
+        #: by job
+        self._open: dict[int, Bar] = {}
+
+    def note(self, now_s: float, running: Mapping[int, Bar]) -> None:
+        """What runs now, by job. A job whose slots have changed goes on as another bar."""
+        for job, before in list(self._open.items()):
+            bar = running.get(job)
+            if bar is None or list(bar.slots) != list(before.slots):
+                before.end_s = max(now_s, before.start_s)
+                self._ended.append(before)
+                del self._open[job]
+                if bar is not None:
+                    bar.start_s = before.end_s
+        for job, bar in running.items():
+            self._open.setdefault(job, bar)
+
+    def since(self, time_s: float) -> list[Bar]:
+        """Return the bars that reach beyond this time, the earliest first."""
+        ended = [bar for bar in self._ended if bar.end_s is not None and bar.end_s > time_s]
+        return sorted([*ended, *self._open.values()], key=lambda bar: (bar.start_s, bar.job))

@@ -1,0 +1,30 @@
+"""What a page shows of a live scheduler: its queue, its slots, and who has had them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.live.requests import Bars, Gantt, Jobs, LiveError, Queue, ask
+
+_WAITING, _ENDED = 50, 20
+_SECONDS = 600.0
+
+
+class BatchOverview(msgspec.Struct, frozen=True):
+    """Either all of it, or an error: why there is nothing to see."""
+
+    error: str = ""
+    jobs: Jobs | None = None
+    chart: Gantt | None = None
+
+
+def batch_overview(folder: Path) -> BatchOverview:
+    try:
+        jobs, chart = ask(folder, Queue(_WAITING, _ENDED)), ask(folder, Bars(_SECONDS))
+    except LiveError as error:
+        return BatchOverview(str(error))
+    assert isinstance(jobs, Jobs)
+    assert isinstance(chart, Gantt)
+    return BatchOverview("", jobs, chart)
