@@ -282,7 +282,7 @@ class _Server:
             self._say(f"policy: {error}")
         except Exception as error:  # a policy of the user's own
             self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
-        self._note_slots(now_s)
+        self._chart.note(now_s, _bars(scheduler, self._entries))
         took_s = self._now_s - now_s
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
@@ -302,23 +302,6 @@ class _Server:
         if scheduler.wake_s < math.inf:
             delay_s = max(0.0, scheduler.wake_s - self._now_s)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._want_decision)
-
-    def _note_slots(self, now_s: float) -> None:
-        scheduler = self._scheduler
-        self._chart.note(
-            now_s,
-            {
-                job: Bar(
-                    job,
-                    self._entries[job].wishes.name,
-                    scheduler.slots_of(job),
-                    one.start_s,
-                    share=min(one.factor, 1.0),
-                )
-                for job, one in scheduler.running.items()
-                if job in self._entries
-            },
-        )
 
     def _carry_out(self, effect: Effect) -> None:
         if (entry := self._entries.get(effect.job)) is None:
@@ -629,7 +612,7 @@ class _Server:
             case Nodes():
                 return self._node_lines()
             case Bars(seconds):
-                self._note_slots(self._now_s)
+                self._chart.note(self._now_s, _bars(self._scheduler, self._entries))
                 names = [
                     (slot, str(place) if node.name == LOCALHOST else f"{node.name}.{place}")
                     for node in self._nodes
@@ -886,6 +869,17 @@ class _Server:
         """
         with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
+
+
+def _bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict[int, Bar]:
+    """Return what the chart shows of the jobs that run now."""
+    return {
+        job: Bar(
+            job, entries[job].wishes.name, scheduler.slots_of(job), one.start_s, share=min(one.factor, 1.0)
+        )
+        for job, one in scheduler.running.items()
+        if job in entries
+    }
 
 
 def _ended_bars(folder: Folder) -> list[Bar]:
