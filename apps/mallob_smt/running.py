@@ -37,6 +37,8 @@ from mallob_smt.script import Script
 
 #: how often the worker looks around without any news
 _TURN_S = 0.25
+#: before others are asked for: most scripts take less, and to begin with three engines would take them longer
+_ALONE_S = 0.1
 #: of an answer that waits for other engines; it is sent from worker to worker
 _SHARED_BYTES_MAX = 1 << 20
 #: processes that stand still hold memory
@@ -121,6 +123,7 @@ class _Engines:
         self._statements: dict[int, Statement] = {}
         self._is_lending = False
         self._demand = 0
+        self._alone_until_s = time.monotonic() + _ALONE_S
         #: checks that some engine of this worker has answered
         self._answered = 0
         #: those whose answers have been offered
@@ -172,6 +175,8 @@ class _Engines:
                 engine.let_run(False)
             else:
                 self._end(engine)
+        if time.monotonic() < self._alone_until_s:
+            return _ALONE_S / 2
         return schedule.SLICE_S if lent else _TURN_S
 
     def _used_s(self, number: int) -> float:
@@ -179,6 +184,8 @@ class _Engines:
 
     def _ask_for_workers(self, useful: int) -> None:
         demand = max(1, -(-useful // self._context.threads))
+        if time.monotonic() < self._alone_until_s:
+            demand = 1
         if self._context.index == 0 and demand != self._demand:
             self._demand = demand
             self._context.set_demand(demand)

@@ -69,7 +69,7 @@ class Task:
         )
 
 
-def minimizing(formula: Any, objective: Mapping[int, int] | None) -> Task:
+def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task:
     """Raises ValueError or TypeError for what is no formula or objective."""
     if objective is None:
         if isinstance(formula, str | os.PathLike):
@@ -101,8 +101,8 @@ def wcnf_text(hard: Iterable[Sequence[int]], soft: Iterable[tuple[int, Sequence[
     """Raises ValueError for what is no clause or weight."""
     lines = [f"h {_line(clause)}" for clause in hard]
     for weight, clause in soft:
-        if not _is_integer(weight) or weight < 0:
-            raise ValueError(f"a weight is a whole number, 0 or more, not {weight!r:.40}")
+        if not _is_integer(weight) or not 0 <= weight < 2**63:
+            raise ValueError(f"a weight is a whole number from 0 to 2^63-1, not {weight!r:.40}")
         lines.append(f"{weight} {_line(clause)}")
     return "\n".join([*lines, ""]).encode()
 

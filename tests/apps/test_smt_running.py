@@ -176,12 +176,25 @@ def test_workers_know_what_the_others_engines_have_said(behave: Callable[..., No
     assert solve(worker=second).solution == b"unknown\n"
 
 
-def test_a_job_wants_as_many_workers_as_there_are_strategies_left(behave: Callable[..., None]) -> None:
+def test_a_job_wants_as_many_workers_as_there_are_strategies_left(
+    behave: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     behave(z3=[Failed("it cannot")], cvc5=SAT)
+    monkeypatch.setattr(running, "_ALONE_S", 0.0)
     worker = Worker({})
     solve(worker=worker)
     assert worker.demands == sorted(worker.demands, reverse=True)
     assert worker.demands[0] == 6
+
+
+def test_a_short_script_asks_for_no_other_workers(
+    behave: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave(z3=SAT, cvc5=SAT)
+    monkeypatch.setattr(running, "_ALONE_S", 60.0)
+    worker = Worker({})
+    solve(worker=worker)
+    assert worker.demands == [1]
 
 
 def test_a_large_transcript_that_must_wait_is_refused(behave: Callable[..., None]) -> None:

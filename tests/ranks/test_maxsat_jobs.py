@@ -10,6 +10,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from pysat.examples.rc2 import RC2 as PysatRC2
 from pysat.formula import WCNF
 from running import COMMAND, DEADLINE_S, environment, needs_mpiexec, poll_until, run, serving
@@ -130,6 +131,8 @@ def test_optimisation_from_python(tmp_path: Path) -> None:
         assert (least.satisfiable, least.value) == (True, 1)
         none = client.minimize([[1], [-1]], {1: 1})
         assert (none.satisfiable, none.value, none.model) == (False, None, None)
+        with pytest.raises(ValueError, match="from 0 to 2\\^63-1, not 9223372036854775808"):
+            client.minimize([[1]], {1: 2**63})
         weighted = WCNF()
         weighted.extend([[1, 2], [-1, -2]])
         weighted.extend([[-1], [-2]], weights=[2, 5])
@@ -149,7 +152,7 @@ def test_optimisation_from_python(tmp_path: Path) -> None:
         ipamir.assume(-2)
         assert ipamir.solve() == 20
         assert ipamir.solve() == 30, "assumptions hold for one question"
-        future = client.optimize(minimizing(hard, None))
+        future = client.optimize(minimizing(hard))
         value, bound = poll_until(
             lambda: None not in future.bounds and future.bounds, "there are bounds while it runs"
         )

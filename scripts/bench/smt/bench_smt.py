@@ -1,4 +1,4 @@
-"""SMT scripts: `run SMT` with one worker and with three, beside the engines' own commands.
+"""SMT scripts: `run SMT` with one worker and `solve` with three, beside the engines' own commands.
 
 In turns on each script: each engine's own command, then ours with one worker, then with three; the best of
 some rounds counts. One worker is compared with the own command of the engine that has answered, by processor
@@ -29,7 +29,6 @@ _ENGINES = ("z3", "cvc5", "bitwuzla")
 #: a start of several ranks takes longer than that of one process
 _START_S = 0.4
 _STATUS = re.compile(r"\(set-info\s+:status\s+(sat|unsat|unknown)\s*\)")
-_WORKERS = (1, 3)
 
 
 class Contradiction(Exception):
@@ -68,21 +67,32 @@ def own_command(engine: str, path: Path, limit_s: float) -> Run:
     z3 = shutil.which("z3", path=str(Path(sys.executable).parent)) or "z3"
     command = [z3, "-smt2"] if engine == "z3" else [sys.executable, str(_PEER), engine]
     printed, seconds, cpu_s = _timed([*command, str(path)], limit_s)
-    words = [line for line in printed.split("\n") if line in ("sat", "unsat", "unknown")]
     is_void = "(error" in printed.partition("sat")[0]
-    return Run("" if is_void or not words else words[-1], engine, seconds, cpu_s)
+    return Run("" if is_void else _last_word(printed), engine, seconds, cpu_s)
 
 
-def ours(workers: int, path: Path, limit_s: float) -> Run:
-    """This package with all engines."""
-    command = [sys.executable, "-m", "mallob_py", "run", "SMT", "-n", str(workers), "--time-limit"]
-    printed, seconds, _ = _timed([*command, f"{limit_s}s", str(path)], limit_s + 20)
+def one_worker(path: Path, limit_s: float) -> Run:
+    """This package with all engines in turn; its reply tells the processor time of the job."""
+    command = [sys.executable, "-m", "mallob_py", "run", "SMT", "-n", "1", "--time-limit", f"{limit_s}s"]
+    printed, seconds, _ = _timed([*command, str(path)], limit_s + 20)
     if not printed:
         return Run("", "", seconds, 0.0)
     reply = json.loads(printed)
     words = reply["result"].get("answers", [])
     cpu_s = reply["stats"]["used_cpu_seconds"]
     return Run(words[-1] if words else "", reply["result"].get("solver", ""), seconds, cpu_s)
+
+
+def three_workers(path: Path, limit_s: float) -> Run:
+    """This package with all engines side by side."""
+    command = [sys.executable, "-m", "mallob_py", "solve", "-n", "3", "--time-limit", f"{limit_s}s"]
+    printed, seconds, cpu_s = _timed([*command, str(path)], limit_s + 20)
+    return Run(_last_word(printed), "", seconds, cpu_s)
+
+
+def _last_word(printed: str) -> str:
+    words = [line for line in printed.split("\n") if line in ("sat", "unsat", "unknown")]
+    return words[-1] if words else ""
 
 
 def _best(runs: Sequence[Run], time_of: Callable[[Run], float]) -> Run:
@@ -136,12 +146,12 @@ def main() -> None:
     print("| script | z3 | cvc5 | bitwuzla | 1 worker | by | ratio | best | 3 workers | over best + 0.4 s |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for path in given.files:
-        runs: dict[str | int, list[Run]] = {name: [] for name in (*_ENGINES, *_WORKERS)}
+        runs: dict[str | int, list[Run]] = {name: [] for name in (*_ENGINES, 1, 3)}
         for _ in range(given.rounds):
             for engine in _ENGINES:
                 runs[engine].append(own_command(engine, path, given.limit))
-            for workers in _WORKERS:
-                runs[workers].append(ours(workers, path, given.limit))
+            runs[1].append(one_worker(path, given.limit))
+            runs[3].append(three_workers(path, given.limit))
         _check(path, [run for each in runs.values() for run in each])
         print(f"| {' | '.join(_row(path, runs))} |", flush=True)
 
