@@ -196,6 +196,10 @@ def _table(workload: Workload, results: list[Metrics]) -> str:
 
 
 def run_explain(options: BatchExplainOptions) -> int:
+    if options.job is None:
+        from mallob_py.cli.batch_live import explain_live
+
+        return explain_live(options, int(options.trace))
     from mallob_py.batch.explanation import explain
 
     with worded(options.trace):

@@ -23,6 +23,8 @@ from mallob_py.batch.live.requests import (
     Cancel,
     Done,
     Drain,
+    Explain,
+    Explained,
     GiveBack,
     Jobs,
     LiveError,
@@ -105,7 +107,8 @@ def run_submit(options: BatchSubmitOptions) -> int:
         except UnicodeDecodeError:
             raise CommandError(f"{script}: not a script in UTF-8") from None
         name = re.sub(r"[^\w.+-]", "_", path.name)[:64]
-        request = Submit(text, name, directory, environment, options.headers)
+        after = list(options.after), list(options.after_ok)
+        request = Submit(text, name, directory, environment, options.headers, *after)
         answer = _ask(options, request, f"{script}: ")
         assert isinstance(answer, Done)
         with contextlib.suppress(ScriptError):
@@ -161,6 +164,13 @@ def run_queue(options: BatchQueueOptions) -> int:
     if answer.ended:
         header = (*_HEADER[:3], "ended", *_HEADER[5:9], "output")
         print(f"\n{format_table(header, [_ended_row(line) for line in answer.ended])}")
+    return 0
+
+
+def explain_live(options: Live, job: int) -> int:
+    answer = _ask(options, Explain(job))
+    assert isinstance(answer, Explained)
+    print(*answer.lines, sep="\n")
     return 0
 
 

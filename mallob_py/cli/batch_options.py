@@ -211,16 +211,39 @@ class BatchSimulateOptions(TraceOptions, Parallel):
     json: bool = switch_option("--json", group=OUTPUT, help="print the metrics as JSON")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class Live(Config):
+    """The options of every command that meets a scheduler of whole jobs."""
+
+    batch_dir: str = option(
+        "--dir --batch-dir",
+        values.path,
+        ".batch",
+        metavar="DIR",
+        group=SERVICE,
+        help="folder of the scheduler, with its jobs and what they print (default .batch)",
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BatchExplainOptions(TraceOptions):
+class BatchExplainOptions(TraceOptions, Live):
     """Options of `mallob-py batch explain`."""
 
-    job: int = positional(
-        "JOB", values.count, group=INPUT, help="the job's number in the trace", default=MISSING
+    job: int | None = positional(
+        "JOB",
+        values.count,
+        group=INPUT,
+        help="the job's number in the trace; without TRACE, the number of one that waits or runs now (--dir)",
+        default=None,
     )
     policy: str = option(
         "-p --policy", str, "easy", metavar="P", group=INPUT, help="such as easy:depth=10 (default: easy)"
     )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.job is None and not (self.trace.isascii() and self.trace.isdecimal()):
+            raise OptionError("JOB is missing: its number in the trace")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -287,20 +310,6 @@ class BatchGenerateOptions(Config):
         metavar="FILE",
         group=OUTPUT,
         help="trace in SWF, or ElastiSim's jobs if it ends with .json (default: KIND.swf or KIND.json)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
-class Live(Config):
-    """The options of every command that meets a scheduler of whole jobs."""
-
-    batch_dir: str = option(
-        "--dir --batch-dir",
-        values.path,
-        ".batch",
-        metavar="DIR",
-        group=SERVICE,
-        help="folder of the scheduler, with its jobs and what they print (default .batch)",
     )
 
 
@@ -402,6 +411,24 @@ class BatchSubmitOptions(Live):
     )
     name: str | None = option(
         "--name", values.word, None, metavar="NAME", group=JOB, help="name of the job (default: the file's)"
+    )
+    after: tuple[int, ...] = list_option(
+        "--after",
+        lambda text: (values.positive_count(text),),
+        (),
+        metavar="JOB",
+        group=JOB,
+        help="start when the job of this number has ended, however it has. May be repeated",
+        goes_on=lambda word: False,
+    )
+    after_ok: tuple[int, ...] = list_option(
+        "--after-ok",
+        lambda text: (values.positive_count(text),),
+        (),
+        metavar="JOB",
+        group=JOB,
+        help="start when this job has ended with exit code 0; if it ends otherwise, do not start at all",
+        goes_on=lambda word: False,
     )
     wait: bool = switch_option(
         "--wait", group=OUTPUT, help="wait until the jobs have ended, and say how; exit code 1 if one failed"

@@ -62,6 +62,9 @@ class Submitted(msgspec.Struct, frozen=True):
     wishes: Wishes
     directory: str
     environment: dict[str, str]
+    #: jobs that have to end before; and those that have to end with exit code 0
+    after: list[int] = []
+    after_ok: list[int] = []
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -227,6 +230,13 @@ class Folder:
     def jobs(self) -> list[JobFolder]:
         """Return the jobs that wait or run, in the order of their submission."""
         return list(_folders(self._jobs))[::-1]
+
+    def outcome(self, number: int) -> Status | None:
+        """Return how a job has ended; None: that is not known any more."""
+        with contextlib.suppress(OSError, FolderError), own_folder.opened(self._ended) as folder:
+            if _is_job(str(number), folder):
+                return JobFolder(self._ended / str(number)).status()
+        return None
 
     def ended(self, last: int) -> list[JobFolder]:
         """Return the jobs that have ended, the last submitted."""

@@ -113,6 +113,11 @@ class Status(msgspec.Struct, frozen=True):
     ran_s: float = 0.0
     error: str = ""
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it has ended by itself, with exit code 0."""
+        return self.ending is RunEnd.EXITED and self.code == 0
+
     def __str__(self) -> str:
         if self.ending is not RunEnd.EXITED:
             return f"{self.ending.value}: {self.error}" if self.error else self.ending.value

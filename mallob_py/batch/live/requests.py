@@ -26,13 +26,18 @@ class LiveError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Run this script in this folder; `name` unless it says one itself. `headers` come before its own."""
+    """Run this script in this folder; `name` unless it says one itself. `headers` come before its own.
+
+    `after`: when these jobs have ended. `after_ok`: the same, with exit code 0; else it ends as well.
+    """
 
     script: str
     name: str
     directory: str
     environment: dict[str, str]
     headers: dict[str, str] = {}
+    after: list[int] = []
+    after_ok: list[int] = []
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -46,6 +51,12 @@ class Queue(msgspec.Struct, frozen=True, tag=True):
 
     waiting: int
     ended: int
+
+
+class Explain(msgspec.Struct, frozen=True, tag=True):
+    """Why a job does not run, and when it will."""
+
+    job: int
 
 
 class Nodes(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +94,7 @@ class TakeIn(msgspec.Struct, frozen=True, tag=True):
     count: int
 
 
-Request = Submit | Cancel | Queue | Nodes | Bars | Drain | Resume | GiveBack | TakeIn
+Request = Submit | Cancel | Queue | Explain | Nodes | Bars | Drain | Resume | GiveBack | TakeIn
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -132,6 +143,12 @@ class Jobs(msgspec.Struct, frozen=True, tag=True):
     turns: int = 0
 
 
+class Explained(msgspec.Struct, frozen=True, tag=True):
+    """Sentences on a job."""
+
+    lines: list[str]
+
+
 class NodeLine(msgspec.Struct, frozen=True):
     """The line of a node. `jobs`: who is on each of its slots; None: no job. `reason`: why it is not up."""
 
@@ -156,7 +173,7 @@ class Gantt(msgspec.Struct, frozen=True, tag=True):
     bars: list[Bar]
 
 
-Answer = Refused | Done | Jobs | NodeLines | Gantt
+Answer = Refused | Done | Jobs | Explained | NodeLines | Gantt
 
 
 def is_text(text: str) -> bool:

@@ -234,6 +234,10 @@ class LiveScheduler:
     def put_back(self, job: Job) -> None:
         """A running job has not begun after all, and waits again where it stood."""
         self.ended(job.id)
+        self.admit(job)
+
+    def admit(self, job: Job) -> None:
+        """A job waits that was submitted before others which wait: it stands in front of them."""
         self._waiting[job.id] = job
         self._waiting = dict(sorted(self._waiting.items()))
         self._refit()

@@ -17,8 +17,9 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -34,6 +35,7 @@ from mallob_py.batch.live.folder import (
     Run,
     Submitted,
 )
+from mallob_py.batch.live.forecast import outlook
 from mallob_py.batch.live.launch import AGAIN_S, TOKEN, Allotment, RunEnd, Status, is_passing
 from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
@@ -44,6 +46,8 @@ from mallob_py.batch.live.requests import (
     Cancel,
     Done,
     Drain,
+    Explain,
+    Explained,
     Gantt,
     GiveBack,
     JobLine,
@@ -86,6 +90,8 @@ _LINE_S = 20.0
 #: decisions take at most one part in so many of the time
 _SHARE = 5
 _KEEPER_POLL_S = 0.05
+#: jobs in a reason
+_NAMED = 5
 #: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
 _SILENT_MAX = 256
 _MACHINE_POLL_S = 5.0
@@ -155,6 +161,8 @@ class _Server:
         self._nodes = NodeBook(folder.nodes() or ())
         self._entries: dict[int, _Entry] = {}
         self._chart = Chart(_ended_bars(folder))
+        #: those of them that wait for others, and for which
+        self._held: dict[int, Submitted] = {}
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -223,7 +231,7 @@ class _Server:
             else:
                 job.forget_run()
                 entry.run = None
-                self._scheduler.submit(self._job(entry))
+                self._hold(entry, submitted)
         for guest in guests:
             assert guest.run is not None
             self._scheduler.restore_guest(
@@ -496,6 +504,9 @@ class _Server:
                 self._start_task(self._write_end_later(entry.folder, status))
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
+        for number, submitted in list(self._held.items()):  # an end may end others
+            if number in self._held and entry.folder.number in (*submitted.after, *submitted.after_ok):
+                self._hold(self._entries[number], submitted, {entry.folder.number: status})
 
     async def _write_end_later(self, job: JobFolder, status: Status) -> None:
         error: Exception | None = None
@@ -609,6 +620,8 @@ class _Server:
                 return self._cancel(job)
             case Queue():
                 return self._queue(request)
+            case Explain(job):
+                return self._explain(job)
             case Nodes():
                 return self._node_lines()
             case Bars(seconds):
@@ -639,16 +652,47 @@ class _Server:
             return Refused(str(error))
         if wishes.nodes_min > self._nodes.most:
             return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.most}")
-        submitted = Submitted(self._next, self._now_s, wishes, request.directory, request.environment)
+        if len(self._held) >= WAITING_MAX:
+            return Refused(f"{WAITING_MAX} jobs wait for others already")
+        for other in (*request.after, *request.after_ok):
+            if not 0 < other < self._next:
+                return Refused(f"there is no job {other} that it could come after")
+        before = request.after, request.after_ok
+        submitted = Submitted(
+            self._next, self._now_s, wishes, request.directory, request.environment, *before
+        )
         try:
             job = self._folder.add(submitted, request.script)
         except OSError as error:
             return Refused(f"it cannot be kept: {error}")
         self._next += 1
         entry = self._entries[job.number] = _Entry(job, wishes, submitted.submit_s)
-        self._scheduler.submit(self._job(entry))
-        self._want_decision()
+        self._hold(entry, submitted)
         return Done(job.number)
+
+    def _hold(
+        self, entry: _Entry, submitted: Submitted, ended: Mapping[int, Status] = MappingProxyType({})
+    ) -> None:
+        """A job waits for those that it is to come after, or else for its turn; `ended` are known to have."""
+        number = entry.folder.number
+        was_held = self._held.pop(number, None) is not None
+        for other in submitted.after_ok:
+            if other in self._entries:
+                continue
+            status = ended.get(other) or self._folder.outcome(other)
+            if status is None or not status.is_well:
+                how = "nobody knows how" if status is None else str(status)
+                error = f"job {other}, which it needs, has ended: {how}"
+                self._end(entry, Status(RunEnd.NOT_STARTED, error=error))
+                return
+        if not self._entries.keys().isdisjoint((*submitted.after, *submitted.after_ok)):
+            self._held[number] = submitted
+        elif was_held:
+            self._scheduler.admit(self._job(entry))
+            self._want_decision()
+        else:
+            self._scheduler.submit(self._job(entry))
+            self._want_decision()
 
     def _cancel(self, number: int) -> Answer:
         entry = self._entries.get(number)
@@ -659,7 +703,9 @@ class _Server:
             entry.folder.cancel()  # a next life of ours is to know it before it is said
         except OSError as error:
             return Refused(f"it cannot be written down: {error}")
-        if self._scheduler.knows(number):
+        if self._held.pop(number, None) is not None:
+            self._end(entry, Status(RunEnd.CANCELLED))
+        elif self._scheduler.knows(number):
             self._scheduler.withdraw(number)
             self._end(entry, Status(RunEnd.CANCELLED))
             self._want_decision()
@@ -671,9 +717,10 @@ class _Server:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
         free = self._free_slots()
+        numbers = chain((job.id for job in scheduler.waiting), self._held)
         waiting = [
-            self._waiting_line(self._entries[job.id], now_s, free)
-            for job in islice(scheduler.waiting, request.waiting)
+            self._waiting_line(self._entries[number], now_s, free)
+            for number in islice(numbers, request.waiting)
         ]
         ended = list[JobLine]()
         for job in self._folder.ended(request.ended) if request.ended else ():
@@ -686,7 +733,30 @@ class _Server:
             ran_s = 0.0 if status is None else status.ran_s
             ended.append(msgspec.structs.replace(line, state=str(status), ran_s=ran_s))
         turns = shown(self.loop.per_second())
-        return Jobs(scheduler.policy.name, running, waiting, ended, len(scheduler.waiting), turns)
+        waiting_count = len(scheduler.waiting) + len(self._held)
+        return Jobs(scheduler.policy.name, running, waiting, ended, waiting_count, turns)
+
+    def _explain(self, number: int) -> Answer:
+        entry, now_s, scheduler = self._entries.get(number), self._now_s, self._scheduler
+        if entry is None:
+            if (status := self._folder.outcome(number)) is None:
+                return Refused(f"there is no job {number}, neither live nor ended")
+            return Explained([f"Job {number} has ended: {status}."])
+        running = scheduler.running.get(number)
+        line = self._line(entry, now_s, running)
+        if running is None:
+            line = self._waiting_line(entry, now_s, self._free_slots())
+        name = f"Job {number} {line.name}"
+        if running is not None:
+            most_s = max(0.0, running.estimated_end_s - now_s)
+            where = f"on {counted(line.nodes, 'slot')} for {line.ran_s:.0f} s"
+            return Explained([f"{name} {line.state} {where}, and for {most_s:.0f} s more at most."])
+        lines = [f"{name} has waited for {line.waited_s:.0f} s: {line.reason}."]
+        if entry.trouble:
+            lines.append(f"It could not be started the last time: {entry.trouble}.")
+        if number not in self._held:
+            lines += outlook(number, scheduler, now_s)
+        return Explained(lines)
 
     def _line(self, entry: _Entry, now_s: float, running: Running | None = None) -> JobLine:
         wishes = entry.wishes
@@ -712,7 +782,11 @@ class _Server:
 
     def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:
         line, slots = self._line(entry, now_s), self._scheduler.slots
-        if line.nodes_min > slots:
+        if (held := self._held.get(line.job)) is not None:
+            others = [str(job) for job in sorted({*held.after, *held.after_ok}) if job in self._entries]
+            more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+            reason = f"comes after job {', '.join(others[:_NAMED])}{more}"
+        elif line.nodes_min > slots:
             reason = f"wants {line.nodes_min} slots of {slots}"
         elif line.nodes_min > free:
             reason = f"wants {line.nodes_min} slots, {free} free"

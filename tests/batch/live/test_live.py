@@ -29,6 +29,8 @@ from mallob_py.batch.live.requests import (
     Bars,
     Cancel,
     Done,
+    Explain,
+    Explained,
     Gantt,
     JobLine,
     Jobs,
@@ -98,11 +100,25 @@ class Scheduler:
     def ask(self, request: Request) -> Answer:
         return ask(self.folder, request)
 
-    def submit(self, headers: str, body: str, directory: Path | None = None) -> int:
+    def submit(
+        self,
+        headers: str,
+        body: str,
+        directory: Path | None = None,
+        after: tuple[int, ...] = (),
+        after_ok: tuple[int, ...] = (),
+    ) -> int:
         script = "#!/bin/bash\n" + "".join(f"#{line}\n" for line in headers.split("; ")) + body
-        answer = self.ask(Submit(script, "job", str(directory or self.folder.parent), ENVIRONMENT))
+        where = str(directory or self.folder.parent)
+        request = Submit(script, "job", where, ENVIRONMENT, {}, list(after), list(after_ok))
+        answer = self.ask(request)
         assert isinstance(answer, Done)
         return answer.job
+
+    def explained(self, job: int) -> str:
+        answer = self.ask(Explain(job))
+        assert isinstance(answer, Explained)
+        return " ".join(answer.lines)
 
     def cancel(self, job: int) -> None:
         """If it has not ended meanwhile."""
@@ -280,6 +296,59 @@ def test_jobs_are_cancelled_while_they_wait_and_while_they_run(
         scheduler.ask(Cancel(running))
     with pytest.raises(LiveError, match="there is no job 99"):
         scheduler.ask(Cancel(99))
+
+
+def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_knows_that(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make()
+    go, waits = the_file(tmp_path, "go")
+    first = scheduler.submit(RIGID, waits + "exit 3\n")
+    second = scheduler.submit(RIGID, waits)
+    after = scheduler.submit(RIGID, "echo after\n", after=(first, second))
+    needs = scheduler.submit(RIGID, "echo needs\n", after_ok=(second,))
+    lacks = scheduler.submit(RIGID, "echo lacks\n", after_ok=(first, second))
+    too = scheduler.submit(RIGID, "echo too\n", after_ok=(lacks,))
+    gone = scheduler.submit(RIGID, "echo gone\n", after=(first,))
+    waiting = {line.job: line.reason for line in scheduler.queue().waiting}
+    assert waiting[after] == f"comes after job {first}, {second}"
+    assert set(waiting) == {after, needs, lacks, too, gone}
+    assert f"comes after job {second}." in scheduler.explained(needs)
+    scheduler.cancel(gone)
+    with pytest.raises(LiveError, match="there is no job 99"):
+        scheduler.submit(RIGID, "", after=(99,))
+    scheduler.kill()
+    scheduler.start()
+    assert {line.job for line in scheduler.queue().waiting} == {after, needs, lacks, too}
+    go.touch()
+    states = {job: scheduler.ended(job).state for job in (first, second, after, needs, lacks, too, gone)}
+    assert [states[job] for job in (first, second, after, needs, gone)] == [
+        *("exit code 3", "exit code 0", "exit code 0", "exit code 0", "cancelled")
+    ]
+    assert states[lacks] == f"not started: job {first}, which it needs, has ended: exit code 3"
+    assert states[too].startswith(f"not started: job {lacks}, which it needs, has ended: not started")
+    assert [scheduler.output(job) for job in (lacks, too, gone)] == ["", "", ""]
+    late = scheduler.submit(RIGID, "echo late\n", after_ok=(second,))
+    assert scheduler.ended(late).state == "exit code 0"
+
+
+def test_why_a_job_waits_and_when_it_starts_is_explained(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "easy")
+    _, waits = the_file(tmp_path, "never")
+    first = scheduler.submit("REQUIRED_TIME 600000; NODES 3", waits)
+    poll_until(lambda: scheduler.queue().running)
+    second = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    told = scheduler.explained(second)
+    assert "wants 2 slots, 1 free" in told
+    assert f"Job {first}, with 3 of the slots, ends in" in told
+    assert re.search(r"It starts in (5\d\d|600) s if all jobs take the time", told)
+    assert "runs on 3 slots" in scheduler.explained(first)
+    scheduler.cancel(second)
+    assert "has ended: cancelled" in scheduler.explained(second)
+    with pytest.raises(LiveError, match="neither live nor ended"):
+        scheduler.ask(Explain(99))
 
 
 def test_a_program_that_cannot_be_started_says_so(make: Callable[..., Scheduler], tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""When a waiting job starts if all jobs take the time that they ask for: the policy is played on, in a copy.
+
+Jobs mostly end sooner, and others that are still to come may overtake it, so this is what is known now and no
+promise. Orders are carried out at once, which programs take a moment for. Pure.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+
+from mallob_py.batch.live.scheduler import Launch, LiveScheduler, OrderGrow, OrderShrink
+
+#: more than these are not copied, as nobody is to wait for that
+WAITING_MAX = 2000
+_STEPS_MAX = 20_000
+#: ends of others that are told
+_TOLD = 3
+
+
+def outlook(job: int, scheduler: LiveScheduler, now_s: float) -> Iterator[str]:
+    """Sentences on what has to happen before a waiting job starts, and when that is."""
+    before = sum(other.id < job for other in scheduler.waiting)
+    yield f"{before} of the waiting jobs were submitted before it; the policy is {scheduler.policy.name}."
+    ends = sorted((one.estimated_end_s, number, one.size) for number, one in scheduler.running.items())
+    for end_s, number, size in ends[:_TOLD]:
+        in_s = max(0.0, end_s - now_s)
+        yield f"Job {number}, with {size} of the slots, ends in {in_s:.0f} s at the latest."
+    if (start_s := start_of(job, scheduler, now_s)) is None:
+        yield "When it starts cannot be told."
+    else:
+        yield f"It starts in {start_s - now_s:.0f} s if all jobs take the time that they ask for."
+
+
+def start_of(job: int, scheduler: LiveScheduler, now_s: float) -> float | None:
+    """Return the time at which the job starts, on the scheduler's clock; None: that cannot be told."""
+    if len(scheduler.waiting) > WAITING_MAX:
+        return None
+    played = copy.deepcopy(scheduler)
+    for _ in range(_STEPS_MAX):
+        try:
+            played.decide(now_s)
+        except Exception:  # a policy of the user's own
+            return None
+        effects, played.effects = played.effects, []
+        for effect in effects:
+            match effect:
+                case Launch(started) if started == job:
+                    return now_s
+                case OrderShrink(other, count):
+                    played.released(other, played.running[other].nodes[-count:])
+                case OrderGrow(other):
+                    played.grown(other)
+        if not effects:
+            ends = ((one.estimated_end_s, number) for number, one in played.running.items())
+            end_s, first = min(ends, default=(math.inf, 0))
+            now_s = max(now_s, min(end_s, played.wake_s))
+            if now_s == math.inf:
+                return None
+            if end_s <= now_s:
+                played.ended(first)
+    return None
