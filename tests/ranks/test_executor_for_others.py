@@ -11,7 +11,7 @@ from pathlib import Path
 
 import called
 import pytest
-from running import Running, needs_mpiexec, serving
+from running import DEADLINE_S, Running, needs_mpiexec, serving
 
 from mallob_py import Executor
 
@@ -49,7 +49,9 @@ def test_an_example_prints_what_the_document_says(name: str, tmp_path: Path) -> 
     content = dict(_EXAMPLE.findall(DOCUMENT.read_text()))[name]
     (tmp_path / name).write_text(content)
     command = [sys.executable, name]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=2 * DEADLINE_S
+    )
     assert done.stdout == PRINTED[name], done.stderr
     assert done.returncode == 0
 

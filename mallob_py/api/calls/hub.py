@@ -284,9 +284,10 @@ class Hub:
             timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
         for key, events in self._selector.select(timeout_s):
             if key.data is None:
-                self._is_woken = False
+                # In this order: a wake-up that comes in between must not be read and yet count as under way.
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
+                self._is_woken = False
             elif isinstance(key.data, _Connection):
                 if events & selectors.EVENT_WRITE:
                     key.data.flush()

@@ -1,0 +1,44 @@
+"""The thread of an executor: whoever calls it is heard."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import DEADLINE_S
+
+from mallob_py.api.calls import hub as hub_module
+from mallob_py.api.calls.hub import Hub
+
+
+class _NoClient:
+    """Nothing is submitted."""
+
+    def close(self) -> None: ...
+
+
+def test_a_call_that_comes_just_as_another_one_is_heard_silences_none_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    client: Any = _NoClient()
+    hub = Hub(client, lambda: False, os.geteuid())
+    read, heard = os.eventfd_read, [threading.Event() for _ in range(3)]
+    told: list[int] = []
+
+    def read_after_another_call(descriptor: int) -> int:
+        if not told:
+            told.append(1)
+            hub.call(heard[1].set)
+        return read(descriptor)
+
+    monkeypatch.setattr(hub_module.os, "eventfd_read", read_after_another_call)
+    hub.call(heard[0].set)
+    assert heard[0].wait(DEADLINE_S)
+    assert heard[1].wait(DEADLINE_S)
+    hub.call(heard[2].set)
+    assert heard[2].wait(DEADLINE_S)
+    hub.close()
+    hub.join()
