@@ -136,6 +136,11 @@ class LiveScheduler:
         return {slot for job in self._running for slot in self.slots_of(job)}
 
     @property
+    def free_slots(self) -> int:
+        """Return how many slots jobs could be given now."""
+        return max(0, self.slots - len(self.taken))
+
+    @property
     def has_news(self) -> bool:
         """Whether something has happened that the policy has not been told."""
         return bool(self._view.arrived) or self._view.ended

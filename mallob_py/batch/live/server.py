@@ -716,7 +716,7 @@ class _Server:
     def _queue(self, request: Queue) -> Answer:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
-        free = self._free_slots()
+        free = self._scheduler.free_slots
         numbers = chain((job.id for job in scheduler.waiting), self._held)
         waiting = [
             self._waiting_line(self._entries[number], now_s, free)
@@ -745,7 +745,7 @@ class _Server:
         running = scheduler.running.get(number)
         line = self._line(entry, now_s, running)
         if running is None:
-            line = self._waiting_line(entry, now_s, self._free_slots())
+            line = self._waiting_line(entry, now_s, self._scheduler.free_slots)
         name = f"Job {number} {line.name}"
         if running is not None:
             most_s = max(0.0, running.estimated_end_s - now_s)
@@ -765,7 +765,7 @@ class _Server:
             entry.folder.number,
             wishes.name,
             wishes.kind.value,
-            self._state(entry, running),
+            _state(entry, running, self._scheduler.slots),
             0 if running is None else running.size,
             wishes.nodes_min,
             wishes.nodes_max,
@@ -774,11 +774,6 @@ class _Server:
             wishes.required_s,
             str(entry.folder.output),
         )
-
-    def _free_slots(self) -> int:
-        scheduler = self._scheduler
-        taken = {slot for job in scheduler.running for slot in scheduler.slots_of(job)}
-        return max(0, scheduler.slots - len(taken))
 
     def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:
         line, slots = self._line(entry, now_s), self._scheduler.slots
@@ -793,15 +788,6 @@ class _Server:
         else:
             reason = f"its turn has not come: {self._scheduler.policy.name}"
         return msgspec.structs.replace(line, reason=reason)
-
-    def _state(self, entry: _Entry, running: Running | None) -> str:
-        if running is None:
-            return "waits" if entry.wishes.nodes_min <= self._scheduler.slots else "waits for nodes"
-        if entry.folder.is_cancelled:
-            return "is ending"
-        if running.target is not None:
-            return f"{'grows' if running.target > running.size else 'shrinks'} to {running.target}"
-        return "runs" if not running.job.is_malleable else "runs, takes orders"
 
     def _node_lines(self) -> Answer:
         running = self._scheduler.running
@@ -966,6 +952,16 @@ def _ended_bars(folder: Folder) -> list[Bar]:
                 name, end_s = job.submitted().wishes.name, run.start_s + status.ran_s
                 bars.append(Bar(job.number, name, run.slots, run.start_s, end_s, min(run.factor, 1.0)))
     return bars
+
+
+def _state(entry: _Entry, running: Running | None, slots: int) -> str:
+    if running is None:
+        return "waits" if entry.wishes.nodes_min <= slots else "waits for nodes"
+    if entry.folder.is_cancelled:
+        return "is ending"
+    if running.target is not None:
+        return f"{'grows' if running.target > running.size else 'shrinks'} to {running.target}"
+    return "runs" if not running.job.is_malleable else "runs, takes orders"
 
 
 def counted(number: int, what: str) -> str:
