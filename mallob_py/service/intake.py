@@ -6,7 +6,8 @@ revisions, wait behind it. It counts as at work while it is parsed, so that one 
 is found out.
 
 Of jobs that wait little is kept but their place in the queue: where they are many, a job's file is read
-again when it begins.
+again when it begins. Where `WAITING_MAX` jobs wait, further files stay where they are until others have
+begun, but for those of users or priorities that are few among them, and what speaks of other jobs.
 
 A revision that is taken in before its precursor, which was handed in at the same moment, is held for a
 while. After a restart the revisions that a former service has answered are known again, as further ones add
@@ -27,13 +28,14 @@ from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.inputs import comes_through_pipe
-from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import ResultFiles
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.entries import came_over_http
+from mallob_py.service.store.in_folder import Room
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import StatusWriter
@@ -44,6 +46,9 @@ _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
+#: jobs that wait for their turn, each of which takes a kilobyte; and with those that must not wait for others
+WAITING_MAX = 1 << 14
+_WAITING_WITH_FEW_MAX = 2 * WAITING_MAX
 #: how long a revision is held that has come before its precursor
 _PRECURSOR_WAIT_S = 1.0
 
@@ -99,12 +104,15 @@ class Intake:
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, and what then
         self._again: dict[int, Continuation] = {}
-        #: revisions without a precursor yet, and when to give up on it
-        self._early: deque[tuple[float, Incoming, JobFile]] = deque()
+        #: revisions without a precursor yet, and interruptions of what may be a file still; when to give up
+        self._early: deque[tuple[float, Incoming, JobFile | Interruption]] = deque()
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
-        #: when `turn` is wanted, on the rank's clock, unless the directory wants one before
-        self.deadline_s = -math.inf
+        #: as the directory knows it
+        self._room = Room.ALL
+        #: whether files may wait that others have overtaken for want of room
+        self._are_left = False
+        self._next_s = -math.inf
         self._epoll = select.epoll()
         self._epoll.register(self._large_files.fileno(), select.EPOLLIN)
         if (watched := directory.fileno()) is not None:
@@ -121,27 +129,41 @@ class Intake:
         """Files that are claimed and not looked at yet."""
         return len(self._taken) + len(self._behind) + len(self._early) + self._directory.recovered_count
 
+    @property
+    def deadline_s(self) -> float:
+        """When `turn` is wanted, on the rank's clock, unless the directory wants one before."""
+        return self._next_s if self._room is self._room_now() else -math.inf
+
+    def _room_now(self) -> Room:
+        waiting = self._jobs.states[JobState.QUEUED]
+        if waiting < WAITING_MAX:
+            return Room.ALL
+        return Room.FEW if waiting < _WAITING_WITH_FEW_MAX else Room.ENDS
+
     def turn(self, now: float) -> None:
         """Take in some files; after a while no further one is looked at, as each may take its time."""
         if self._large_files.under_way or self._behind:
             self._hear_of_large_files(now)
         if not self._taken:
+            self._room = self._room_now()
             try:
-                self._taken.extend(self._directory.take(_TAKE_AT_ONCE))
+                self._taken.extend(self._directory.take(_TAKE_AT_ONCE, self._room))
             except ServiceError as error:
                 raise DeskError(str(error)) from error
+            are_left = self._are_left or self._room is not Room.ALL
+            self._are_left = are_left and self._directory.known_files > 0
+        has_come = bool(self._taken)
         while self._taken:
             self._look_at(self._taken.popleft(), now)
             if self._taken and self._rank.now() >= now + _TAKE_S:
                 break
-        if self._early:
+        if self._early and (has_come or now >= self._next_s):
             self._take_in_early(now)
         if self._unrestored and not self._may_come() and not self._taken:
             for _, incoming, _ in self._unrestored.values():
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
-        early_s = self._early[0][0] if self._early else math.inf
-        self.deadline_s = -math.inf if self._taken else early_s
+        self._next_s = -math.inf if self._taken else self._next_early_s(now)
 
     def close(self) -> None:
         self._epoll.close()
@@ -210,6 +232,9 @@ class Intake:
         """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
         try:
             if isinstance(request, Interruption):
+                if self._is_early(request):
+                    self._early.append((now, incoming, request))
+                    return
                 job = self._book.interrupt(request.identity, incoming.internal_id)
                 self._interrupt(self._jobs[job], now)
                 return
@@ -223,7 +248,19 @@ class Intake:
 
     def _may_come(self) -> bool:
         """Whether files that were there before may not have been looked at."""
-        return self._directory.recovered_count > 0 or bool(self._behind)
+        return self._directory.recovered_count > 0 or bool(self._behind) or self._are_left
+
+    def _is_early(self, interruption: Interruption) -> bool:
+        """Whether the job to be interrupted may be a file still."""
+        identity = interruption.identity
+        return self._are_left and identity not in self._book and not self._book.has_ended(identity)
+
+    def _next_early_s(self, now: float) -> float:
+        if not self._early:
+            return math.inf
+        if not self._may_come():
+            return self._early[0][0]
+        return self._next_s if now < self._next_s < math.inf else now + _PRECURSOR_WAIT_S
 
     def _take_in_early(self, now: float) -> None:
         """Again, as long as precursors come, of which some may have been early themselves."""

@@ -26,6 +26,7 @@ from rates import (
     measure_idle,
     measure_memory,
     measure_urgent,
+    measure_waiting,
 )
 
 Measure = Callable[[bool], list[Measured]]
@@ -36,6 +37,7 @@ MEASURES: dict[str, Measure] = {
     "tree": measure_tree,
     "burst": measure_burst,
     "urgent": measure_urgent,
+    "waiting": measure_waiting,
     "loop": measure_closed_loop,
     "idle": measure_idle,
     "memory": measure_memory,

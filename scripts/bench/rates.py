@@ -15,6 +15,10 @@ from processes import RankProcesses, cpu_s, everyone_below, memory, rank_process
 #: files dropped at once, and how often that is repeated
 _BURSTS = ((100, 5), (500, 3), (10_000, 1), (100_000, 1))
 _BURSTS_QUICK = _BURSTS[:2]
+#: parts of a burst that is long enough for a rate of each
+_FIFTHS, _LONG_BURST = 5, 10_000
+#: endless jobs that wait, and jobs of another user then
+_WAITING, _OTHERS = (1000, 20_000, 100_000), 10
 _CPP_BURST_RECORDED = {500: "280 to 430"}
 _URGENT: dict[str, object] = {"priority": 1000.0}
 _URGENT_JOBS, _URGENT_BEHIND, _URGENT_PAUSE_S = 40, 20_000, 0.1
@@ -33,12 +37,17 @@ def measure_burst(quick: bool) -> list[Measured]:
             _warm_up(service)
             rank_bytes = memory((_client_pid(service),)).resident_bytes
             peak_bytes = 0
+            slices: list[float] = []
             for burst in range(repetitions):
                 prepared = [service.prepare(_noop(f"burst-{burst}-{n}")) for n in range(jobs)]
                 begin_s = time.monotonic()
                 for each in prepared:
                     each.drop()
-                peak_bytes = max(peak_bytes, _await_replies(service, (burst + 1) * jobs + 1))
+                for fifth in range(1, _FIFTHS + 1) if jobs >= _LONG_BURST else (_FIFTHS,):
+                    fifth_s = time.monotonic()
+                    done = burst * jobs + jobs * fifth // _FIFTHS + 1
+                    peak_bytes = max(peak_bytes, _await_replies(service, done))
+                    slices.append(jobs / _FIFTHS / (time.monotonic() - fifth_s))
                 rates.append(jobs / (time.monotonic() - begin_s))
                 time.sleep(0.5)
         what = f"burst of {jobs} no-op jobs, 4 ranks"
@@ -46,6 +55,9 @@ def measure_burst(quick: bool) -> list[Measured]:
         measured.append(Measured.of(what, "jobs/s", rates, Better.HIGHER, 500.0, recorded))
         grown = max(0.0, (peak_bytes - rank_bytes) / 1e6)
         measured.append(Measured.of(f"client's rank grows by, {jobs} jobs", "MB", [grown]))
+        if jobs >= _LONG_BURST:
+            what = f"burst of {jobs}: rate of the last fifth over the first"
+            measured.append(Measured.of(what, "ratio", [slices[-1] / slices[0]], Better.HIGHER, 0.75))
         medians.append(measured[-2].median)
     flat = medians[-1] / medians[0]
     measured.append(Measured.of("largest burst over smallest", "ratio", [flat], Better.HIGHER, 0.75))
@@ -63,6 +75,37 @@ def _await_replies(service: Service, count: int) -> int:
         peak_bytes = max(peak_bytes, memory((pid,)).resident_bytes)
         time.sleep(max(_LOOK_S, 2e-6 * count))
     return peak_bytes
+
+
+def measure_waiting(quick: bool) -> list[Measured]:
+    """The client's rank while thousands of endless jobs of one user wait, and the answers to another user."""
+    measured = []
+    dropped = 0
+    with running_service(4) as service:
+        _warm_up(service)
+        for jobs in _WAITING[:2] if quick else _WAITING:
+            endless = [service.prepare(_endless(f"endless-{n}")) for n in range(dropped, jobs)]
+            begin_s = time.monotonic()
+            for each in endless:
+                each.drop()
+            other = service.prepare(_noop(f"behind-{jobs}") | {"user": "other"})
+            behind_ms = 1000 * service.await_reply(other.drop(), timeout_s=120.0)
+            dropped = jobs
+            time.sleep(_SETTLE_S + time.monotonic() - begin_s)
+            others = [_noop(f"other-{jobs}-{n}") | {"user": "other"} for n in range(_OTHERS)]
+            later_ms = [1000 * service.await_reply(service.drop(each)) for each in others]
+            pss = memory((_client_pid(service),)).proportional_bytes / 1e6
+            what = f"PSS of the client's rank, {jobs} jobs wait"
+            measured.append(Measured.of(what, "MB", [pss], target=100.0))
+            what = f"another user's job, dropped behind {jobs} at once, file to reply"
+            measured.append(Measured.of(what, "ms", [behind_ms]))
+            what = f"another user's job while {jobs} wait, file to reply"
+            measured.append(Measured.of(what, "ms", later_ms, Better.LOWER, 50.0))
+    return measured
+
+
+def _endless(name: str) -> dict[str, object]:
+    return _noop(name) | {"application": "SLEEP", "configuration": {"seconds": 1e6}}
 
 
 def _client_pid(service: Service) -> int:

@@ -89,4 +89,32 @@ FOLDERS = (
         always("error.errno in NO_ROOM"),
         "test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name_of_a_file_of_ours",
     ),
+    Mutation(
+        "so many jobs wait in memory, and further files where they are",
+        "mallob_py/service/intake.py",
+        "Intake._room_now",
+        always("waiting < WAITING_MAX"),
+        "test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin",
+    ),
+    Mutation(
+        "those that must not wait for room are bounded as well",
+        "mallob_py/service/intake.py",
+        "Intake._room_now",
+        always("waiting < _WAITING_WITH_FEW_MAX"),
+        "test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice",
+    ),
+    Mutation(
+        "an interruption waits for a job that is a file still",
+        "mallob_py/service/intake.py",
+        "Intake._take_in",
+        never("self._is_early(request)"),
+        "test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in",
+    ),
+    Mutation(
+        "a file of a user who has few overtakes",
+        "mallob_py/service/store/in_folder.py",
+        "InFolder._may_overtake",
+        instead_of("_FEW * self._kinds[glance.kind] < self._kinds.total()", "False"),
+        "test_the_file_of_another_user_is_taken_before_hundreds_that_came_first",
+    ),
 )

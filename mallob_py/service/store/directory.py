@@ -45,7 +45,7 @@ from mallob_py.service.store.entries import (
     reply_name,
 )
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
-from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
+from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Room, Watching
 from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, Replies, contents
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
@@ -134,7 +134,9 @@ class JobDirectory:
         for entry in lost:
             why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
-        #: when `take` is to be called at the latest
+        #: what the last `take` had room for
+        self._room = Room.ALL
+        #: when `take` is to be called at the latest, with the same room
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
@@ -157,16 +159,21 @@ class JobDirectory:
         """Jobs of a former service that `take` will still give back."""
         return len(self._recovered)
 
+    @property
+    def known_files(self) -> int:
+        """Files that wait to be taken, as far as is known."""
+        return len(self._in)
+
     def fileno(self) -> int | None:
         """Readable when `take` has something new; None while polling."""
         return self._in.fileno()
 
     def _note_deadline(self) -> None:
-        is_due = bool(self._recovered)
+        is_due = bool(self._recovered) and self._room is Room.ALL
         self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
 
-    def take(self, limit: int = 64) -> list[Incoming]:
-        """Claim up to `limit` files; more wait for the next call.
+    def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:
+        """Claim up to `limit` files for which there is room; more wait for the next call.
 
         Raises ServiceError if the folder has become another service's.
 
@@ -174,6 +181,7 @@ class JobDirectory:
         only important ones, which have nothing to do with others, do not wait for that.
         """
         now = self._clock()
+        self._room = room
         if now >= self._next_look_at_lock_s:
             self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
             self._look_at_lock()
@@ -181,13 +189,13 @@ class JobDirectory:
             self._replies.finish_due()
         taken: list[Incoming] = []
         names: list[str] = []
-        if self._recovered:
+        if self._recovered and room is Room.ALL:
             self._in.look(now)
             names = self._in.important_names(limit // 2)
-        while self._recovered and len(taken) + len(names) < limit:
+        while self._recovered and room is Room.ALL and len(taken) + len(names) < limit:
             taken.append(self._read(self._recovered.popleft()))
-        if not self._recovered:
-            names += self._in.next_names(limit - len(taken) - len(names), now)
+        if not self._recovered or room is not Room.ALL:
+            names += self._in.next_names(limit - len(taken) - len(names), now, room)
         if names:
             taken += self._claim_all(names, now)
         self._note_deadline()
@@ -437,7 +445,9 @@ class ThreadedDirectory:
         self._complaints: deque[str] = deque()
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None
+        self.known_files = 0
         #: to the thread
+        self._room = Room.ALL
         self._requests: deque[Callable[[], None]] = deque()
         #: checkpoints that wait to be written, by job: of each the last one
         self._unsaved: dict[int, bytes] = {}
@@ -459,7 +469,10 @@ class ThreadedDirectory:
         has_news = self._ready or self._complaints or self._failure is not None
         return -math.inf if has_news or not self._thread.ident else math.inf
 
-    def take(self, limit: int = 64) -> list[Incoming]:
+    def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:
+        if room is not self._room:
+            self._room = room
+            os.eventfd_write(self._request_bell, 1)
         if not self._thread.ident:
             self._thread.start()
         _silence(self._bell)
@@ -570,11 +583,12 @@ class ThreadedDirectory:
 
     def _turn(self) -> None:
         self._do_requests()
-        taken = self._directory.take(max(0, _READY_MAX - len(self._ready)))
+        taken = self._directory.take(max(0, _READY_MAX - len(self._ready)), self._room)
         if taken:
             self._ready.extend(taken)
             os.eventfd_write(self._bell, 1)
         self.recovered_count = self._directory.recovered_count + len(self._ready)
+        self.known_files = self._directory.known_files
 
     def _do_requests(self) -> None:
         _silence(self._request_bell)

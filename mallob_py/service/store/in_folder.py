@@ -5,9 +5,11 @@ still be written: if it is no JSON yet, it is left alone until it has not change
 (longer where inotify would tell of its completion). That is measured with our clock between
 two looks, as a file server's may differ. Names that start with "~" or "." are ignored.
 
-Files are named oldest first. Where many wait, those that came last are glanced at, too: one that names a
-priority and has nothing to do with other files may be more important than all before it. Nothing here
-takes longer the more files there are: each call hears, lists and glances at a bounded number of names.
+Files are named oldest first. Where many wait, those that came last are glanced at, too: one that has nothing
+to do with other files and names a priority, or is of a user who has few among those that wait, may be more
+important than all before it. While there is no `Room` for more, only such files are named as are few of their
+kind (user and priority), and what speaks of other jobs: interruptions, revisions. Nothing here takes longer
+the more files there are: each call hears, lists and glances at a bounded number of names.
 
 inotify tells of new files where it works; polling where it cannot. On network file systems inotify is
 accepted by the kernel but stays silent about what other hosts write, so the kind of file system decides,
@@ -20,8 +22,9 @@ import enum
 import heapq
 import math
 import os
+import re
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -143,18 +146,45 @@ RETRY_DELAY_S = 1.0
 _LISTED_AT_ONCE = 1000
 _PAUSE_PER_NAME_S = 2e-5
 #: files glanced at per call, and how much of each is read
-_GLANCES_AT_ONCE = 32
+_GLANCES_AT_ONCE = 64
 _GLANCE_BYTES = 4096
 #: a larger file is not looked into to see whether it is complete
 _LOOKED_INTO_BYTES_MAX = 1 << 17
-#: a file that says something of this must not overtake others
-_BOUND_BY_ORDER = (b'"interrupt"', b'"incremental"', b'"precursor"', b'"done"', b'"dependencies"')
+#: a file that says something of this must not overtake others, unless there is no room for these: the first
+#: ones speak of jobs that may have been taken in
+_OF_ENDS = (b'"interrupt"', b'"done"')
+_OF_JOBS = (*_OF_ENDS, b'"incremental"', b'"precursor"')
+_BOUND_BY_ORDER = (*_OF_JOBS, b'"dependencies"')
+_KIND = re.compile(rb'"(user|priority)"\s*:\s*("[^"]*"|[^\s,}]*)')
+#: few are less than one of so many; of which so many are told apart
+_FEW, _KINDS_MAX = 8, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     signature: tuple[int, int, int]
     due: float
+
+
+class Room(enum.Enum):
+    """What there is room for."""
+
+    ALL = "all"
+    #: files that are few of their kind, and what speaks of other jobs
+    FEW = "few"
+    #: what ends others
+    ENDS = "ends"
+
+
+@dataclass(frozen=True, slots=True)
+class _Glance:
+    """`kind`: its user and the priority that it names, as they stand there."""
+
+    kind: tuple[bytes, bytes]
+    data: bytes
+
+    def says(self, words: tuple[bytes, ...]) -> bool:
+        return any(word in self.data for word in words)
 
 
 class InFolder:
@@ -181,8 +211,11 @@ class InFolder:
         self._waiting: set[str] = set()
         #: told by inotify
         self._complete: set[str] = set()
-        #: told by inotify lately, and not glanced at yet
+        #: not glanced at yet, the last ones last
         self._fresh: deque[str] = deque()
+        #: the kinds of those that have been, since nothing waited last
+        self._kinds: Counter[tuple[bytes, bytes]] = Counter()
+        self._room = Room.ALL
         self._looks: dict[str, _Look] = {}
         #: files that could not be claimed
         self.put_off_names: set[str] = set()
@@ -207,7 +240,7 @@ class InFolder:
         return len(self._waiting)
 
     def _note_deadline(self) -> None:
-        if self._waiting or self._listing is not None:
+        if self._listing is not None or (self._waiting if self._room is Room.ALL else self._fresh):
             self.deadline_s = -math.inf
         else:
             self.deadline_s = min(self._next_scan, self._again[0][0] if self._again else math.inf)
@@ -231,15 +264,23 @@ class InFolder:
             self._scan(now)
         self._note_deadline()
 
-    def next_names(self, count: int, now: float) -> list[str]:
+    def next_names(self, count: int, now: float, room: Room = Room.ALL) -> list[str]:
         """Return at most `count` complete files that have not been named since they came or were put off."""
+        self._room = room
         self.look(now)
-        names = self.important_names(count // 2) if len(self._waiting) > count else []
+        if room is not Room.ALL:
+            names = self.important_names(count)
+            count = 0
+        else:
+            names = self.important_names(count // 2) if len(self._waiting) > count else []
         for _ in range(count):
             if len(names) >= count or (name := self._next()) is None:
                 break
             if name in self._complete or self._settled(name, now):
                 self._named(name, names)
+        if not self._waiting:
+            self._kinds.clear()
+            self._fresh.clear()
         self._note_deadline()
         return names
 
@@ -289,14 +330,21 @@ class InFolder:
 
         Each is glanced at once.
         """
-        names: list[str] = []
-        for _ in range(_GLANCES_AT_ONCE):
-            if not self._fresh or len(names) == count:
-                break
+        glances: list[tuple[str, _Glance]] = []
+        while self._fresh and len(glances) < _GLANCES_AT_ONCE:
             name = self._fresh.pop()
-            if name in self._waiting and self._may_overtake(name):
-                self._waiting.remove(name)
-                self._named(name, names)
+            if name in self._waiting and (glance := self._glance(name)) is not None:
+                glances.append((name, glance))
+        if len(self._kinds) > _KINDS_MAX:
+            self._kinds.clear()
+        self._kinds.update(glance.kind for _, glance in glances)
+        important = [name for name, glance in glances if self._may_overtake(glance)][::-1]
+        for name in important[count:]:
+            self._fresh.append(name)
+        names: list[str] = []
+        for name in important[:count]:
+            self._waiting.remove(name)
+            self._named(name, names)
         return names
 
     def _named(self, name: str, names: list[str]) -> None:
@@ -305,14 +353,28 @@ class InFolder:
         self._looks.pop(name, None)
         names.append(name)
 
-    def _may_overtake(self, name: str) -> bool:
+    def _may_overtake(self, glance: _Glance) -> bool:
+        is_one_of_few = _FEW * self._kinds[glance.kind] < self._kinds.total()
+        match self._room:
+            case Room.ALL:
+                return not glance.says(_BOUND_BY_ORDER) and (is_one_of_few or bool(glance.kind[1]))
+            case Room.FEW:
+                return is_one_of_few or glance.says(_OF_JOBS)
+            case Room.ENDS:
+                return glance.says(_OF_ENDS)
+
+    def _glance(self, name: str) -> _Glance | None:
+        """Return what can be seen of a file; None if it may not be complete, or is none."""
         try:
             data = contents(f"{self._own}/{name}", _GLANCE_BYTES + 1)
         except OSError:
-            return False
-        if len(data) > _GLANCE_BYTES or b'"priority"' not in data:
-            return False
-        return not any(word in data for word in _BOUND_BY_ORDER)
+            return None
+        if not (name in self._complete or (len(data) <= _GLANCE_BYTES and is_json(data))):
+            return None
+        if len(data) > _GLANCE_BYTES and self._room is Room.ALL:
+            return None  # more may be said further below
+        said = dict(_KIND.findall(data))
+        return _Glance((said.get(b"user", b""), said.get(b"priority", b"")), data)
 
     def _settled(self, name: str, now: float) -> bool:
         path = f"{self._own}/{name}"
@@ -360,6 +422,7 @@ class InFolder:
                 name in self._waiting or name in self._looks or name in self.put_off_names
             ):
                 self._waiting.add(name)
+                self._fresh.append(name)
                 heapq.heappush(self._found, (_mtime_ns(entry), name))
         if len(entries) < _LISTED_AT_ONCE:
             self._listing = None

@@ -23,7 +23,7 @@ from mallob_py.service.store import directory as directory_module
 from mallob_py.service.store import in_folder
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
-from mallob_py.service.store.in_folder import Watching, file_system_type, is_remote
+from mallob_py.service.store.in_folder import Room, Watching, file_system_type, is_remote
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
 Open = Callable[..., JobDirectory]
@@ -555,6 +555,67 @@ def test_an_important_file_is_taken_before_hundreds_that_came_first(open_directo
     assert first == ["urgent.json", *(f"{number}.json" for number in range(9))]
     names = first + [incoming.file_name for _ in range(40) for incoming in directory.take(10)]
     assert names[1:] == [*(f"{number}.json" for number in range(300)), "bound.json"]
+
+
+def test_the_file_of_another_user_is_taken_before_hundreds_that_came_first(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.take()
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number)))
+    drop(directory, "other.json", text("a", user="v"))
+    assert [incoming.file_name for incoming in directory.take(3)] == ["other.json", "0.json", "1.json"]
+
+
+def test_the_file_of_another_user_is_taken_before_hundreds_found_at_the_start(open_directory: Open) -> None:
+    open_directory().close()
+    directory = open_directory()
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number)))
+    drop(directory, "other.json", text("a", user="v"))
+    directory.close()
+    directory = open_directory(watching=Watching.POLL)
+    names = [incoming.file_name for _ in range(8) for incoming in directory.take(4)]
+    assert "other.json" in names
+
+
+@pytest.mark.parametrize("watching", [Watching.AUTO, Watching.POLL])
+def test_without_room_only_files_that_are_few_of_their_kind_and_words_to_jobs_are_taken(
+    open_directory: Open, clock: Clock, watching: Watching
+) -> None:
+    directory = open_directory(watching=watching)
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number), priority=2.0))
+    drop(directory, "other.json", text("a", user="v", dependencies=["v.b"]))
+    drop(directory, "stop.json", json.dumps({"user": "u", "name": "7", "interrupt": True}))
+    drop(directory, "revision.json", text("next", incremental=True, precursor="u.first"))
+    drop(directory, "urgent.json", text("urgent", priority=3.0))
+    names = [incoming.file_name for _ in range(20) for incoming in directory.take(4, Room.FEW)]
+    assert sorted(names) == ["other.json", "revision.json", "stop.json", "urgent.json"]
+    assert directory.known_files == 300
+    assert directory.deadline_s > float("-inf")
+    drop(directory, "done.json", json.dumps({"user": "u", "name": "x", "precursor": "u.first", "done": True}))
+    drop(directory, "late.json", text("late", user="w"))
+    while "done.json" not in names:
+        clock.now += 1.0
+        names += [incoming.file_name for incoming in directory.take(4, Room.ENDS)]
+    assert "late.json" not in names
+    while directory.deadline_s == float("-inf") or directory.known_files:
+        names += [incoming.file_name for incoming in directory.take(64)]
+    words = ["other.json", "stop.json", "revision.json", "urgent.json", "done.json", "late.json"]
+    assert sorted(names) == sorted([*words, *(f"{number}.json" for number in range(300))])
+
+
+def test_files_of_a_former_service_wait_for_room_and_come_first_then(open_directory: Open) -> None:
+    directory = open_directory()
+    for number in range(5):
+        drop(directory, f"{number}.json", text(str(number)))
+    assert len(directory.take()) == 5
+    directory.close()
+    directory = open_directory()
+    drop(directory, "new.json", text("new"))
+    assert directory.take(64, Room.FEW) == []
+    assert directory.deadline_s > float("-inf")
+    assert [one.file_name for one in directory.take()] == [*(f"{n}.json" for n in range(5)), "new.json"]
 
 
 def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones(

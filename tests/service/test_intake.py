@@ -1,0 +1,237 @@
+"""What a client takes in where thousands of its jobs wait: how many files, of whom, and what is said of
+jobs that are files still.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from mallob_py.service import JobFileError, intake
+from mallob_py.service.code_rule import CodeRule
+from mallob_py.service.intake import Intake
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.chains import ChainBook
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import InputUse
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+
+WAITING_MAX = 10
+#: what a thread may have claimed ahead
+READY_MAX = 64
+
+
+class Client:
+    """The intake of a client whose jobs all wait once they are taken in."""
+
+    def __init__(self, folder: Path, is_threaded: bool = False) -> None:
+        self.now = 0.0
+        self.interrupted: list[str] = []
+        self.refused: dict[str, str] = {}
+        self._numbers = itertools.count()
+
+        def opened(log: Callable[[str], None]) -> JobDirectory:
+            return JobDirectory(folder, tmp_dir=folder, log=log)
+
+        self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
+        self.directory.refuse = self._refuse  # type: ignore[method-assign]
+        self.jobs = LiveJobs()
+        self.book = JobBook(self.directory.finished, self.directory.has_reply)
+        self.running = RunningJobs(self.directory.path, None, print)
+        rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
+        none: Any = MagicMock()
+        self.intake = Intake(
+            rank,
+            self.directory,
+            {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS},
+            self.running,
+            none,
+            self.jobs,
+            self.book,
+            ChainBook(100.0),
+            none,
+            none,
+            lambda live, now: self.interrupted.append(live.identity),
+            none,
+            CodeRule({}, True),
+        )
+
+    def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
+        self.refused[incoming.file_name] = str(error)
+
+    def drop(self, user: str, name: str, **fields: Any) -> None:
+        content = {"user": user, "name": name} | (fields or {"application": "NOOP"})
+        hidden = self.directory.path / "in" / f"~{user}.{name}"
+        hidden.write_text(json.dumps(content))
+        hidden.rename(self.directory.path / "in" / f"{user}.{name}.{next(self._numbers)}.json")
+
+    def turns(self, count: int = 30) -> None:
+        """As an event loop would call it; who has come waits for its turn."""
+        for _ in range(count):
+            self.now += 0.1
+            self.intake.turn(self.now)
+            for job in self.book.ready(self.now):
+                self.jobs.enter(self.jobs[job], JobState.QUEUED)
+
+    def begin(self, count: int) -> list[str]:
+        """So many jobs begin, the first ones first, and end."""
+        waiting = [live for live in self.jobs.values() if live.state is JobState.QUEUED][:count]
+        for live in waiting:
+            self.end(live)
+        return [live.identity for live in waiting]
+
+    def end(self, live: LiveJob) -> None:
+        self.jobs.remove(live.id)
+        self.book.ended(live.id)
+        self.directory.reply(live.id, live.identity, Reply(b"{}"))
+
+    def close(self) -> None:
+        self.intake.close()
+        self.directory.close()
+        self.running.close()
+
+    @property
+    def identities(self) -> set[str]:
+        return {live.identity for live in self.jobs.values()}
+
+    @property
+    def files(self) -> int:
+        return self.directory.untaken()
+
+
+@pytest.fixture(autouse=True)
+def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "WAITING_MAX", WAITING_MAX)
+    monkeypatch.setattr(intake, "_WAITING_WITH_FEW_MAX", 2 * WAITING_MAX)
+    monkeypatch.setattr(intake, "_TAKE_AT_ONCE", 4)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    opened = Client(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin(client: Client) -> None:
+    for number in range(100):
+        client.drop("u", str(number))
+    client.turns()
+    assert WAITING_MAX <= len(client.jobs) < WAITING_MAX + 4
+    assert client.files == 100 - len(client.jobs)
+    assert client.intake.deadline_s > client.now
+    begun: list[str] = []
+    while client.jobs:
+        begun += client.begin(3)
+        if len(client.jobs) < WAITING_MAX and client.files:
+            assert client.intake.deadline_s == float("-inf")
+        client.turns(2)
+        assert len(client.jobs) < WAITING_MAX + 4
+    assert begun == [f"u.{number}" for number in range(100)]
+
+
+def test_nothing_is_lost_or_doubled_when_a_client_begins_anew_amid_thousands(tmp_path: Path) -> None:
+    ended: list[str] = []
+    client = Client(tmp_path)
+    for number in range(60):
+        client.drop("u", str(number))
+    while len(ended) < 60:
+        client.turns(3)
+        ended += client.begin(7)
+        client.close()  # what is claimed stays in the journal, as after a crash
+        client = Client(tmp_path)
+    assert sorted(ended) == sorted(f"u.{number}" for number in range(60))
+    assert client.files == 0
+    assert sorted(os.listdir(client.directory.path / "out")) == sorted(f"{one}.json" for one in ended)
+    client.close()
+
+
+def test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice(
+    client: Client,
+) -> None:
+    for number in range(200):
+        client.drop("u", str(number))
+    client.turns()
+    client.drop("v", "only")
+    client.turns(3)
+    assert "v.only" in client.identities
+    for number in range(200):
+        client.drop(f"w{number}", "x")
+    client.turns(100)
+    assert len(client.jobs) <= 2 * WAITING_MAX + 4
+
+
+def test_a_job_that_is_taken_in_is_interrupted_though_no_more_may_wait(client: Client) -> None:
+    for number in range(100):
+        client.drop("u", str(number))
+    client.turns()
+    client.drop("u", "3", interrupt=True)
+    client.turns(3)
+    assert client.interrupted == ["u.3"]
+
+
+def test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in(client: Client) -> None:
+    for number in range(40):
+        client.drop("u", str(number))
+    client.turns()
+    client.drop("u", "33", interrupt=True)
+    client.drop("u", "none", interrupt=True)
+    client.turns(50)
+    assert (client.interrupted, client.refused) == ([], {})
+    while client.jobs:
+        client.begin(2)
+        client.turns(3)
+        for identity in client.interrupted:
+            if identity in client.identities:
+                client.end(next(live for live in client.jobs.values() if live.identity == identity))
+    assert client.interrupted == ["u.33"], client.refused
+    (message,) = client.refused.values()
+    assert "no live job u.none" in message
+
+
+def test_revisions_of_a_chain_go_on_though_no_more_may_wait(client: Client) -> None:
+    for number in range(100):
+        client.drop("u", str(number))
+    client.turns()
+    revision = {"application": "SAT", "incremental": True, "files": ["/x.cnf"]}
+    client.drop("u", "b", **revision, precursor="u.a")
+    client.turns(1)
+    client.drop("u", "a", **revision)
+    client.turns(30)
+    assert {"u.a", "u.b"} <= client.identities, client.refused
+
+
+def test_a_withdrawn_file_is_not_missed(client: Client) -> None:
+    for number in range(40):
+        client.drop("u", str(number))
+    client.turns()
+    for path in (client.directory.path / "in").glob("u.3?.*.json"):
+        path.unlink()
+    ended: list[str] = []
+    while client.jobs:
+        ended += client.begin(5)
+        client.turns(3)
+    assert ended == [f"u.{number}" for number in range(30)]
+    assert client.refused == {}
+
+
+def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:
+    client = Client(tmp_path, is_threaded=True)
+    for number in range(300):
+        client.drop("u", str(number))
+    ended: list[str] = []
+    while len(ended) < 300:
+        client.turns(1)
+        assert len(client.jobs) < WAITING_MAX + 4 + READY_MAX
+        ended += client.begin(2)
+    assert sorted(ended) == sorted(f"u.{number}" for number in range(300))
+    client.close()
