@@ -51,8 +51,8 @@ REPLY_DEADLINE_S, REPLY_DEADLINE_TIMEOUTS = 90.0, 20
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
 #: of each rank at the end, when it has had the time to give back what large messages have left: a new rank
-#: has 39 MB, a client's 51 to 63 after a thousand jobs, and one that gives nothing back some hundred more
-RANK_AT_END_MAX_BYTES = 80_000_000
+#: has 16 MB, a client's 25 after some jobs, and one that gives nothing back some hundred more
+RANK_AT_END_MAX_BYTES = 60_000_000
 #: more of one that is alone: what ranks of a host have in common
 SHARED_BYTES = 15_000_000
 GIVE_BACK_DEADLINE_S = 40.0
