@@ -45,7 +45,7 @@ class Client:
         self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
         self.directory.refuse = self._refuse  # type: ignore[method-assign]
         self.jobs = LiveJobs()
-        self.book = JobBook(self.directory.finished, self.directory.has_reply)
+        self.book = JobBook(self.directory.finished, self.directory.replied)
         self.running = RunningJobs(self.directory.path, None, print)
         rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
         none: Any = MagicMock()
@@ -62,7 +62,7 @@ class Client:
             none,
             lambda live, now: self.interrupted.append(live.identity),
             none,
-            CodeRule({}, True),
+            CodeRule(set(), True),
         )
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
