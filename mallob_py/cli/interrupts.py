@@ -40,10 +40,15 @@ def let_go() -> None:
 
 
 def exit_with(code: int) -> NoReturn:
-    """End the process; of the signal that has interrupted it, if a shell is to notice."""
+    """End the process; of the signal that has interrupted it, if a shell is to notice.
+
+    What was printed has been flushed. `solve` has nothing else to take down, which takes 10 ms.
+    """
     if code == INTERRUPTED and _in_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+    if sys.argv[1:2] == ["solve"]:
+        os._exit(code)
     sys.exit(code)
 
 

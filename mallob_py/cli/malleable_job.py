@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,6 +55,8 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
     elif allotted() is None:
         yield None
     else:
+        import tempfile  # commands start sooner without it
+
         with tempfile.TemporaryDirectory(prefix="mallob-py-orders-") as folder:
             os.environ[ORDERS_VARIABLE] = folder
             yield Path(folder)

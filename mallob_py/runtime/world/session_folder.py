@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,7 +159,11 @@ _MPICH_FILE = "/dev/shm/mpich_shm_"
 def shared_folder() -> Path:
     """Where session folders lie: shared memory if there is any, else the temporary folder."""
     shared = Path("/dev/shm")
-    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    if os.access(shared, os.W_OK):
+        return shared
+    import tempfile  # commands start sooner without it
+
+    return Path(tempfile.gettempdir())
 
 
 def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:
