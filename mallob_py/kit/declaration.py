@@ -35,7 +35,7 @@ DONE = 1
 
 
 class JobOption:
-    """An option of commands for one key of the application's configuration."""
+    """One key of the application's configuration: an option of commands, and a field of the page's form."""
 
     __slots__ = ("excludes", "flag", "help", "key", "metavar", "needs", "parse")
 
@@ -116,8 +116,8 @@ class Declaration:
     result_strings: ClassVar[Mapping[int, str]] = {}
     #: exit codes of commands that answer for one job of it, by the result's code; others are 0, of UNKNOWN 1
     exit_codes: ClassVar[Mapping[int, int]] = {}
-    #: options of `submit` for its jobs. Where a key is one of `result_files`, the command waits and brings
-    #: the file to where the user wants it
+    #: options of `submit` for its jobs, and fields of the page's form. Where a key is one of `result_files`,
+    #: the command waits and brings the file to where the user wants it
     options: ClassVar[tuple[JobOption, ...]] = ()
     #: the one of them that `serve` has too, for jobs that say none of `settles_default`
     service_option: ClassVar[JobOption | None] = None

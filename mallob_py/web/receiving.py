@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
@@ -22,9 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from mallob_py.applications import DEFAULT_APPLICATION, declaration_of
+from mallob_py.kit.declaration import JobOption
 from mallob_py.protocol.job_terms import TERMS
 from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
@@ -134,6 +138,7 @@ class Receiver:
         async for piece in _pieces(request, min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)):
             body += piece
         fields = await run_in_threadpool(_decoded, bytes(body))
+        await run_in_threadpool(_add_settings, fields, request.query_params.get("settings"))
         is_name_unique = _fill_in(fields, user)
         upload = self.store.begin()
         try:
@@ -144,6 +149,7 @@ class Receiver:
 
     async def _receive_input(self, request: Request, user: str | None) -> Record:
         fields = _fields_of_query(request)
+        await run_in_threadpool(_add_settings, fields, request.query_params.get("settings"))
         is_name_unique = _fill_in(fields, user)
         upload = self.store.begin()
         size = 0
@@ -207,7 +213,7 @@ def _check_decompressed(path: Path, limit_bytes: int | None) -> None:
 def _fields_of_query(request: Request) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, text in request.query_params.multi_items():
-        if key == "wait":
+        if key in ("wait", "settings"):
             continue
         if key in fields:
             raise ApiError(400, "given twice; keep one", key[:60])
@@ -230,6 +236,39 @@ def _decoded(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ApiError(400, "a job must be one JSON object")
     return fields
+
+
+def _add_settings(fields: dict[str, Any], text: str | None) -> None:
+    """Add settings to the configuration: texts become values as the application's options have it, others as
+    `--set` has it. Raises ApiError.
+    """
+    if text is None:
+        return
+    try:
+        settings = msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError):
+        raise ApiError(400, "must be a JSON object of texts", "settings") from None
+    options: dict[str, JobOption] = {}
+    with contextlib.suppress(Exception):  # the service says what is wrong with an application
+        declared = declaration_of(str(fields.get("application", DEFAULT_APPLICATION)))
+        options = {one.key: one for one in declared.options}
+    values = {}
+    for key, value in settings.items():
+        try:
+            values[key] = options[key].parse(value) if key in options else _json_or_text(value)
+        except ValueError as error:
+            raise ApiError(400, str(error), key[:60]) from None
+    given = fields.get("configuration", {})
+    if not isinstance(given, dict):
+        raise ApiError(400, "must be a JSON object", "configuration")
+    fields["configuration"] = {**given, **values}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:

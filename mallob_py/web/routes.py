@@ -42,12 +42,14 @@ from mallob_py.web.receiving import Receiver
 from mallob_py.web.store import Store, Token
 from mallob_py.web.tokens import OPERATOR, UserTokens, Visitor
 from mallob_py.web.views import (
+    ApplicationForm,
     EndedJobs,
     HistoryPart,
     Job,
     Overview,
     ServiceState,
     answer_lines,
+    form_of,
     solution_json,
 )
 
@@ -193,6 +195,9 @@ _FIELDS = (
     *(Parameter(term.file_name, _TYPES[term.type, term.is_duration], term.meaning) for term in TERMS),
     Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
 )
+_SETTINGS = Parameter(
+    "settings", "string", 'further keys of the configuration, as texts that commands take: {"seed": "1"}'
+)
 _INPUT = {
     "type": "string",
     "format": "binary",
@@ -223,7 +228,7 @@ SUBMIT = Operation(
     " --allow-paths)."
     " The answer holds the id to ask for later.",
     {_JSON: Job},
-    (*_FIELDS, _WAIT),
+    (*_FIELDS, _SETTINGS, _WAIT),
     {"application/octet-stream": _INPUT, _JSON: JobFields},
     status=202,
 )
@@ -287,6 +292,13 @@ ENDED = Operation(
         Parameter("limit", "integer", "how many to tell, at most 200 (default 20)"),
     ),
 )
+APPLICATION = Operation(
+    "GET",
+    "/api/applications/{name}",
+    "What a form for jobs of an application asks for.",
+    {_JSON: ApplicationForm},
+    (Parameter("name", "string", "one of service.applications of /api/jobs"),),
+)
 BATCH = Operation(
     "GET",
     "/api/batch",
@@ -310,6 +322,7 @@ _OPERATIONS = (
     RESULT_FILE,
     HISTORY,
     ENDED,
+    APPLICATION,
     BATCH,
     SERVICE,
     METRICS,
@@ -367,6 +380,9 @@ class Interface:
             _user(request),
         )
         return _json(await run_in_threadpool(self.jobs.ended, *page))
+
+    async def application(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(form_of, str(request.path_params["name"])))
 
     async def service(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self.jobs.service))
@@ -453,7 +469,9 @@ class Interface:
 def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
     description = msgspec.json.encode(
-        document(_OPERATIONS, (JobFields, Job, Overview, EndedJobs, ServiceState, HistoryPart))
+        document(
+            _OPERATIONS, (JobFields, Job, Overview, EndedJobs, ApplicationForm, ServiceState, HistoryPart)
+        )
     )
     docs = readable(_OPERATIONS)
 
@@ -478,6 +496,7 @@ def make_app(interface: Interface) -> Starlette:
         (INTERRUPT, interface.interrupt),
         (HISTORY, interface.history),
         (ENDED, interface.ended),
+        (APPLICATION, interface.application),
         (BATCH, interface.batch),
         (SERVICE, interface.service),
         (METRICS, interface.metrics),

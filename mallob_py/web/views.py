@@ -68,6 +68,22 @@ def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, An
     return answer | {"solution": solution.tolist()}
 
 
+def form_of(application: str) -> ApplicationForm:
+    """Raises ApiError for an application that is not offered here."""
+    try:
+        declared = declaration_of(application)
+    except UnknownApplication as error:
+        raise ApiError(404, str(error), "application") from None
+    except Exception as error:  # of somebody's own application, which may lack something here
+        raise ApiError(
+            409, f"{application} cannot be loaded by this server: {error}", "application"
+        ) from None
+    if declared.runs_code:
+        raise ApiError(403, f"jobs of {application} are not taken over HTTP", "application")
+    fields = [FormField(one.key, one.metavar, one.help) for one in declared.options]
+    return ApplicationForm(application, declared.takes_input, fields)
+
+
 def answer_lines(application: str, result: Mapping[str, Any], solution: Solution) -> str:
     """A result as text, as its application has it. Raises ApiError if it has none."""
     try:
@@ -140,6 +156,22 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     #: of a job without workers: what it waits for
     why: str = ""
     ended: Ended | None = None
+
+
+class FormField(msgspec.Struct, frozen=True):
+    """A key of an application's configuration: what its value is, in a word and in a sentence."""
+
+    key: str
+    metavar: str
+    help: str
+
+
+class ApplicationForm(msgspec.Struct, frozen=True):
+    """What a form for jobs of an application asks for."""
+
+    name: str
+    takes_input: bool
+    fields: list[FormField]
 
 
 class EndedJobs(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from browser import Browser, browsing, needs_browser
@@ -274,28 +276,82 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
             web.post_job(user="http", name=name, application="SLEEP", max_demand=demand).json["id"]
             for name, demand in (("small", 1), ("large", 2))
         ]
-        browser.await_truth(f"{count('#trees circle')} === {RANKS} && {count('#trees figure')} === 2")
-        browser.await_truth(f"{count('#grid rect')} === 0 && {count('#trees line')} === 1")
+        browser.await_truth(
+            f"{count('#trees [data-job] rect')} === {RANKS} && {count('#trees [data-job]')} === 2"
+        )
+        browser.await_truth(f"{count('#trees .empty')} === 0")
         assert browser.evaluate(f"{count('#volumes path[data-job]')} >= 2")
         assert "http.large" in browser.evaluate("document.getElementById('legend').textContent")
-        fills = "[...document.querySelectorAll('#trees circle')].map(one => one.style.fill)"
+        fills = "[...document.querySelectorAll('#trees [data-job] rect')].map(one => one.style.fill)"
         assert browser.evaluate(f"new Set({fills}).size") == 2
+        tips = browser.evaluate(
+            "[...document.querySelectorAll('#trees [data-tip]')].map(one => one.dataset.tip)"
+        )
+        assert sorted(tip.partition(" on PE ")[0] for tip in tips) == [
+            "http.large: worker 0",
+            "http.large: worker 1",
+            "http.small: worker 0",
+        ]
         browser.await_truth("document.getElementById('users').textContent.includes('3 / 3')")
 
         # Back to this moment when all is over.
         slide = "slider.dispatchEvent(new Event('input'))"
         for job in jobs:
             web.ask("POST", f"/api/jobs/{job}/interrupt")
-        browser.await_truth(f"{count('#grid .empty')} === {RANKS} && {count('#trees circle')} === 0")
+        browser.await_truth(f"{count('#trees .empty')} === {RANKS} && {count('#trees [data-job]')} === 0")
         browser.await_truth("document.getElementById('moment').textContent === 'now'")
         find = "samples.findLastIndex(sample => sample.workers && sample.workers.length === 3)"
         browser.evaluate(f"(() => {{ const slider = at('slider'); slider.value = {find}; {slide} }})()")
-        assert browser.evaluate(count("#trees circle")) == RANKS
-        assert browser.evaluate(count("#trees line")) == 1
+        assert browser.evaluate(count("#trees [data-job] rect")) == RANKS
         assert "ago" in browser.evaluate("document.getElementById('moment').textContent")
         browser.evaluate("document.getElementById('now').click()")
-        assert browser.evaluate(count("#trees circle")) == 0
+        assert browser.evaluate(count("#trees [data-job]")) == 0
         assert browser.complaints == []
+
+
+@needs_browser
+def test_the_form_has_the_fields_that_an_application_declares(web: WebServer) -> None:
+    def choose(application: str) -> None:
+        browser.evaluate(f"at('application').value = {application!r}")
+        browser.evaluate("at('application').dispatchEvent(new Event('input'))")
+
+    keys = "[...document.querySelectorAll('#declared-fields input')].map(one => one.dataset.key).join()"
+    with browsing() as browser:
+        browser.open(f"{web.url}#token={web.token}")
+        browser.await_truth(f"{keys}.startsWith('portfolio,seed')")
+        choose("UTS")
+        browser.await_truth(f"{keys} === 'type,shape,depth,branching,seed,q,m'")
+        choose("QUEENS")
+        browser.await_truth(f"{keys} === 'n' && at('file-label').hidden && at('declared').open")
+        field = "document.querySelector('#declared-fields input')"
+        assert "board" in browser.evaluate(f"{field}.closest('label').textContent")
+        browser.evaluate(f"{field}.value = 'many'; at('name').value = 'fields'; at('submit').requestSubmit()")
+        browser.await_truth("at('message').textContent === \"n: 'many' is not a whole number\"")
+        browser.evaluate(f"{field}.value = '6'; at('submit').requestSubmit()")
+        browser.await_truth("at('sent').textContent.includes('fields: ended: DONE')")
+        choose("")
+        browser.await_truth(f"{keys}.startsWith('portfolio,seed') && !at('file-label').hidden")
+        assert browser.complaints == []
+
+
+def test_settings_are_texts_of_which_the_declared_options_make_values(web: WebServer) -> None:
+    def configured(**query: object) -> Any:
+        text = urlencode({key: json.dumps(value) for key, value in query.items()})
+        answer = web.upload(FORMULA.text("easy").encode(), f"{text}&wait=60")
+        return answer.json["ended"] if answer.status == 202 else answer.error
+
+    assert configured(settings={"projection": "1,2", "solutions": "1"})["resultstring"] == "SAT"
+    assert configured(settings={"projection": "1,x"}) == {
+        "field": "projection",
+        "message": "'x' is not a whole number",
+    }
+    assert configured(settings={"seed": 1})["field"] == "settings"
+    told = configured(configuration={"seed": 1}, settings={"wrong": "true"})
+    assert "wrong" in told["error"]["message"]
+    form = web.get("/api/applications/QUEENS").json
+    assert (form["takes_input"], [field["key"] for field in form["fields"]]) == (False, ["n"])
+    assert web.ask("GET", "/api/applications/NONE").status == 404
+    assert web.ask("GET", "/api/applications/CALLS").status == 403
 
 
 @needs_browser
@@ -313,7 +369,7 @@ def test_the_page_finds_sorts_and_pages_ended_jobs_and_takes_any_application(web
         browser.evaluate("at('submit').requestSubmit()")
         browser.await_truth("at('sent').textContent.includes('page.board: ended: DONE')")
         browser.evaluate(
-            "at('name').value = 'wrong'; at('settings').value = 'n=x'; at('submit').requestSubmit()"
+            "at('name').value = 'wrong'; at('settings').value = 'n=99'; at('submit').requestSubmit()"
         )
         browser.await_truth("at('sent').textContent.includes('page.wrong: ended')")
         click(browser, row_of("board", "ended"), "Answer")

@@ -87,7 +87,7 @@ def test_the_page_draws_slots_and_tells_why_jobs_wait(
         # Four rows of slots, and one bar over three of them.
         assert browser.evaluate("document.querySelectorAll('#gantt rect.empty').length") == 4
         assert browser.evaluate("document.querySelectorAll('#gantt g rect').length") == 1
-        assert "wide: 3 slots" in browser.evaluate("document.querySelector('#gantt title').textContent")
+        assert "wide: 3 slots" in browser.evaluate("document.querySelector('#gantt [data-tip]').dataset.tip")
         go.touch()
         failed = "document.querySelector('#batch-jobs .failed')"
         browser.await_truth(f"{failed} && {failed}.textContent === 'exit code 3'")
