@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from mallob_py.batch.experiments import mebf
+from mallob_py.batch.job import Job, Truth, Workload
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import simulate
 from mallob_py.experiments.output import Output
 
 
@@ -37,3 +40,9 @@ def test_malleable_jobs_are_better_off_than_with_easy(
     assert all(int(row[1].split()[0]) > 10 for row in rows)
     assert "(49 P)" in rows[1][1]
     assert "(49 P)" in capsys.readouterr().out
+
+
+def test_jobs_of_traces_may_be_larger_than_the_generated_machine() -> None:
+    nodes = 4 * mebf.NODES
+    schedule = simulate(Workload([Job(0, 0.0, nodes, 10.0)], [Truth(10.0)], nodes), policy_of("easy"))
+    assert mebf.measured(schedule).expands_by_size == (0,) * 5

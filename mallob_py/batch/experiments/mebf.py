@@ -51,7 +51,7 @@ SHARES = (0.4, 0.6, 0.8, 1.0)
 SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
 #: jobs by the nodes that they begin on, up to so many
-_GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": NODES}
+_GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math.inf}
 #: parts where jobs wait: (file, or none for a case of the experiment sd, and the first job)
 _TRACES = {"HPC2N": ("HPC2N-2002-2.1-cln.swf.gz", 120_000), "Curie": ("", 180_000), "RICC": ("", 0)}
 _TRACE_JOBS = 5_000
