@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,10 +22,11 @@ from mallob_py.batch.costs import JVM_NODES, JVM_RESIZES, FreeResizes, PerNode, 
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import Metrics, metrics_of
 from mallob_py.batch.registry import policy_names, policy_of
-from mallob_py.batch.simulator import simulate
+from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.speedup import Power
 from mallob_py.batch.workload.changes import HALF_TO_DOUBLE, SpeedModel, make_malleable
 from mallob_py.batch.workload.swf import read_swf, workload_of
+from mallob_py.experiments.intervals import interval, winner
 from mallob_py.experiments.output import Output, Table, side_by_side
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ Means over jobs relative to EASY, which knows no malleable jobs; below 1 is bett
 stands still at a resize: JVM 3.8 s for each node that comes and 2.9 s for each that goes, JVM a resize
 14.55 s to grow and 7.41 s to shrink, both as measured (ElasticJobScheduler). Malleable jobs run on half to
 twice their nodes, with speed n^(1-rho), rho evenly from 0 to 0.3. Bounded slowdown is over the
-static run time, that on the nodes a job asks for, 10 s at least; stretched is over the time that it ran."""
+static run time, that on the nodes a job asks for, 10 s at least; stretched is over the time that it ran.
+Behind ± is half of the 95 % interval over the other parts; who is ahead of each other policy is named only
+where the intervals of all differences, part by part, exclude 0."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -112,6 +114,7 @@ CASES = (
         1024,
         (418_000, 418_700),
         (414_770, 424_770),
+        (415_500, 417_000, 419_500, 421_000, 423_000),
         cores_per_node=8,
     ),
     Case(
@@ -120,6 +123,7 @@ CASES = (
         5040,
         (54_500, 55_200),
         (50_000, 60_000),
+        (20_000, 60_000, 90_000, 120_000, 150_000),
         cores_per_node=16,
         partition=10,
     ),
@@ -145,10 +149,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`took_s`: of the simulation."""
+    """`took_s`: of the simulation. `gains`: on other parts, the mean turnarounds of those jobs that are
+    malleable and of those that are not, over that of the same jobs under EASY (None: there are none).
+    """
 
     metrics: Metrics
     took_s: float
+    gains: tuple[float | None, float | None] = (None, None)
 
 
 Measures = dict[Run, Measured]
@@ -169,7 +176,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
         _overview("Bounded slowdown, relative to EASY", cases, results, "bounded_slowdown"),
         _definitions(cases, results),
     ]
-    tables += [] if full else [_of_others(case, results) for case in cases if case.others]
+    tables += [] if full else [table for case in cases if case.others for table in _of_others(case, results)]
     for case in cases:
         first, last = case.full_rows if full else case.rows
         title = f"{case.name}, rows {first} to {last - 1}, {case.nodes} nodes"
@@ -226,7 +233,25 @@ def _play(traces: Path, full: bool, one: Run) -> Measured:
     workload = make_malleable(_load(case, traces, first, last), one.share, HALF_TO_DOUBLE, _SPEEDUP)
     began_s = time.monotonic()
     schedule = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
-    return Measured(metrics_of(schedule), time.monotonic() - began_s)
+    took_s = time.monotonic() - began_s
+    gains = (None, None) if one.other is None or not one.share else _gains(schedule)
+    return Measured(metrics_of(schedule), took_s, gains)
+
+
+def _gains(schedule: Schedule) -> tuple[float | None, float | None]:
+    """Of the jobs that are malleable, and of all others; see `Measured`."""
+    jobs = schedule.workload.jobs
+    base = simulate(schedule.workload, policy_of(_BASE))
+    own_s = [end_s - job.submit_s for job, end_s in zip(jobs, schedule.ends_s, strict=True)]
+    base_s = [end_s - job.submit_s for job, end_s in zip(jobs, base.ends_s, strict=True)]
+
+    def ratio(kind: bool) -> float | None:
+        places = [place for place, job in enumerate(jobs) if job.is_malleable is kind]
+        return (
+            sum(own_s[place] for place in places) / sum(base_s[place] for place in places) if places else None
+        )
+
+    return ratio(True), ratio(False)
 
 
 @lru_cache(maxsize=1)
@@ -360,21 +385,38 @@ def _winners(results: Measures) -> Table:
     )
 
 
-def _of_others(case: Case, results: Measures) -> Table:
-    """Means over the other parts."""
-    rows = list[tuple[str, ...]]()
+def _of_others(case: Case, results: Measures) -> list[Table]:
+    """Intervals of means over the other parts, and who is ahead of each other by them; who gains."""
+    rows, gains = list[tuple[str, ...]](), list[tuple[str, ...]]()
     measures = ("turnaround_s", "bounded_slowdown", "wait_max_s")
+    columns = [(share, measure) for share in _SHARES_OF_OTHERS for measure in measures]
+    found: dict[tuple[float, str], dict[str, list[float]]] = {column: {} for column in columns}
     for policy in policies(_OF_OTHERS):
         cells = list[str]()
-        for share in _SHARES_OF_OTHERS:
+        for share, measure in columns:
             runs = [Run(case.name, policy, share, "0", other) for other in case.others]
-            cells += [f"{mean(_ratio(results, one, measure) for one in runs):.3f}" for measure in measures]
+            values = found[share, measure][policy] = [_ratio(results, one, measure) for one in runs]
+            cells.append(interval(values).text())
         rows.append((policy, *cells))
+        both = [(share, place) for share in _SHARES_OF_OTHERS for place in (0, 1) if share < 1.0 or not place]
+        ratios = [
+            [results[Run(case.name, policy, share, "0", other)].gains[place] for other in case.others]
+            for share, place in both
+        ]
+        known = [[one for one in values if one is not None] for values in ratios]
+        gains.append((policy, *(interval(values).text() if values else "" for values in known)))
+    rows.append(("ahead of each other", *(winner(found[column]) or "none" for column in columns)))
     names = ("turnaround", "bounded slowdown", "longest wait")
     header = ("policy", *(f"{share:.0%}: {name}" for share in _SHARES_OF_OTHERS for name in names))
     begins = ", ".join(map(str, case.others))
-    title = f"{case.name}, means over {len(case.others)} other parts, from rows {begins}"
-    return Table(title, header, tuple(rows))
+    title = f"{case.name}, {len(case.others)} other parts, from rows {begins}"
+    kinds = ("policy", "40%: malleable jobs", "40%: rigid jobs", "100%: malleable jobs")
+    return [
+        Table(title, header, tuple(rows)),
+        Table(
+            f"{case.name}, other parts: turnaround over that of the same jobs under EASY", kinds, tuple(gains)
+        ),
+    ]
 
 
 def _draw(case: str, results: Measures, figure: Figure) -> None:
