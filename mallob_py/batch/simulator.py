@@ -43,6 +43,7 @@ from mallob_py.batch.policy import (
     View,
     Wake,
 )
+from mallob_py.batch.wishes import grants
 
 #: of iterations: what lies nearer to a whole number is one
 _ROUNDING = 1e-9
@@ -309,6 +310,18 @@ class _Run:
         while action is not None:
             self._act(action)
             action = next(actions, None)
+        if self._wishes:
+            self._grant()
+
+    def _grant(self) -> None:
+        """Grant what can be of the wishes that the policy leaves, which then begins its plans anew."""
+        granted = False
+        for resize in grants(self._view):
+            self._resize(resize)
+            granted = True
+        if granted:
+            self._policy.begin(self._view.nodes)
+            self._view.arrived, self._view.ended = len(self._queue), True
 
     def _refuse_leftovers(self) -> None:
         if self._queue:

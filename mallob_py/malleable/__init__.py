@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from mallob_py.malleable.orders import MalleableHandler, OrderError, Place, Processes
 from mallob_py.malleable.place_processes import PlaceProcesses, allotted_hosts
-from mallob_py.malleable.program import define_malleable_handler, disable_malleable_handler
+from mallob_py.malleable.program import (
+    ask_for_processes,
+    define_malleable_handler,
+    disable_malleable_handler,
+)
 
 __all__ = [
     "MalleableHandler",
@@ -24,6 +28,7 @@ __all__ = [
     "PlaceProcesses",
     "Processes",
     "allotted_hosts",
+    "ask_for_processes",
     "define_malleable_handler",
     "disable_malleable_handler",
 ]

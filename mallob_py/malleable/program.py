@@ -21,7 +21,15 @@ from collections.abc import Sequence
 from mallob_py.accepting import Doorkeeper
 from mallob_py.malleable.orders import MalleableHandler, Processes, carry_out
 from mallob_py.malleable.sockets import Address, connect, listen
-from mallob_py.malleable.wire import LINE_MAX_BYTES, Ready, WireError, notice_line, parse_order
+from mallob_py.malleable.wire import (
+    LINE_MAX_BYTES,
+    Notice,
+    Ready,
+    Wanted,
+    WireError,
+    notice_line,
+    parse_order,
+)
 
 #: until the scheduler is asked again where nobody has listened: it may be starting anew
 _RETRY_S = 0.5
@@ -45,6 +53,20 @@ def define_malleable_handler(handler: MalleableHandler, processes: Processes) ->
         return False
     _program = _Program(handler, processes, *addresses)
     return True
+
+
+def ask_for_processes(count: int) -> None:
+    """Ask the scheduler for so many processes more, as an evolving job can; the handler hears if they come.
+
+    What was asked for before and has not come is not asked for any more. A scheduler that starts anew knows
+    nothing of it. RuntimeError without a handler that has a scheduler; ValueError for a count below 1;
+    OSError if the scheduler does not listen.
+    """
+    if _program is None:
+        raise RuntimeError("there is no scheduler to ask; see define_malleable_handler")
+    if count < 1:
+        raise ValueError(f"{count} processes are asked for, not 1 or more")
+    _program.ask_for(count)
 
 
 def disable_malleable_handler() -> None:
@@ -113,14 +135,24 @@ class _Program:
 
     def _announce(self) -> None:
         """Tell the scheduler that we are ready, as soon as there is one to listen."""
-        address = self._ours if isinstance(self._ours, str) else self._ours[0]
         while not self._stopping.is_set():
             try:
-                with connect(self._scheduler, _LINE_S) as connection:
-                    connection.sendall(f"{notice_line(Ready(address))}\n".encode())
+                self._tell(Ready(self._address))
                 return
             except OSError:
                 self._stopping.wait(_RETRY_S)
+
+    def ask_for(self, count: int) -> None:
+        """Raises OSError."""
+        self._tell(Wanted(count, self._address))
+
+    def _tell(self, notice: Notice) -> None:
+        with connect(self._scheduler, _LINE_S) as connection:
+            connection.sendall(f"{notice_line(notice)}\n".encode())
+
+    @property
+    def _address(self) -> str:
+        return self._ours if isinstance(self._ours, str) else self._ours[0]
 
     def _take(self, connection: socket.socket) -> None:
         connection.settimeout(_LINE_S)

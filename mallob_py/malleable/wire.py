@@ -4,6 +4,7 @@
                            grow <n> <host1> ... <hostn>  not answered
     program to scheduler   APGAS-Ready:<address>         orders are taken from now on
                            Evolving;Release;<host>:<address>
+                           Evolving;Request;<n>:<address>
 
 Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, as each job
 has nodes for itself, and orders go to the port of the scheduler. Where jobs share a host, it is the path of
@@ -47,8 +48,15 @@ class Release(msgspec.Struct, frozen=True):
     address: str
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """An evolving program wants so many processes more; it takes the order to grow at this address."""
+
+    count: int
+    address: str
+
+
 Order = Shrink | Grow
-Notice = Ready | Release
+Notice = Ready | Release | Wanted
 
 
 def order_line(order: Order) -> str:
@@ -62,7 +70,7 @@ def order_line(order: Order) -> str:
 def parse_order(line: str) -> Order:
     """Raises WireError."""
     word, *rest = line.split()[:2] or [""]
-    count = int(rest[0]) if rest and rest[0].isascii() and rest[0].isdecimal() and len(rest[0]) < 10 else 0
+    count = _count(rest[0]) if rest else 0
     if word not in ("shrink", "grow") or not count:
         raise WireError(f"{line[:60]!r} is no order such as `shrink 2` or `grow 1 HOST`")
     hosts = tuple(line.split()[2:])
@@ -79,6 +87,8 @@ def notice_line(notice: Notice) -> str:
             return f"APGAS-Ready:{address}"
         case Release(host, address):
             return f"Evolving;Release;{host}:{address}"
+        case Wanted(count, address):
+            return f"Evolving;Request;{count}:{address}"
 
 
 def parse_notice(line: str) -> Notice:
@@ -90,4 +100,11 @@ def parse_notice(line: str) -> Notice:
         kind, _, host = said.removeprefix("Evolving;").partition(";")
         if said.startswith("Evolving;") and kind == "Release" and host:
             return Release(host, address)
+        if said.startswith("Evolving;") and kind == "Request" and (count := _count(host)):
+            return Wanted(count, address)
     raise WireError(f"{line[:60]!r} is no notice such as `APGAS-Ready:ADDRESS`")
+
+
+def _count(text: str) -> int:
+    """0: it is no number of processes."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -11,6 +11,7 @@ from mallob_py.batch.costs import Delays
 from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
 from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policy import Action, PolicyError, Resize, Start, View, Wake
+from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 from mallob_py.batch.speedup import Power
 
@@ -205,6 +206,32 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
     schedule = simulate(workload, Scripted(decide))
     assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5, 2), (10, 4)]
     assert schedule.ends_s[0] == 10 + 5 * 2
+
+
+def evolving(wanted: int, *others: tuple[Job, Truth]) -> Workload:
+    """A job on two of four nodes that wants so many after five seconds, and one in the end; and others."""
+    own = Job(0, 0.0, 2, 20.0, Kind.EVOLVING, 1, 4)
+    wishes = (Wish(0.25, wanted), Wish(0.75, 1))
+    jobs, truths = zip((own, Truth(20.0, wishes=wishes)), *others, strict=True)
+    return Workload(jobs, truths, 4)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+def test_wishes_that_a_policy_leaves_are_granted_behind_it(policy: str) -> None:
+    schedule = simulate(evolving(4), policy_of(policy))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5, 2), (10, 4)]
+    assert schedule.ends_s[0] == 10 + 5 * 2
+    check(schedule)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy: str) -> None:
+    # At 5 s one node is free, which the head counts on for 12 s, when the short job is over.
+    short, head = Job(1, 0.0, 1, 12.0, number=1), Job(2, 1.0, 2, 10.0, number=2)
+    schedule = simulate(evolving(3, (short, Truth(12.0)), (head, Truth(10.0))), policy_of(policy))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(15, 2)]
+    assert schedule.starts_s[2] == 12.0
+    check(schedule)
 
 
 def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:

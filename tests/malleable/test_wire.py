@@ -14,6 +14,7 @@ from mallob_py.malleable.wire import (
     Ready,
     Release,
     Shrink,
+    Wanted,
     WireError,
     notice_line,
     order_line,
@@ -54,11 +55,14 @@ def test_no_line_does_more_than_be_refused(line: str) -> None:
 
 def test_notices_are_those_of_the_publication() -> None:
     assert notice_line(Ready("10.0.0.7")) == "APGAS-Ready:10.0.0.7"
-    for notice in (Ready("10.0.0.7"), Ready("/a:b/c.sock"), Release("n3", "10.0.0.7")):
+    notices = Ready("10.0.0.7"), Ready("/a:b/c.sock"), Release("n3", "10.0.0.7"), Wanted(3, "/a:b/c.sock")
+    for notice in notices:
         assert parse_notice(notice_line(notice)) == notice
 
 
-@pytest.mark.parametrize("line", ["APGAS-Ready", "APGAS-Ready:", "Evolving;Release:1.2.3.4", "hello:1"])
+@pytest.mark.parametrize(
+    "line", ["APGAS-Ready", "APGAS-Ready:", "Evolving;Release:1.2.3.4", "Evolving;Request;0:a", "hello:1"]
+)
 def test_what_is_no_notice_is_refused(line: str) -> None:
     with pytest.raises(WireError):
         parse_notice(line)

@@ -42,7 +42,6 @@ from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import (
     LINE_MAX_BYTES,
     Notice,
-    Release,
     WireError,
     notice_line,
     parse_notice,
@@ -250,7 +249,7 @@ class _Link:
             threading.Thread(target=self._deliver_notices, daemon=True).start()
             self._notices.put(ProgramReady(self._orders))
         else:
-            self._notices.put(Release(notice.host, self._orders))
+            self._notices.put(msgspec.structs.replace(notice, address=self._orders))
 
     def _deliver_notices(self) -> None:
         """Deliver notices as soon as there is a scheduler to listen."""

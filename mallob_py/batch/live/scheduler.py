@@ -10,6 +10,8 @@ either, and a resize is an order that a program carries out when it can, or neve
   needs more than are offered waits unseen by the policy, to which no job's numbers exceed the machine.
 - Where jobs are bound to cores, a policy may have them share slots. There, a malleable job is malleable at
   once, as nothing is asked of it: it has fewer cores or more, and none of its slots is ordered away.
+- An evolving job asks for more slots by `wish`, which the policy may order, or else `wishes.grants` does.
+  It gives slots back by itself.
 - A job that is over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
 
 Effects are appended to `effects`, for the caller to carry out and take away. If a policy
@@ -37,6 +39,7 @@ from mallob_py.batch.policy import (
     View,
     Wake,
 )
+from mallob_py.batch.wishes import grants
 
 #: see the module's text
 OVERDUE_S = 5.0
@@ -95,10 +98,12 @@ class LiveScheduler:
         self._launched = 0
         #: of running jobs: the slots that they get by an order on its way
         self._coming: dict[int, list[int]] = {}
+        #: of evolving jobs: how many slots they want to have
+        self._wishes: dict[int, int] = {}
         self._view = View(slots)
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
-        view.ends, view.departed = self._ends, self._departed
+        view.ends, view.departed, view.wishes = self._ends, self._departed, self._wishes
         self._checks = Checks(policy, view)
         policy.begin(max(1, slots))
 
@@ -185,10 +190,18 @@ class LiveScheduler:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MOLDABLE)
             self._view.ended = True
 
+    def wish(self, job: int, more: int) -> None:
+        """An evolving job asks for so many slots more than it has, in place of what it asked for before."""
+        running = self._running.get(job)
+        if running is not None and running.job.kind is Kind.EVOLVING:
+            self._wishes[job] = len(self.slots_of(job)) + more
+            self._view.ended = True
+
     def released(self, job: int, slots: Sequence[int]) -> None:
         """A running job has left these of its slots, which may be fewer or more than were ordered."""
         if (running := self._running.get(job)) is None:
             return
+        self._wishes.pop(job, None)
         assert 0 < len(slots) < running.size, "a job has a slot until it ends"
         left = [slot for slot in running.nodes if slot not in slots]
         assert len(left) == running.size - len(slots), "only what is its own"
@@ -211,6 +224,7 @@ class LiveScheduler:
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
+        self._wishes.pop(job, None)
         if was_taken:
             running.nodes += coming
         else:
@@ -223,6 +237,7 @@ class LiveScheduler:
     def ended(self, job: int) -> None:
         """A running job is gone, with all its processes."""
         running = self._running.pop(job)
+        self._wishes.pop(job, None)
         left = [*running.nodes, *self._coming.pop(job, ())]
         for mate in running.mates:
             mate.guest = None
@@ -280,10 +295,19 @@ class LiveScheduler:
             while action is not None:
                 self._act(action)
                 action = next(actions, None)
+            self._grant()
         except Exception:
             self._begin_anew()
             view.ended = False  # asked again at once, it would do the same
             raise
+
+    def _grant(self) -> None:
+        granted = False
+        for resize in grants(self._view):
+            self._resize(resize.job, resize.nodes)
+            granted = True
+        if granted:
+            self._begin_anew()
 
     def _act(self, action: Action) -> None:
         match action:
@@ -330,7 +354,8 @@ class LiveScheduler:
     def _resize(self, number: int, wanted: int | tuple[int, ...]) -> None:
         if self._shares_cores:
             raise self._checks.error(number, "is resized; here jobs share cores, and keep their nodes")
-        running = self._checks.resizable(number, (Kind.MALLEABLE,))
+        running = self._checks.resizable(number, (Kind.MALLEABLE, Kind.EVOLVING))
+        self._wishes.pop(number, None)
         kept, size = running.nodes, count_of(wanted)
         self._checks.new_size(running.job, size)
         if size == running.size:

@@ -74,7 +74,17 @@ from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, p
 from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.loop_rate import shown
 from mallob_py.malleable.sockets import connect, listen
-from mallob_py.malleable.wire import Grow, Order, Ready, Release, Shrink, WireError, order_line, parse_notice
+from mallob_py.malleable.wire import (
+    Grow,
+    Order,
+    Ready,
+    Release,
+    Shrink,
+    Wanted,
+    WireError,
+    order_line,
+    parse_notice,
+)
 from mallob_py.runtime.processes import (
     adopt_orphans,
     import_places,
@@ -899,13 +909,16 @@ class _Server:
             self._say(f"no job takes orders at {notice.address[:200]}")
             return
         number, kind = entry.folder.number, entry.wishes.kind
-        if isinstance(notice, Ready) and kind is Kind.MALLEABLE:
-            if entry.has_failed or entry.run.address:
-                return  # rigid for good, or known already
-            entry.run = msgspec.structs.replace(entry.run, address=notice.address)
-            with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
-                self._write_run(entry)
-            self._scheduler.ready(number)
+        if isinstance(notice, Ready | Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
+            if entry.has_failed:
+                return  # rigid for good
+            if not entry.run.address:
+                entry.run = msgspec.structs.replace(entry.run, address=notice.address)
+                with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
+                    self._write_run(entry)
+                self._scheduler.ready(number)
+            if isinstance(notice, Wanted):
+                self._scheduler.wish(number, notice.count)
         elif isinstance(notice, Release) and kind is Kind.EVOLVING:
             try:
                 self._release(number, notice.host)
@@ -961,7 +974,10 @@ def _state(entry: _Entry, running: Running | None, slots: int) -> str:
         return "is ending"
     if running.target is not None:
         return f"{'grows' if running.target > running.size else 'shrinks'} to {running.target}"
-    return "runs" if not running.job.is_malleable else "runs, takes orders"
+    takes_orders = running.job.is_malleable or (
+        running.job.kind is Kind.EVOLVING and entry.run is not None and entry.run.address
+    )
+    return "runs, takes orders" if takes_orders else "runs"
 
 
 def counted(number: int, what: str) -> str:

@@ -21,8 +21,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policies.backfilling import Easy, shadow_of
+from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+from mallob_py.batch.shadow import shadow_of
 
 TICK_S = 60.0
 _QUIRKS = ("", "pecs23")

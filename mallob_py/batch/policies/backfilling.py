@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Start, View
+from mallob_py.batch.shadow import shadow_of
 
 
 class Fcfs:
@@ -131,14 +132,3 @@ def _shadow(view: View, free: int, need: int, started: Sequence[Job]) -> tuple[f
     if started:
         ends = heapq.merge(ends, sorted((view.now_s + job.estimate_s, job.nodes) for job in started))
     return shadow_of(ends, view.now_s, free, need)
-
-
-def shadow_of(ends: Iterable[tuple[float, int]], now_s: float, free: int, need: int) -> tuple[float, int]:
-    """The same, where jobs end at these times [s], which ascend, and leave so many nodes."""
-    shadow_s = now_s
-    for end_s, size in ends:
-        if free >= need and end_s > shadow_s:
-            break
-        free += size
-        shadow_s = max(shadow_s, end_s)
-    return shadow_s, free - need

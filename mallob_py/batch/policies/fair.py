@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policies.backfilling import shadow_of
 from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+from mallob_py.batch.shadow import shadow_of
 from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
 
 _BY = ("job", "nodes", "user", "queue")

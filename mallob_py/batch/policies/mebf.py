@@ -25,8 +25,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TypeVar
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policies.backfilling import shadow_of
 from mallob_py.batch.policy import Action, Resize, Running, Start, View
+from mallob_py.batch.shadow import shadow_of
 
 
 class Variant(enum.Enum):

@@ -669,6 +669,53 @@ def test_a_job_never_releases_the_slot_where_its_script_runs(
     assert scheduler.ended(job).state == "exit code 0"
 
 
+EVOLVING = """
+import subprocess, sys, time
+from mallob_py import malleable
+
+class Handler:
+    def pre_shrink(self, count): raise AssertionError("nobody shrinks it")
+    def post_shrink(self, now, removed): pass
+    def pre_grow(self, count): print("growing by", count, flush=True)
+    def post_grow(self, now, continued, added):
+        print("grown to", now, flush=True)
+        processes.end(added)
+
+processes = malleable.PlaceProcesses(lambda place: subprocess.Popen(["sleep", "1000"]))
+assert malleable.define_malleable_handler(Handler(), processes)
+malleable.ask_for_processes(2)
+"""
+
+
+def test_an_evolving_program_asks_for_more_and_has_them_when_another_job_ends(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "easy", slots=3)
+    go = tmp_path / "go"
+    leave, leaves = the_file(tmp_path, "leave")
+    other = scheduler.submit("REQUIRED_TIME 600000; NODES 2", leaves)
+    program = tmp_path / "evolving.py"
+    program.write_text(
+        f"{EVOLVING}\nwhile not __import__('os').path.exists({str(go)!r}): time.sleep(0.05)\n"
+        "processes.end(processes.places)\n"
+    )
+    job = scheduler.submit(
+        "JOB_CLASS evolving; REQUIRED_TIME 600000; NODES 1; MIN_NODES 1; MAX_NODES 3",
+        f"exec {sys.executable} {program}\n",
+    )
+    poll_until(
+        lambda: {line.state for line in scheduler.queue().running} == {"runs", "runs, takes orders"},
+        scheduler.story,
+    )
+    assert "grow" not in scheduler.story()
+    leave.touch()
+    assert scheduler.ended(other).state == "exit code 0"
+    poll_until(lambda: scheduler.output(job) == "growing by 2\ngrown to 3\n", scheduler.story)
+    assert [line.nodes for line in scheduler.queue().running] == [3]
+    go.touch()
+    assert scheduler.ended(job).state == "exit code 0"
+
+
 def test_a_notice_names_the_socket_of_its_own_job(make: Callable[..., Scheduler], tmp_path: Path) -> None:
     scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
     go, waits = the_file(tmp_path, "go")

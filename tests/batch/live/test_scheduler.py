@@ -83,6 +83,31 @@ def test_a_job_that_has_not_said_that_it_is_ready_cannot_be_resized(
     assert effects_of(scheduler, 3.0) == [OrderGrow(1, (4,))]
 
 
+def test_an_evolving_job_gets_what_it_asks_for_once_that_delays_nobody() -> None:
+    scheduler = LiveScheduler(policy_of("easy"), SLOTS)
+    scheduler.submit(job(1, 2, 6, Kind.EVOLVING))
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
+    scheduler.submit(job(2, 4, required_s=50.0))
+    assert effects_of(scheduler, 2.0) == [Launch(2, (2, 3, 4, 5))]
+    scheduler.wish(2, 1)  # a rigid one has no wishes
+    scheduler.wish(1, 3)
+    assert effects_of(scheduler, 3.0) == []
+    scheduler.wish(1, 2)
+    assert effects_of(scheduler, 4.0) == [OrderGrow(1, (7, 6))]
+    scheduler.grown(1)
+    assert scheduler.slots_of(1) == [0, 1, 7, 6]
+    # The next one waits for four slots from 52 s on, when one more is free than it needs at most.
+    scheduler.submit(job(3, 4))
+    scheduler.wish(1, 1)
+    assert effects_of(scheduler, 5.0) == []
+    scheduler.ended(2)
+    assert effects_of(scheduler, 6.0) == [Launch(3, (2, 3, 4, 5))]
+    scheduler.released(1, [7])
+    scheduler.wish(1, 1)
+    scheduler.order_failed(1, was_taken=False)
+    assert effects_of(scheduler, 7.0) == []
+
+
 def test_slots_are_free_only_when_the_job_has_named_them(scheduler: LiveScheduler, policy: Scripted) -> None:
     scheduler.ready(1)
     policy.next = [Resize(1, 2)]
