@@ -13,10 +13,11 @@ there are more jobs than PEs, when the next decision is due.
 - **Turns.** A job keeps its place until the period of `slice_s` seconds is over, for all at once, so that a
   period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that double:
   `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones.
-- **Who has had least so far is served first.** A young job counts as if it were farther behind than it is,
-  by two slices at most, less the more it has attained. So a new job runs at once; what the others had to
-  wait for it stays in their lags, and is forgotten slowly. So if new jobs come without end, those that go on
-  and on still get a part of what they deserve.
+- **Who has had least so far is served first.** Up to four slices a job counts as if it were farther behind
+  than it is, by four seconds for each that it has attained less. So a new job runs at once, and one that has
+  had a tenth of a second before one that has had a second; among those beyond four slices only lags count.
+  What they had to wait for stays in their lags, and is forgotten slowly. So if new jobs come without end,
+  those that go on and on still get a part of what they deserve.
 - **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best that can be had). A job moves only if all its homes are taken and it is more than a slice farther
@@ -41,6 +42,9 @@ from mallob_py.protocol.messages import NEW_JOB, JobEvent
 _HOMES_MAX = 4
 #: how long a job with a whole PE remembers what jobs that are gone have had before it
 _MEMORY_S = 1.5
+#: up to how many slices a job is served before those that have attained more, and how much each second of
+#: that weighs beside a second that they are behind
+_YOUNG_SLICES, _HEAD_START = 4, 4.0
 #: shares that are this near to a whole number are one
 _ROUNDING = 1e-9
 #: how many jobs may change their homes so that one more finds its own
@@ -262,9 +266,7 @@ def _charged(
 
 def _youth_s(account: Account, slices: Slices) -> float:
     """By how much a job that has attained little counts as farther behind than it is."""
-    if account.attained_s >= slices.slice_s:
-        return 0.0
-    return 2 * slices.slice_s * slices.first_s / max(slices.first_s, account.attained_s)
+    return _HEAD_START * max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)
 
 
 def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:

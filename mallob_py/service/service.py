@@ -291,6 +291,9 @@ class Service:
             self._endings.fail_early(live, field, problem, statistics, now)
             return
         self._running.begin(live.id, now)
+        if live.description is not None:
+            self._submit(live, live.description)
+            return
         description = self._without_input.get(live.application)
         if description is not None and not file.configuration:
             self._submit(live, description)
@@ -320,6 +323,10 @@ class Service:
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
     def _submit(self, live: LiveJob, description: Description) -> None:
+        live.description = description if self._turns.holds(live) else None
+        if live.description is not None:
+            self.deadline_s = -math.inf
+            return
         self._jobs.enter(live, JobState.SUBMITTED)
         place = self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
@@ -376,6 +383,8 @@ class Service:
     def _end_interrupted(self, live: LiveJob, now: float) -> None:
         """A job ends that has not got to the PE."""
         if self._intake.has_file(live, self._end_interrupted, now):
+            if live.description is not None:
+                self._rank.transfer.forget(live.id)
             self._endings.end_early(live, Outcome.INTERRUPTED, early_statistics(live, now), now)
 
     def _end_at_limit(self, live: LiveJob, now: float) -> None:

@@ -47,7 +47,7 @@ def residents_of(pes: int, per_pe: int = Config().residents) -> int:
 class _Line:
     """The waiting jobs of one user, or of all."""
 
-    __slots__ = ("again", "at_work", "priorities", "user", "version", "waiting", "weight")
+    __slots__ = ("again", "at_work", "held", "priorities", "user", "version", "waiting", "weight")
 
     def __init__(self, user: str, weight: float | None) -> None:
         self.user = user
@@ -57,6 +57,8 @@ class _Line:
         self.waiting: list[tuple[float, int]] = []
         #: (what it has had by its priority, job): the same of those that have been given up
         self.again: list[tuple[float, int]] = []
+        #: as `waiting`: those that cannot begin for want of a resident's place
+        self.held: list[tuple[float, int]] = []
         #: how many jobs, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
@@ -142,8 +144,9 @@ class JobQueue:
       to be given up when another one waits (`next_set_back`), and waits for its next turn, twice as long
       (`put_again`). Those that do have a few places of their own, so that new jobs never wait for them; the
       one that has had least comes first. What is lost by that is a small part of what the PEs do (`_Loss`).
-    - A job that cannot begin anew is never given up. Where there are enough residents it is one instead of
-      another one; so is a job of a user who has less at work than others.
+    - A job that cannot begin anew (it is *lasting*) is never given up: it has to `claim` a resident's place
+      before it runs, another one's if need be. Where all residents are such jobs it is held until one ends.
+    - Of a user who has less at work than others a job is a resident instead of another one.
 
     Every operation takes O(log n), but those for jobs that are given up, O(places and users).
     """
@@ -179,8 +182,10 @@ class JobQueue:
         self._residents: dict[int, None] = {}
         #: at work, have had their turn, and are no residents
         self._had_turn: dict[int, None] = {}
-        #: at work, and cannot begin anew
+        #: residents that cannot begin anew
         self._lasting: set[int] = set()
+        #: they wait until one of those ends
+        self._held: set[int] = set()
         #: given up, and waiting for their next turn
         self._again: set[int] = set()
         self._again_at_work = 0
@@ -270,20 +275,52 @@ class JobQueue:
 
     # --- jobs that go on and on ---------------------------------------------------------------
 
-    def settle(self, job: int, is_lasting: bool = False) -> None:
-        """A job at work has had its turn. `is_lasting`: it cannot begin anew."""
-        if is_lasting:
+    def settle(self, job: int) -> None:
+        """A job at work has had its turn."""
+        if job not in self._residents and not self._find_room(job, False):
+            self._had_turn[job] = None
+
+    def claim(self, job: int) -> bool:
+        """Make a job that cannot begin anew a resident; False if it has to wait until one such ends."""
+        if self._find_room(job, True):
             self._lasting.add(job)
-        if self.has_room:
-            self._reside(job)
-        elif (other := self._resident_for(job, is_lasting)) is None:
-            if not is_lasting:
-                self._had_turn[job] = None
-        else:
+            return True
+        one = self._at_work[job]
+        self._leave(job, one)
+        self.waiting[job] = (one.line, one.priority)
+        self._held.add(job)
+        heapq.heappush(one.line.held, (-one.standing, job))
+        return False
+
+    def lasting_before(self, job: int) -> int:
+        """Return the number of such jobs, one of which is to end before this one; 0: it is not held."""
+        return len(self._lasting) if job in self._held else 0
+
+    def _find_room(self, job: int, is_lasting: bool) -> bool:
+        # Even without residents some that cannot begin anew are to run.
+        if not (self.has_room or (is_lasting and len(self._residents) < self._pes)):
+            if (other := self._resident_for(job, is_lasting)) is None:
+                return False
             del self._residents[other]
             self.bring_back(other)
             self._had_turn[other] = None
-            self._reside(job)
+        self._reside(job)
+        return True
+
+    def _release(self) -> bool:
+        """Let one that was held begin: of the user who has least at work."""
+        lines = [line for line in self._lines.values() if line.held] if self._held else []
+        while lines:
+            line = min(lines, key=lambda one: (one.load, one.held[0]))
+            minus_standing, job = heapq.heappop(line.held)
+            if job in self._held:
+                self._held.remove(job)
+                heapq.heappush(line.waiting, (minus_standing, job))
+                self._put_head(line)
+                return True
+            if not line.held:
+                lines.remove(line)
+        return False
 
     def _resident_for(self, job: int, is_lasting: bool) -> int | None:
         """Return the resident that makes room: of the user who has most at work, and more than this job's.
@@ -355,13 +392,14 @@ class JobQueue:
         if (waiting := self.waiting.pop(job, None)) is not None:
             line, _ = waiting
             self._again.discard(job)
+            self._held.discard(job)
             self._put_head(line)
         elif (one := self._at_work.get(job)) is not None:
             line = one.line
             self._leave(job, one)
         else:
             return
-        if not line.waiting and not line.again and not line.at_work:
+        if not (line.waiting or line.again or line.held or line.at_work):
             del self._lines[line.user]
             self._is_divided = len(self._lines) > 1
 
@@ -374,7 +412,7 @@ class JobQueue:
         self._had_turn.pop(job, None)
         if job in self._residents:
             del self._residents[job]
-            if (other := next(iter(self._had_turn), None)) is not None:
+            if not self._release() and (other := next(iter(self._had_turn), None)) is not None:
                 del self._had_turn[other]
                 self._reside(other)
         one.line.end(one.priority)
@@ -399,6 +437,8 @@ class JobQueue:
         line.version += 1
         while line.again and line.again[0][1] not in self._again:
             heapq.heappop(line.again)
+        while line.held and line.held[0][1] not in self._held:
+            heapq.heappop(line.held)
         while line.waiting and line.waiting[0][1] not in self.waiting:
             heapq.heappop(line.waiting)
         if line.waiting:
@@ -422,11 +462,6 @@ class JobQueue:
                 return -minus_merit, line
             heapq.heappop(self._heads)
         return None
-
-
-def _is_lasting(live: LiveJob) -> bool:
-    """Return whether the job cannot begin anew: others add to it, or it is read once only."""
-    return live.is_incremental or live.file is None or comes_through_pipe(live.file)
 
 
 #: so often at most do jobs get other terms
@@ -577,8 +612,22 @@ class Turns:
 
     def had_turn(self, live: LiveJob) -> None:
         """A job at work has had its first turn and goes on."""
-        self._queue.settle(live.id, not self._queue.has_room and _is_lasting(live))
+        self._queue.settle(live.id)
         self.may_begin = bool(self._queue.waiting)
+
+    def holds(self, live: LiveJob) -> bool:
+        """Whether a job whose input has been read cannot begin now: `next` will name it again.
+
+        Only of a job that cannot begin anew: others add to it, or what it has read can be read once only.
+        """
+        if not (live.is_incremental or comes_through_pipe(live.known_file)) or self._queue.claim(live.id):
+            return False
+        self._jobs.enter(live, JobState.QUEUED)
+        self._running.rest(live.id)
+        if self._users is not None:
+            self._users.rests(live.id)
+        self.may_begin = True
+        return True
 
     def given_up(self, live: LiveJob, spent: Spent, is_saved: bool, now: float) -> None:
         """A job is at work no more, as it was set back, and waits for its next turn."""

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, quantiles
 
+import real_shares
+
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import Image, local_rule
 from mallob_py.protocol.config import Config
@@ -154,10 +156,17 @@ def tell_even() -> None:
 # --- a stream -------------------------------------------------------------------------------
 
 
-def stream_of(pes: int, load: float, alpha: float, seconds: float, seed: int) -> list[tuple[float, float]]:
-    """(arrival, size): Poisson arrivals, Pareto sizes from 20 ms on, cut off at 1000 s."""
+def stream_of(
+    pes: int,
+    load: float,
+    alpha: float,
+    seconds: float,
+    seed: int,
+    sizes_s: tuple[float, float] = (0.02, 1000.0),
+) -> list[tuple[float, float]]:
+    """(arrival, size): Poisson arrivals, Pareto sizes from the least on, cut off at the largest."""
     choose = random.Random(f"{seed} {load} {alpha}")
-    least_s, most_s = 0.02, 1000.0
+    least_s, most_s = sizes_s
     ratio = (least_s / most_s) ** alpha
     mean_s = alpha * least_s / (alpha - 1) * (1 - (least_s / most_s) ** (alpha - 1)) / (1 - ratio)
     now, jobs = 0.0, []
@@ -364,19 +373,53 @@ def tell_stream(
     print(format_table(heads, rows))
 
 
+# --- on real ranks --------------------------------------------------------------------------
+
+
+def _real_stream(options: argparse.Namespace) -> None:
+    jobs = stream_of(
+        options.pes, options.loads[0], options.alphas[0], options.seconds, options.seed, (0.05, 100.0)
+    )
+    ideals = {
+        "first come first served, simulated": lambda: first_come(options.pes, jobs),
+        "turns, the rule alone": lambda: Ruled(options.pes, jobs).play(),
+        "ideal: processor sharing": lambda: ideal(options.pes, jobs, False),
+        "ideal: least attained": lambda: ideal(options.pes, jobs, True),
+    }
+    real_shares.stream(options.pes, jobs, ideals)
+
+
+#: measurements of a running service, by name
+REAL: dict[str, Callable[[argparse.Namespace], None]] = {
+    "real-switch": lambda options: real_shares.switch(options.seconds),
+    "real-queens": lambda options: real_shares.bags("QUEENS", options.pes, options.seconds),
+    "real-uts": lambda options: real_shares.bags("UTS", options.pes, options.seconds),
+    "real-formulas": lambda options: real_shares.formulas(options.pes, options.count, options.rounds),
+    "real-even": lambda options: real_shares.even(
+        options.pes, options.seconds, (1, 1, 1, 1, 1, 2, 2, 3, 4, 8)
+    ),
+    "real-stream": _real_stream,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("even", "stream"))
+    parser.add_argument("what", choices=("even", "stream", *REAL))
     parser.add_argument("--hours", type=float, default=0.5, help="of virtual time (stream)")
     parser.add_argument("--pes", type=int, default=4, help="PEs (stream, real)")
     parser.add_argument("--loads", type=float, nargs="+", default=(0.7, 0.9, 0.95))
     parser.add_argument("--alphas", type=float, nargs="+", default=(1.1, 1.5))
     parser.add_argument("--messages", action="store_true", help="play the whole protocol, too (stream)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (real)")
+    parser.add_argument("--rounds", type=int, default=1, help="in turns (real-formulas)")
+    parser.add_argument("--count", type=int, default=200, help="of formulas")
     options = parser.parse_args()
-    if options.what == "even":
+    if options.what in REAL:
+        REAL[options.what](options)
+    elif options.what == "even":
         tell_even()
     else:
         streams = options.loads, options.alphas

@@ -152,11 +152,38 @@ TURNS = (
         "test_no_more_is_lost_than_a_small_part",
     ),
     Mutation(
-        "a job that cannot begin anew is not given up",
+        "a job that cannot begin anew is a resident before it runs",
         _QUEUE,
         "JobQueue.settle",
-        instead_of("not is_lasting", "True"),
-        "test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another",
+        instead_of("job not in self._residents and not self._find_room(job, False)", "True"),
+        "test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty",
+    ),
+    Mutation(
+        "it waits where all residents are such jobs",
+        _QUEUE,
+        "JobQueue._resident_for",
+        instead_of(
+            "other not in self._lasting and self._at_work[other].line.load > least",
+            "self._at_work[other].line.load > least",
+        ),
+        "test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not",
+    ),
+    Mutation(
+        "it begins when one of them ends",
+        _QUEUE,
+        "JobQueue._leave",
+        instead_of("self._release()", "False"),
+        "test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not",
+    ),
+    Mutation(
+        "who has attained less comes first up to a few slices, and beyond that only lags count",
+        _ROTATION,
+        "_youth_s",
+        instead_of(
+            "max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)",
+            "(_YOUNG_SLICES * slices.slice_s - account.attained_s)",
+        ),
+        "test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before",
     ),
     Mutation(
         "jobs that have been given up do not take the places of new ones",

@@ -174,7 +174,25 @@ def test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever() ->
         some.go(new)
         waited_s = 0.0 if some.received[0] > had else waited_s + SLICES.first_s
         longest_s = max(longest_s, waited_s)
-    assert longest_s < 6 * SLICES.slice_s
+    assert longest_s < 10 * SLICES.slice_s
+
+
+def test_who_has_attained_less_comes_first_up_to_a_few_slices() -> None:
+    some = Rotating(1)
+    some.come(0, 1)
+    some.play(10.0)
+    some.come(2)
+    assert some.play(2.0)[2] > 1.8
+
+
+def test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before() -> None:
+    some = Rotating(1)
+    some.come(0, 1)
+    some.play(100.0)
+    some.come(2)
+    worked = some.play(30.0)
+    assert 9.5 < worked[2] < 13.0
+    assert worked[0] == pytest.approx(worked[1], abs=SLICES.slice_s)
 
 
 def test_jobs_come_back_to_where_they_were() -> None:

@@ -98,11 +98,43 @@ def test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another() -> Non
     for job in (10, 11, 12):
         jobs.put(job, "u", 1.0, 0.0)
     assert begun(jobs) == [10, 11]
-    jobs.settle(10, is_lasting=True)
+    assert jobs.claim(10)
     assert begun(jobs) == []
     assert jobs.next_set_back(0.0) == 2  # the last of the residents
     jobs.put_again(2, 1.0, 1.0)
     assert 12 in begun(jobs)
+
+
+def test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not() -> None:
+    jobs = express()
+    for job in range(10, 20):
+        jobs.put(job, "u", 1.0, 0.0)
+    claimed = {}
+    for now in range(10):
+        while (job := jobs.next()) is not None and job >= 10:
+            claimed[job] = jobs.claim(job)
+        while (job := jobs.next_set_back(100.0 * now)) is not None:
+            jobs.put_again(job, 1.0, 1.0)
+            jobs.drop(job)
+    assert [job for job, is_resident in claimed.items() if is_resident] == [10, 11, 12]
+    assert list(claimed) == list(range(10, 20))
+    assert [jobs.lasting_before(job) for job in (12, 13, 19)] == [0, 3, 3]
+    for job in range(20, 30):
+        jobs.put(job, "u", 1.0, 0.0)
+        assert job in begun(jobs)
+        jobs.drop(job)
+    jobs.drop(13)
+    jobs.drop(11)
+    assert begun(jobs) == [14]
+    assert jobs.claim(14)
+
+
+def test_without_residents_jobs_that_cannot_begin_anew_have_a_pe_each() -> None:
+    jobs = JobQueue(2, AGEING_S, window=2, residents_per_pe=0)
+    for job in range(3):
+        jobs.put(job, "u", 1.0, 0.0)
+        assert begun(jobs) == [job]
+        assert jobs.claim(job) == (job < 2)
 
 
 def test_a_user_with_less_at_work_has_residents_in_place_of_another_s() -> None:
@@ -142,16 +174,20 @@ def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
     waiting: set[int] = set()
     leaving: set[int] = set()
     settled: set[int] = set()
+    lasting: set[int] = set()
+    held: set[int] = set()
     for number in range(200):
         now = number * 0.1
         match choose.randrange(5):
             case 0 | 1:
                 jobs.put(number, choose.choice(["a", "bb"]), choose.choice([0.5, 1.0]), now)
                 waiting.add(number)
+                if choose.random() < 0.2:
+                    lasting.add(number)
             case 2 if settling := sorted(at_work - settled):
                 job = choose.choice(settling)
                 settled.add(job)
-                jobs.settle(job, choose.random() < 0.1)
+                jobs.settle(job)
             case 3 if leaving:
                 job = leaving.pop()
                 jobs.put_again(job, choose.random(), choose.random() / 10)
@@ -161,18 +197,23 @@ def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
             case 4 if at_work or waiting:
                 job = choose.choice(sorted(at_work | waiting))
                 jobs.drop(job)
-                for group in (at_work, waiting, leaving, settled):
+                for group in (at_work, waiting, leaving, settled, held):
                     group.discard(job)
-        begins = begun(jobs)
-        assert set(begins) <= waiting
-        waiting.difference_update(begins)
-        at_work.update(begins)
+        while (job := jobs.next()) is not None:
+            assert job in waiting
+            held.discard(job)
+            if job in lasting and not jobs.claim(job):
+                held.add(job)
+                assert jobs.lasting_before(job) == len(lasting & at_work) >= max(1, residents * pes * 3 // 4)
+                continue
+            waiting.remove(job)
+            at_work.add(job)
         while (job := jobs.next_set_back(now)) is not None:
-            assert job in settled - leaving
+            assert job in settled - leaving - lasting
             leaving.add(job)
         assert set(jobs.at_work()) == at_work
         assert jobs.waiting.keys() == waiting
-        assert not waiting or len(at_work) >= 3
+        assert not waiting - held or len(at_work - lasting) >= 3
     for job in at_work | waiting:
         jobs.drop(job)
     assert not jobs._lines

@@ -136,12 +136,24 @@ def test_a_wallclock_limit_ends_a_job_that_waits_to_begin_again(express: Client)
     assert express.turns.beyond_limits(9.0) == []
 
 
-def test_a_revision_is_not_set_back(express: Client) -> None:
-    revision, other = (express.take(job, accepted_s=0.0, since_s=0.0) for job in (1, 2))
-    revision.is_incremental = True
+def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
+    """The one PE is its own; a job that can begin anew has a turn beside it."""
+    revision, further, other = (express.take(job, accepted_s=0.0, since_s=0.0) for job in (1, 2, 3))
+    revision.is_incremental = further.is_incremental = True
     express.turns.wait(revision, 0.0)
-    express.turns.next()
+    assert express.turns.next() == 1
+    assert not express.turns.holds(revision)
     express.turns.had_turn(revision)
+    express.turns.wait(further, 0.0)
+    assert express.turns.next() == 2
+    assert express.turns.holds(further)
+    assert further.state is JobState.QUEUED
     express.turns.wait(other, 0.0)
+    assert express.turns.next() == 3
+    assert not express.turns.holds(other)
     express.turns.turn(0.0)
     assert not express.set_back.called
+    express.turns.ended(1)
+    express.turns.ended(3)
+    assert express.turns.next() == 2
+    assert not express.turns.holds(further)

@@ -24,6 +24,7 @@ from types import MappingProxyType
 
 from mallob_py.protocol.effects import Outcome, Spent
 from mallob_py.protocol.job_terms import JobTerms
+from mallob_py.protocol.messages import Description
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.reply import REFUSED
@@ -47,6 +48,7 @@ class LiveJob:
     __slots__ = (
         "accepted_s",
         "application",
+        "description",
         "file",
         "id",
         "identity",
@@ -88,6 +90,8 @@ class LiveJob:
         #: what it had before it was given up for a while, and how much of that the last time
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
+        #: of a job that has been read, and is held
+        self.description: Description | None = None
         self.reading_s = 0.0
         self.parsing_s = 0.0
 

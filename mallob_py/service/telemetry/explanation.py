@@ -139,6 +139,13 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         )
         return
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
+    if job.lasting_before:
+        yield (
+            "It is a revision, or its input comes through a pipe, so it cannot be given up for others and "
+            f"begun again. It waits for one of {_count(job.lasting_before, 'such job')} at work, as many as "
+            "may be (`--residents`), to end. Other jobs do not wait for these."
+        )
+        return
     if job.next_turn_s:
         yield (
             f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on "

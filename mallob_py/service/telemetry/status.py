@@ -178,6 +178,8 @@ class JobStatus(JobTerms, frozen=True):
     back_in_s: float = 0.0
     #: of a job that was given up: how long it has a PE at least when it begins again
     next_turn_s: float = 0.0
+    #: of a job that cannot begin anew: how many such jobs are at work, one of which is to end before
+    lasting_before: int = 0
     #: who waits gets a PE by it, the largest first
     standing: float = 0.0
     root_is_placed: bool = False

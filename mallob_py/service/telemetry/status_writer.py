@@ -282,6 +282,7 @@ class StatusWriter:
             **asdict(live.terms),
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
             waits_for_count=len(unmet),
+            lasting_before=self._queue.lasting_before(job),
             arrives_in_s=max(0.0, arrival_s - now),
             standing=standing(live.terms.priority, live.since_s, self._rank.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,

@@ -46,6 +46,12 @@ def test_a_job_that_has_its_turn_knows_its_share() -> None:
     assert "over time it gets 0.80 PEs" in text
 
 
+def test_a_job_that_cannot_begin_anew_waits_for_one_of_such_jobs() -> None:
+    text = told(job("queued", lasting_before=48), states={"queued": 1, "resting": 44, "running": 4})
+    assert "It is a revision, or its input comes through a pipe" in text
+    assert "It waits for one of 48 such jobs at work, as many as may be (`--residents`), to end." in text
+
+
 # --- before it runs ---------------------------------------------------------------------------
 
 

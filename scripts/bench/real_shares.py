@@ -1,0 +1,343 @@
+"""Shares over time on real ranks; `bench_shares.py real` calls this.
+
+- *switch*: two jobs that burn a core on one PE: what a switch costs the rank, and how long nobody computes.
+- *bags*: endless bags of one worker each, m, 2m and 5m on m PEs: tasks done per second.
+- *formulas*: 200 formulas at once on four ranks, with turns and without: mean and last answer, and the
+  seconds of search that were lost as a root began anew.
+- *even*: endless jobs of different priorities: how far each is from its share in windows of 5 and 30 s.
+- *stream*: jobs of known, heavy-tailed sizes that hold a PE (and no core), with turns and without.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median, quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from common import DroppedJob, Service, print_table, running_service
+from processes import cpu_s, rank_processes
+
+from mallob_py.log_events import LogEvent
+from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.rotation import fair_shares
+from mallob_py.service.telemetry.event_log import Event
+from mallob_py.service.telemetry.status import look, read_live_status
+from mallob_sat import generate
+
+_SETTLE_S = 3.0
+_POLL_S = 0.002
+_WAYS = (("turns", ()), ("first come first served", ("--slice", "0")))
+
+
+def _with_ticks() -> None:
+    here = Path(__file__).parent
+    os.environ["MALLOB_PY_APPS"] = "TICKS=ticks:TicksApplication"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))
+
+
+def _ticks(service: Service, name: str, configuration: dict[str, Any], **fields: Any) -> DroppedJob:
+    job = {"user": "bench", "name": name, "application": "TICKS", "configuration": configuration}
+    return service.drop(job | {"max-demand": 1, **fields})
+
+
+def _end(service: Service, jobs: Iterable[DroppedJob]) -> None:
+    for job in jobs:
+        service.interrupt(job.identity)
+    for job in jobs:
+        service.await_reply(job)
+
+
+# --- a switch -------------------------------------------------------------------------------
+
+
+def switch(seconds: float) -> None:
+    """One PE, turns of 100 ms: CPU of the rank beyond that with one job, and gaps between two jobs."""
+    _with_ticks()
+    with TemporaryDirectory() as folder, running_service(1, ["--slice", "100ms"]) as service:
+        log = Path(folder) / "log"
+        one = _ticks(service, "one", {"burns": True, "log": f"{log}"})
+        time.sleep(_SETTLE_S)
+        rank = rank_processes(service.process.pid)[0]
+        alone = _cpu_in(seconds / 2, (rank.rank, *rank.guard))
+        two = _ticks(service, "two", {"burns": True, "log": f"{log}"})
+        time.sleep(_SETTLE_S)
+        began_s = time.monotonic()
+        both = _cpu_in(seconds, (rank.rank, *rank.guard))
+        gaps = _gaps(log, began_s)
+        _end(service, (one, two))
+    rows = [
+        ["switches", len(gaps)],
+        ["CPU of the rank, each", f"{1000 * (both - 2 * alone) / len(gaps):.3f} ms"],
+        ["nobody computes, median", f"{1000 * median(gaps):.3f} ms"],
+        ["90 %", f"{1000 * quantiles(gaps, n=10)[-1]:.3f} ms"],
+        ["99 %", f"{1000 * quantiles(gaps, n=100)[-1]:.3f} ms"],
+    ]
+    print_table(f"A switch, {seconds:g} s", ["", ""], rows)
+
+
+def _cpu_in(seconds: float, pids: tuple[int, ...]) -> float:
+    before_s = cpu_s(pids)
+    time.sleep(seconds)
+    return cpu_s(pids) - before_s
+
+
+def _gaps(log: Path, since_s: float) -> list[float]:
+    """Seconds between the last tick of one job and the first of the next one."""
+    runs = sorted(
+        (float(begin), float(end), pid) for pid, begin, end in map(str.split, log.read_text().splitlines())
+    )
+    return [
+        after[0] - before[1]
+        for before, after in pairwise(runs)
+        if before[2] != after[2] and before[1] >= since_s
+    ]
+
+
+# --- bags -----------------------------------------------------------------------------------
+
+_BAGS: dict[str, dict[str, Any]] = {
+    "QUEENS": {"n": 22},
+    "UTS": {"depth": 30},
+}
+
+
+def bags(application: str, pes: int, seconds: float) -> None:
+    """Tasks per second of m, 2m and 5m endless bags on `pes` ranks; m once more at the end."""
+    rows = []
+    first = None
+    with running_service(pes, ["--preload", application]) as service:
+        for turn, times in enumerate((1, 2, 5, 1)):
+            fields = {"application": application, "configuration": _BAGS[application], "max-demand": 1}
+            jobs = [
+                service.drop({"user": "bench", "name": f"bag{turn}-{number}", **fields})
+                for number in range(times * pes)
+            ]
+            time.sleep(_SETTLE_S)
+            before = _tasks_done(service)
+            time.sleep(seconds)
+            after = _tasks_done(service)
+            rate = (after[1] - before[1]) / (after[0] - before[0])
+            first = rate if first is None else first
+            rows.append([times * pes, f"{rate:,.0f}", f"{100 * rate / first:.1f} %"])
+            _end(service, jobs)
+    print_table(f"{application} on {pes} PEs, {seconds:g} s", ["bags", "tasks/s", "of the first"], rows)
+
+
+def _tasks_done(service: Service) -> tuple[float, float]:
+    """When, and the sum of what all jobs have told; jobs that rest have told all up to 0.2 s of theirs."""
+    asked_s = time.time()
+    while True:
+        look(service.api_dir)
+        status = read_live_status(service.api_dir)
+        if status is not None and status.time > asked_s:
+            return status.time, sum(job.progress.done for job in status.jobs if job.progress is not None)
+        time.sleep(0.01)
+
+
+# --- formulas -------------------------------------------------------------------------------
+
+
+def write_formulas(folder: Path, count: int) -> list[Path]:
+    """Of 15: one takes seconds, four about a second, ten milliseconds. The hardest come first."""
+    hard = count // 15
+    formulas = [generate.uniform(240, 1022, seed) for seed in range(hard)]
+    formulas += [generate.uniform(190, 809, seed) for seed in range(4 * hard)]
+    formulas += [generate.planted(150, 600, seed) for seed in range(count - 5 * hard)]
+    paths = []
+    for number, formula in enumerate(formulas):
+        paths.append(folder / f"{number:03d}.cnf")
+        paths[-1].write_text(formula.text("for a bench"))
+    return paths
+
+
+def formulas(pes: int, count: int, rounds: int, extra: Sequence[str] = ()) -> None:
+    """The same formulas in both ways, in turns."""
+    rows = []
+    with TemporaryDirectory() as text:
+        paths = write_formulas(Path(text), count)
+        for _ in range(rounds):
+            for name, arguments in _WAYS:
+                with running_service(pes, [*arguments, *extra, "--portfolio", "c"]) as service:
+                    began_s = time.monotonic()
+                    jobs = [
+                        service.drop({"user": "bench", "name": f"f{number}", "files": [f"{path}"]})
+                        for number, path in enumerate(paths)
+                    ]
+                    took = [each - began_s for each in _ended_s(jobs)]
+                lost = lost_search(service.events)
+                rows.append(
+                    [
+                        *(name, f"{fmean(took):.2f}", f"{median(took):.2f}", f"{max(took):.2f}"),
+                        *(f"{lost[key]:.2f}" for key in ("all", "moved", "given up")),
+                        f"{lost['moves']:.0f}",
+                    ]
+                )
+                print(rows[-1], flush=True)
+    heads = ["way", "mean [s]", "median", "last", "PE-s of roots", "lost: moved", "given up", "moves"]
+    print_table(f"{count} formulas at once on {pes} PEs", heads, rows)
+
+
+def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
+    """When each reply came, in the order in which they did."""
+    waiting = {job.reply_path.name for job in jobs}
+    folder = jobs[0].reply_path.parent
+    ended_s = []
+    while waiting:
+        come = waiting.intersection(os.listdir(folder))
+        ended_s += [time.monotonic()] * len(come)
+        waiting -= come
+        time.sleep(_POLL_S)
+    return ended_s
+
+
+def lost_search(events: Sequence[Event]) -> dict[str, float]:
+    """PE-seconds of roots: all, and of those that did not find the answer, by what ended their search."""
+    had_s: dict[tuple[int, int, int], float] = defaultdict(
+        float
+    )  # by job, PE and the count of processes there
+    process: dict[tuple[int, int], int] = defaultdict(int)
+    given_up: dict[int, float] = {}
+    last: dict[tuple[int, int, int], float] = {}
+    found: dict[int, tuple[int, int, int]] = {}
+    running: dict[int, tuple[tuple[int, int, int], float]] = {}
+    for event in events:
+        job = event.fields.get("job", -1)
+        if event.event in (LogEvent.STARTED, LogEvent.RESUMED) and event.fields["index"] == 0:
+            process[job, event.rank] += event.event == LogEvent.STARTED
+            running[event.rank] = (job, event.rank, process[job, event.rank]), event.t
+        elif event.event == LogEvent.IDLE and event.rank in running:
+            key, since_s = running.pop(event.rank)
+            had_s[key] += event.t - since_s
+            last[key] = event.t
+        elif event.event == LogEvent.ANSWERED:
+            found[job] = (job, event.rank, process[job, event.rank])
+        elif event.event == LogEvent.GIVEN_UP:
+            given_up[job] = event.t
+    # If another worker than a root has found it: its last root has.
+    latest = {key[0]: key for key in sorted(last, key=lambda one: last[one])}
+    found = latest | {job: key for job, key in found.items() if key in had_s}
+    lost = {"all": sum(had_s.values()), "moved": 0.0, "given up": 0.0, "moves": 0.0}
+    for key, seconds in had_s.items():
+        if key != found[key[0]]:
+            was_given_up = given_up.get(key[0], 0.0) >= last[key]
+            lost["given up" if was_given_up else "moved"] += seconds
+            lost["moves"] += not was_given_up
+    return lost
+
+
+# --- how even -------------------------------------------------------------------------------
+
+
+def even(pes: int, seconds: float, priorities: Sequence[float]) -> None:
+    """QUEENS without end, one for each priority."""
+    with running_service(pes, ["--preload", "QUEENS"]) as service:
+        fields = {"application": "QUEENS", "configuration": _BAGS["QUEENS"]}
+        jobs = [
+            service.drop({"user": "bench", "name": f"p{number}", "priority": one, **fields})
+            for number, one in enumerate(priorities)
+        ]
+        time.sleep(seconds)
+        _end(service, jobs)
+    shares = fair_shares(
+        {number: JobEvent(number, 1, pes, one, 0.0) for number, one in enumerate(priorities)}, pes
+    )
+    numbers = _numbers(service.events)
+    runs = held(service.events)
+    first_s = max(min(begin for begin, _ in runs[job]) for job in numbers) + 5.0
+    last_s = min(event.t for event in service.events if event.event == LogEvent.ENDED)
+    rows = []
+    for job, number in sorted(numbers.items(), key=lambda one: one[1]):
+        worst = []
+        for window_s in (5.0, 30.0):
+            starts = [first_s + 0.25 * step for step in range(int((last_s - first_s - window_s) / 0.25))]
+            worst.append(
+                max(abs(_within(runs[job], at, at + window_s) - shares[number] * window_s) for at in starts)
+            )
+        had_s = _within(runs[job], first_s, last_s) / (last_s - first_s)
+        rows.append(
+            [
+                *(f"{priorities[number]:g}", f"{shares[number]:.3f}", f"{had_s:.3f}", f"{worst[0]:.2f} s"),
+                f"{100 * worst[1] / (30 * shares[number]):.1f} %",
+            ]
+        )
+    heads = ["priority", "share", "had", "off in 5 s", "off in 30 s"]
+    print_table(f"{len(priorities)} bags on {pes} PEs, {last_s - first_s:.0f} s", heads, rows)
+
+
+def _numbers(events: Sequence[Event]) -> dict[int, int]:
+    """From the ids of jobs to the numbers in their names."""
+    accepted = [event for event in events if event.event == LogEvent.ACCEPTED]
+    return {event.fields["job"]: int(event.fields["name"][1:]) for event in accepted}
+
+
+def held(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
+    """When each job had a process at work, by PE after PE."""
+    runs: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    running: dict[int, tuple[int, float]] = {}
+    for event in events:
+        if event.event in (LogEvent.STARTED, LogEvent.RESUMED):
+            running[event.rank] = event.fields["job"], event.t
+        elif event.event == LogEvent.IDLE and event.rank in running:
+            job, since_s = running.pop(event.rank)
+            runs[job].append((since_s, event.t))
+    return runs
+
+
+def _within(runs: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
+    return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in runs)
+
+
+# --- a stream -------------------------------------------------------------------------------
+
+
+def stream(
+    pes: int, jobs: Sequence[tuple[float, float]], ideals: dict[str, Callable[[], list[float]]]
+) -> None:
+    """Hand in (arrival, size) on time, in both ways; `ideals` answer with response times."""
+    _with_ticks()
+    rows = []
+    for name, arguments in _WAYS:
+        with running_service(pes, list(arguments)) as service:
+            _end(service, [_ticks(service, f"first{number}", {"seconds": 0.01}) for number in range(pes)])
+            responses = _play(service, jobs)
+        rows.append(_row(f"{name}, real", jobs, responses))
+        print(rows[-1], flush=True)
+    rows += [_row(name, jobs, dict(enumerate(play()))) for name, play in ideals.items()]
+    heads = ["way", "jobs", "mean slowdown", "95 %", "mean response [s]", "last end [s]"]
+    print_table(f"A stream on {pes} PEs", heads, rows)
+
+
+def _play(service: Service, jobs: Sequence[tuple[float, float]]) -> dict[int, float]:
+    folder = service.api_dir / "jobs.0" / "out"
+    began_s = time.monotonic()
+    came_s: dict[int, float] = {}
+    responses: dict[int, float] = {}
+    arrivals = [arrival_s for arrival_s, _ in jobs]
+    while len(responses) < len(jobs):
+        now_s = time.monotonic() - began_s
+        for number in range(len(came_s), bisect_right(arrivals, now_s)):
+            came_s[number] = time.monotonic() - began_s
+            _ticks(service, f"s{number}", {"seconds": jobs[number][1]})
+        for name in os.listdir(folder):
+            if name.startswith("bench.s") and name.endswith(".json"):
+                number = int(name[len("bench.s") : -len(".json")])
+                responses[number] = time.monotonic() - began_s - came_s[number]
+                os.unlink(folder / name)
+        time.sleep(_POLL_S)
+    return responses
+
+
+def _row(name: str, jobs: Sequence[tuple[float, float]], responses: dict[int, float]) -> list[Any]:
+    slowdowns = [responses[number] / size for number, (_, size) in enumerate(jobs)]
+    last_s = max(responses[number] + arrival_s for number, (arrival_s, _) in enumerate(jobs))
+    return [
+        *(name, len(jobs), f"{fmean(slowdowns):.2f}", f"{quantiles(slowdowns, n=20)[-1]:.2f}"),
+        *(f"{fmean(responses.values()):.3f}", f"{last_s:.1f}"),
+    ]
