@@ -30,8 +30,6 @@ from mallob_sat.solvers import Verdict
 _TRIMS_MAX = 5
 _MINIMIZE_LITERALS_MAX = 120
 _MINIMIZE_CONFLICTS = 1000
-#: questions without an answer, after which a core is left as it is
-_MINIMIZE_FAILURES_MAX = 3
 _EXHAUST_CONFLICTS = 1000
 #: of totalizers that are extended for a search from above
 _OBJECTIVE_CLAUSES_MAX = 200_000
@@ -45,10 +43,14 @@ _DIVERSITY = 1.25
 
 @dataclass(slots=True)
 class _Counter:
-    """A totalizer over the literals lost of a core; its output `bound` says that more than so many are."""
+    """A totalizer over the literals lost of a core.
+
+    Its output k says that more than k of them are; `wanted` is the last one that is a soft literal.
+    """
 
     totalizer: ITotalizer
-    bound: int
+    weight: int
+    wanted: int = 0
 
 
 class CoreGuided:
@@ -61,9 +63,8 @@ class CoreGuided:
         self.soft = dict(problem.soft)
         #: of the sum of all weights, what is lost for certain
         self.lower = problem.unavoidable
+        #: by the literals of their last outputs wanted, of which nothing has been lost yet
         self._counters: dict[int, _Counter] = {}
-        #: all, each with its first output that was wanted
-        self._totalizers: list[tuple[ITotalizer, int]] = []
         #: cores without a totalizer yet: literals lost, weight
         self._pending: list[tuple[list[int], int]] = []
         self._level = 0
@@ -117,22 +118,14 @@ class CoreGuided:
             for literal in lost:
                 terms[literal] = terms.get(literal, 0) + weight
         slack = self._bounds.upper - offset
-        for totalizer, first in self._totalizers:
-            paid = unwanted = 0
-            for output in range(first, len(totalizer.lits)):
-                # What is left of each output before will be wanted of this one.
-                if paid >= slack or (not unwanted and output >= len(totalizer.rhs)):
-                    break
-                if output >= len(totalizer.rhs):
-                    clauses += len(totalizer.lits)
-                    if clauses > _OBJECTIVE_CLAUSES_MAX:
-                        raise TooLargeError
-                    _increase(totalizer, output, self.oracle)
-                literal = totalizer.rhs[output]
-                if unwanted:
-                    terms[literal] = terms.get(literal, 0) + unwanted
-                unwanted += self.soft.get(-literal, 0)
-                paid += unwanted
+        for counter in self._counters.values():
+            totalizer = counter.totalizer
+            needed = min(len(totalizer.lits), counter.wanted + 1 + slack // counter.weight)
+            clauses += (needed - counter.wanted) * len(totalizer.lits)
+            if clauses > _OBJECTIVE_CLAUSES_MAX:
+                raise TooLargeError
+            for output in range(counter.wanted + 1, needed):
+                terms[self._output(totalizer, output)] = counter.weight
         return terms, offset
 
     def take_cores(self) -> Clauses:
@@ -145,23 +138,23 @@ class CoreGuided:
     # --- cores ------------------------------------------------------------------------------------
 
     def _smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
+        """Leave literals out, those of small weights first, until the solver does not see at once what
+        follows; a large core is put to it again instead, as it often finds a smaller one.
+        """
         oracle = self.oracle
         for _ in range(_TRIMS_MAX):
-            if len(core) <= 1:
-                return core
+            if len(core) <= _MINIMIZE_LITERALS_MAX:
+                break
             core = sorted(core, key=lambda literal: -self.soft[literal])
             verdict = yield from oracle.ask(core, _MINIMIZE_CONFLICTS)
             if verdict is not Verdict.UNSATISFIABLE or len(oracle.core) >= len(core):
-                break
+                return core
             core = list(oracle.core)
-        if not 1 < len(core) <= _MINIMIZE_LITERALS_MAX:
+        else:
             return core
-        failures = 0
         for literal in sorted(core, key=lambda literal: self.soft[literal]):
             if literal not in core or len(core) <= 1:
                 continue
-            if failures >= _MINIMIZE_FAILURES_MAX:
-                break
             rest = [one for one in core if one != literal]
             verdict = yield from oracle.ask(rest, _MINIMIZE_CONFLICTS)
             if verdict is Verdict.UNSATISFIABLE:
@@ -169,7 +162,7 @@ class CoreGuided:
             elif verdict is Verdict.SATISFIABLE:
                 self._note_model()
             else:
-                failures += 1
+                break
         return core
 
     def _relax(self, core: list[int]) -> None:
@@ -189,28 +182,30 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """Account for a part of a literal's weight; if it is a counter's, the next output is wanted."""
+        """Account for a part of a literal's weight; if it is a counter's last, the next output is wanted."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left
         else:
             del self.soft[literal]
-        if (counter := self._counters.get(literal)) is not None:
-            if not left:
-                del self._counters[literal]
-            self._want_next(counter, counter.bound + 1, weight)
+        if (counter := self._counters.pop(literal, None)) is not None:
+            self._want(counter, counter.wanted + 1)
 
-    def _want_next(self, counter: _Counter, bound: int, weight: int) -> None:
-        totalizer, oracle = counter.totalizer, self.oracle
-        if bound >= len(totalizer.lits):
-            return
-        if bound >= len(totalizer.rhs):
-            _increase(totalizer, bound, oracle)
-        literal = -totalizer.rhs[bound]
-        known = self._counters.get(literal)
-        if known is None:
-            self._counters[literal] = _Counter(totalizer, bound)
-        self.soft[literal] = self.soft.get(literal, 0) + weight
+    def _want(self, counter: _Counter, output: int) -> None:
+        if output < len(counter.totalizer.lits):
+            literal = -self._output(counter.totalizer, output)
+            counter.wanted = output
+            self._counters[literal] = counter
+            self.soft[literal] = counter.weight
+
+    def _output(self, totalizer: ITotalizer, output: int) -> int:
+        """Return the literal that is true if more than so many of the totalizer's are."""
+        if output >= len(totalizer.rhs):
+            totalizer.increase(ubound=output, top_id=self.oracle.top)
+            self.oracle.new_variables(totalizer.top_id)
+            self.oracle.add_all(totalizer.cnf.clauses[-totalizer.nof_new :] if totalizer.nof_new else ())
+        literal: int = totalizer.rhs[output]
+        return literal
 
     def _count_pending(self) -> Generator[None, None, None]:
         pending, self._pending = self._pending, []
@@ -220,8 +215,7 @@ class CoreGuided:
             self.oracle.new_variables(totalizer.top_id)
             self.oracle.add_all(totalizer.cnf.clauses)
             bound = yield from self._exhausted(totalizer, weight)
-            self._totalizers.append((totalizer, bound))
-            self._want_next(_Counter(totalizer, bound), bound, weight)
+            self._want(_Counter(totalizer, weight), bound)
             if self._bounds.is_closed:
                 return
 
@@ -229,14 +223,13 @@ class CoreGuided:
         """The number of literals that must be lost, as far as that is seen quickly."""
         bound, oracle = 1, self.oracle
         while bound < len(totalizer.lits):
-            if bound >= len(totalizer.rhs):
-                _increase(totalizer, bound, oracle)
-            verdict = yield from oracle.ask([-totalizer.rhs[bound]], _EXHAUST_CONFLICTS)
+            output = self._output(totalizer, bound)
+            verdict = yield from oracle.ask([-output], _EXHAUST_CONFLICTS)
             if verdict is Verdict.SATISFIABLE:
                 self._note_model()
             if verdict is not Verdict.UNSATISFIABLE:
                 return bound
-            oracle.add([totalizer.rhs[bound]])
+            oracle.add([output])
             self.lower += weight
             self._bounds.raise_lower(self.lower)
             bound += 1
@@ -313,9 +306,3 @@ class CoreGuided:
         new = self.oracle.new_variable()
         self.oracle.add([*clique, -new])
         self.soft[new] = weight
-
-
-def _increase(totalizer: ITotalizer, bound: int, oracle: Oracle) -> None:
-    totalizer.increase(ubound=bound, top_id=oracle.top)
-    oracle.new_variables(totalizer.top_id)
-    oracle.add_all(totalizer.cnf.clauses[-totalizer.nof_new :] if totalizer.nof_new else ())
