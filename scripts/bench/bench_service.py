@@ -23,6 +23,7 @@ from one_shot import measure_solve
 from rates import (
     measure_burst,
     measure_closed_loop,
+    measure_flood,
     measure_idle,
     measure_memory,
     measure_urgent,
@@ -36,6 +37,7 @@ MEASURES: dict[str, Measure] = {
     "sat": measure_sat,
     "tree": measure_tree,
     "burst": measure_burst,
+    "flood": measure_flood,
     "urgent": measure_urgent,
     "waiting": measure_waiting,
     "loop": measure_closed_loop,

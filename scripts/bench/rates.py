@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +14,8 @@ from measured import Better, Measured
 from processes import RankProcesses, cpu_s, everyone_below, memory, rank_processes
 
 #: files dropped at once, and how often that is repeated
-_BURSTS = ((100, 5), (500, 3), (10_000, 1), (100_000, 1))
+_BURSTS = ((100, 5), (500, 3), (10_000, 1))
+_FLOOD = ((100_000, 1),)
 _BURSTS_QUICK = _BURSTS[:2]
 #: parts of a burst that is long enough for a rate of each
 _FIFTHS, _LONG_BURST = 5, 10_000
@@ -29,9 +31,20 @@ _PES = 16
 
 def measure_burst(quick: bool) -> list[Measured]:
     """All files dropped at once until the last reply is there; and what the client's rank takes in memory."""
-    measured = []
-    medians = []
-    for jobs, repetitions in _BURSTS_QUICK if quick else _BURSTS:
+    measured, medians = _bursts(_BURSTS_QUICK if quick else _BURSTS)
+    flat = medians[-1] / medians[0]
+    return [*measured, Measured.of("largest burst over smallest", "ratio", [flat], Better.HIGHER, 0.75)]
+
+
+def measure_flood(quick: bool) -> list[Measured]:
+    """The same with as many files as take minutes."""
+    return [] if quick else _bursts(_FLOOD)[0]
+
+
+def _bursts(sizes: Sequence[tuple[int, int]]) -> tuple[list[Measured], list[float]]:
+    measured: list[Measured] = []
+    medians: list[float] = []
+    for jobs, repetitions in sizes:
         rates = []
         with running_service(4) as service:
             _warm_up(service)
@@ -58,10 +71,8 @@ def measure_burst(quick: bool) -> list[Measured]:
         if jobs >= _LONG_BURST:
             what = f"burst of {jobs}: rate of the last fifth over the first"
             measured.append(Measured.of(what, "ratio", [slices[-1] / slices[0]], Better.HIGHER, 0.75))
-        medians.append(measured[-2].median)
-    flat = medians[-1] / medians[0]
-    measured.append(Measured.of("largest burst over smallest", "ratio", [flat], Better.HIGHER, 0.75))
-    return measured
+        medians.append(fmean(rates))
+    return measured, medians
 
 
 def _await_replies(service: Service, count: int) -> int:

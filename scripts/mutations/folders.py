@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, always, instead_of, never
+from mutations.mutation import Mutation, always, instead_of, never, without
 
 _OWN = "mallob_py/service/store/own_folder.py"
 _LOCK = "mallob_py/service/store/lock.py"
@@ -116,5 +116,19 @@ FOLDERS = (
         "InFolder._may_overtake",
         instead_of("_FEW * self._kinds[glance.kind] < self._kinds.total()", "False"),
         "test_the_file_of_another_user_is_taken_before_hundreds_that_came_first",
+    ),
+    Mutation(
+        "what another user says of ends and crashes is not believed",
+        _OWN,
+        "remove_if_foreign",
+        never("os.lstat(path).st_uid != os.geteuid()"),
+        "test_what_another_user_says_of_jobs_at_work_and_of_ends_is_not_believed",
+    ),
+    Mutation(
+        "ranks that were killed leave nothing in shared memory",
+        "mallob_py/runtime/world/forked_world.py",
+        "ForkedWorld.wait",
+        without("remove_shared_by_forks(self._name)"),
+        "test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory",
     ),
 )

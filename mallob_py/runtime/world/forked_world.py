@@ -42,6 +42,7 @@ from mallob_py.runtime.processes import (
 )
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
+from mallob_py.runtime.world.session_folder import remove_shared_by_forks
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
@@ -197,7 +198,8 @@ class ForkedWorld:
         self._rank_loss = rank_loss
         self._ranks = ranks
         controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
-        self._pmi = PmiServer(self._ranks, f"mallob_py_{os.getpid()}_{time.time_ns():x}")
+        self._name = f"mallob_py_{os.getpid()}_{time.time_ns():x}"
+        self._pmi = PmiServer(self._ranks, self._name)
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
         #: by rank: what it says by `guard.may_be_lost`
@@ -264,6 +266,7 @@ class ForkedWorld:
             each.close()
         for link in self._links:
             os.close(link)
+        remove_shared_by_forks(self._name)
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
         if self._rank_loss is RankLoss.SURVIVE:

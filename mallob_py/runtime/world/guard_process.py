@@ -33,6 +33,8 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
     """Return a line for people on the death of a rank and what follows."""
     if code == -signal.SIGALRM:  # deadlines.py
         how = "has waited too long inside MPI for other ranks, and was ended by SIGALRM"
+    elif code == -signal.SIGBUS:  # memory that is mapped, and that there is no room for
+        how = "was ended by SIGBUS: /dev/shm has no room; enlarge it (a container: --shm-size)"
     else:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
     return f"rank {rank} (process {pid}) {how}; {consequence}"

@@ -156,6 +156,18 @@ def _open(path: Path) -> int:
 _MPICH_FILE = "/dev/shm/mpich_shm_"
 
 
+def remove_shared_by_forks(world: str) -> None:
+    """Remove what MPICH's ranks have shared that were forks of one process, and have all ended: it is there
+    still if they were killed. The file has the FNV-1a hash of the world's name in its own.
+    """
+    digest = 0x811C9DC5
+    for byte in world.encode():
+        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
+    path = f"{_MPICH_FILE}{digest:x}_0"
+    with contextlib.suppress(OSError):
+        _unlink_if_same(path, os.lstat(path).st_ino)
+
+
 def shared_folder() -> Path:
     """Where session folders lie: shared memory if there is any, else the temporary folder."""
     shared = Path("/dev/shm")

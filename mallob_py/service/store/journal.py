@@ -84,6 +84,7 @@ class FinishedLog:
         such file.
         """
         try:
+            own_folder.remove_if_foreign(self.path)  # else another user might say what has ended
             text = own_folder.read_file(self.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return {}

@@ -43,8 +43,8 @@ def make(path: Path) -> None:
         path.mkdir(mode=0o700)
 
 
-def is_ours(folder: int) -> bool:
-    return os.fstat(folder).st_uid == os.geteuid()
+def is_ours(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_uid == os.geteuid()
 
 
 def is_private(folder: int) -> bool:
@@ -107,6 +107,13 @@ def read_file(path: str | Path, within: int | None = None, bytes_max: int | None
         if bytes_max is not None and size_bytes > bytes_max:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
+
+
+def remove_if_foreign(path: str | Path) -> None:
+    """Remove a file, or a link, that is another user's and has the name of one of ours. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.lstat(path).st_uid != os.geteuid():
+            os.unlink(path)
 
 
 def replace(source: str, target: str, within: int) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from waiting import DEADLINE_S
@@ -27,6 +28,10 @@ PROGRAM = """
             return int(sys.argv[2])
         from mallob_py.runtime.world.mpi import start_mpi
         start_mpi()
+        if sys.argv[2] == "within MPI":
+            mapped = [line.split()[-1] for line in open("/proc/self/maps")]
+            print(next(path for path in mapped if "/mpich_shm_" in path), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
     with StopRequests() as stops, no_orphans():
@@ -62,3 +67,12 @@ def test_a_rank_that_is_killed_before_all_are_at_work_is_told_of_in_one_line(ran
         rf"mallob-py: rank {rank} \(process \d+\) was ended by SIGKILL; this ends the others\n", done.stderr
     )
     assert done.stdout.startswith("ended")
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "within MPI"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    first, *_ = done.stdout.splitlines()
+    assert first.startswith("/dev/shm/mpich_shm_")
+    assert not Path(first).exists()

@@ -14,7 +14,7 @@ import pytest
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.world import guard
-from mallob_py.runtime.world.guard import CRASHED, is_needed
+from mallob_py.runtime.world.guard import CRASHED, epitaph, is_needed
 
 #: says its process id, and does a line of Python after the other until its input ends
 _RANK = """
@@ -172,3 +172,9 @@ def test_a_rank_notices_that_nobody_reads_what_it_says_any_more(monkeypatch: pyt
     assert not guard.has_lost_parent()
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert guard.has_lost_parent()
+
+
+def test_of_a_rank_that_found_no_room_in_shared_memory_it_is_said_what_to_do() -> None:
+    told = epitaph(2, 77, -signal.SIGBUS)
+    assert told.startswith("rank 2 (process 77) was ended by SIGBUS: /dev/shm has no room;")
+    assert "--shm-size" in told

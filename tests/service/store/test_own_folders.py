@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +18,7 @@ from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import Buffered, Durable, leave_mark
-from mallob_py.service.store.journal import write_file
+from mallob_py.service.store.journal import FinishedLog, write_file
 from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give, ordered_ranks
 from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
@@ -242,3 +243,17 @@ def test_the_mark_of_a_durable_service_is_not_written_through_a_link(tmp_path: P
     leave_mark(tmp_path, Buffered())
     leave_mark(tmp_path, Durable())
     assert (tmp_path / ".durable").is_file()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_another_user_says_of_jobs_at_work_and_of_ends_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / ".finished").write_text("u.a\tresult\n")
+    (tmp_path / ".running").write_bytes(struct.pack("<qii", 7, 9, 99))
+    for name in (".finished", ".running"):
+        os.chown(tmp_path / name, 12345, 12345)
+    assert FinishedLog(tmp_path / ".finished").load() == {}
+    running = RunningJobs(tmp_path, Crash.OF_ITSELF, print)
+    assert running.blamed == {}
+    running.begin(8, 0.0)
+    running.close()
+    assert (tmp_path / ".running").stat().st_uid == 0
