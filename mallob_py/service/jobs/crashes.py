@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mallob_py.runtime.world.mpi import Crash
-from mallob_py.service.store import own_folder
 
 _WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 3}
 HOPELESS = 15
@@ -62,8 +61,10 @@ class RunningJobs:
         self._descriptor = -1
         path = client_dir / ".running"
         try:
-            own_folder.remove_if_foreign(path)  # else another user might blame our jobs
-            self._descriptor = own_folder.open_file(path, os.O_RDWR | os.O_CREAT, 0o666)
+            if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
+                os.unlink(path)  # else another user might blame our jobs
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nobody else's
+            self._descriptor = os.open(path, flags, 0o666)
             if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
                 whole = left[: len(left) // _RECORD.size * _RECORD.size]
