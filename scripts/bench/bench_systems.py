@@ -149,14 +149,22 @@ def _slurm_here() -> Any:
 
 
 @contextmanager
-def slurm() -> Iterator[System]:
+def slurm_cluster() -> Iterator[Any]:
+    """Two nodes, each of which is one of our cores: a job has all of it."""
     with tempfile.TemporaryDirectory(prefix="slurm.") as folder:
         cluster = _slurm_here().Cluster(Path(folder))
         cluster.start()
         cluster.run("scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+        yield cluster
+        cluster.stop()
+
+
+@contextmanager
+def slurm() -> Iterator[System]:
+    with slurm_cluster() as cluster:
 
         def begin(is_endless: bool) -> Callable[[float], bool]:
-            # A node is one of our cores: a job has all of it. Not `sbatch --wait`, which looks each 2 s.
+            # Not `sbatch --wait`, which looks each 2 s.
             command = ["srun", "--quiet", *(("sleep", "1d") if is_endless else ("true",))]
             process = subprocess.Popen(
                 command, env=cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -171,7 +179,6 @@ def slurm() -> Iterator[System]:
             return wait
 
         yield System(begin)
-        cluster.stop()
 
 
 @contextmanager
@@ -217,7 +224,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[], Any]]] = {
 _MODULES = {"Dask": "distributed", "Ray": "ray", "HyperQueue": "hyperqueue"}
 
 
-def _is_there(name: str) -> bool:
+def is_there(name: str) -> bool:
     from importlib.util import find_spec
 
     if name == "Slurm":
@@ -273,17 +280,17 @@ def _print(took: dict[str, float]) -> None:
     print("RESULT " + json.dumps(took), flush=True)
 
 
-def measured(name: str, *arguments: str) -> dict[str, float]:
+def measured(name: str, *arguments: str, script: str = __file__) -> dict[str, Any]:
     """What a system took, measured in a process group that ends with all that it has started."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--system", name, *arguments],
+        [sys.executable, script, "--system", name, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
     assert process.stdout is not None
-    result: dict[str, float] = {}
+    result: dict[str, Any] = {}
     for line in process.stdout:
         if line.startswith("RESULT "):
             result = json.loads(line.removeprefix("RESULT "))
@@ -369,9 +376,9 @@ def main() -> int:
         return 0
     names = [name for name in SYSTEMS if name in options.only]
     for name in names:
-        if not _is_there(name):
+        if not is_there(name):
             print_absent(name, SYSTEMS[name][0])
-    names = [name for name in names if _is_there(name)]
+    names = [name for name in names if is_there(name)]
     if options.formulas:
         compare_formulas([name for name in names if name not in ("HyperQueue", "Slurm")], options.rounds)
     else:
