@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: set by `launch_world`: the file that takes rank 0's exit code
 EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
-#: set for a process that is to join a running system, as standard input tells it (see `world/joining.py`)
+#: set for a process that is to join a running system, as standard input tells it (see `protocol/joining.py`)
 INVITED_VARIABLE = "MALLOB_PY_INVITED"
 #: its number, as the launchers of MPICH, PMIx, Open MPI and MVAPICH tell each rank
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")

@@ -21,7 +21,6 @@ _LARGE = {
     "mallob_py/protocol/local_workers.py LocalWorkers": 96,
     "mallob_py/protocol/node.py Node": 55,
     "mallob_py/runtime/rank.py Rank": 62,
-    "mallob_py/simulation/changing.py ChangingCluster": 53,
 }
 #: functions that are longer: most of them tables, or one thing after the other
 _LONG = {

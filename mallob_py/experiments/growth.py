@@ -20,7 +20,7 @@ from mallob_py.experiments.network import CALIBRATED, HOPS, Costs
 from mallob_py.experiments.output import Output, Table
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config, Matching
-from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.rank_messages import AnyWireMessage
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import InfinitelyFast
@@ -88,25 +88,19 @@ class _Delays(InfinitelyFast):
         return 0.0
 
 
-class CountingCluster(Cluster):
-    """A cluster that counts the messages that each PE has sent and received."""
+def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list[int]]:
+    """Time of one growth, and the messages that each PE has sent and received for it."""
+    handled = [0] * size
 
-    def __init__(self, size: int, config: Config, costs: Costs) -> None:
-        self.handled = [0] * size
-        super().__init__(size, 0, config, _Delays(costs))
+    def count(source: int, dest: int, _message: AnyWireMessage) -> bool:
+        handled[source] += 1
+        handled[dest] += 1
+        return False
 
-    def _post(self, source: int, dest: int, message: AnyMessage, departure_s: float) -> None:
-        self.handled[source] += 1
-        self.handled[dest] += 1
-        super()._post(source, dest, message, departure_s)
-
-
-def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, CountingCluster]:
-    """Time of one growth, and the cluster after it, at rest and checked."""
-    cluster = CountingCluster(size, way.config(delay_s), costs)
+    cluster = Cluster(size, 0, way.config(delay_s), _Delays(costs))
     cluster.settle(_LIMIT_S)
     cluster.logs.clear()
-    cluster.handled = [0] * size
+    cluster.hold(count)
     cluster.submit(_JOB, size - 1)
     cluster.settle(_LIMIT_S)
     check_invariants(cluster)
@@ -116,20 +110,20 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, Coun
         if event == LogEvent.VOLUME and fields["volume"] == size
     )
     end_s = max(when_s for when_s, _, event, _ in cluster.logs if event == LogEvent.ADOPTED)
-    return end_s - start_s, cluster
+    return end_s - start_s, handled
 
 
 def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
     """Once in hops, without any delays, and once in time."""
     hops, _ = grow(way, size, HOPS, 0.0)
-    latency_s, cluster = grow(way, size, CALIBRATED, delay_s)
+    latency_s, handled = grow(way, size, CALIBRATED, delay_s)
     return GrowthRow(
         way=way.name,
         size=size,
         hops=hops,
         latency_us=1e6 * latency_s,
-        messages_per_worker=sum(cluster.handled) / 2 / size,
-        hottest_messages=max(cluster.handled),
+        messages_per_worker=sum(handled) / 2 / size,
+        hottest_messages=max(handled),
     )
 
 

@@ -1,6 +1,6 @@
 """Ranks that this one has started and that are still to join, as their host deals with them.
 
-What they do themselves: `runtime/world/joining.py`.
+What they do themselves: `joining.py`.
 
 The processes start at once; meanwhile all members begin to listen. A newcomer that has named itself is
 welcomed as soon as it can be told where all members are. All that are connected join with one change. One

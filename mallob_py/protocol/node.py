@@ -210,8 +210,7 @@ class Node:
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
         #: how its host has done with processes
         self.health = HostHealth(config)
-        self._processes = dict(origin.processes)
-        self._hosts = dict(origin.hosts)
+        self._processes, self._hosts = origin.processes, origin.hosts
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: the number of them up to now
@@ -659,6 +658,8 @@ class Node:
         self._reporter.begin_anew()
         for rank in gone:
             self.news_of_ranks.pop(rank, None)
+            if self._growth is not None:
+                self._growth.member_lost(rank)
         if any(pe.workers.suspended for pe in self.pes):
             self._found_s = now + self.config.succession_hold_s
         self._act(WorldChanged(after, gone, come))
@@ -732,8 +733,8 @@ class Node:
     def _expect(self, rank: int, host: int, process: RankProcess) -> None:
         """There may be a further rank."""
         self.bound = max(self.bound, rank + 1)
-        self._processes[rank] = process
-        self._hosts[rank] = host
+        self._processes = {**self._processes, rank: process}  # what is replaced may be shared
+        self._hosts = {**self._hosts, rank: host}
         self._act(Expect(rank, host, process))
 
     def _listen(self, rank: int, call: Listen) -> None:
@@ -788,7 +789,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
 }
 
 #: what a rank takes in while it has halted, beside `Said`
-_WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted)
+_WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)
 
 
 def _of_members(handle: Callable[[Node, Said, Any, float], None]) -> Callable[[Node, Said, Any, float], None]:

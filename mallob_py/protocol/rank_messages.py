@@ -6,7 +6,7 @@ wire. What a rank does with each is in the table at the end of `node.py`.
     60..66  descriptions, as files      `runtime/world/transfer.py`
     70..79  one rank to another         `node.py`, and its parts
     80..86  who belongs to the system   `generation.py`
-    90..95  ranks that join             `growth.py`, and `runtime/world/joining.py` at the newcomer
+    90..95  ranks that join             `growth.py`, and `joining.py` at the newcomer
 """
 
 from __future__ import annotations

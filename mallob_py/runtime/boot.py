@@ -304,23 +304,25 @@ def _run_newcomer(
     """Be a rank that joins a running system; the same as `run_rank`, without MPI and what all do together."""
     settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else there is no joining
     try:
-        joined = join(read_invitation(), settings.pes, patience_of(settings.rank_timeout_s))
+        carrier, newcomer = join(read_invitation(), settings.pes, patience_of(settings.rank_timeout_s))
     except JoinError as error:
         tell(f"{error}; this process ends")
         server.stop()
         os._exit(guard.CRASHED)
-    carrier, welcome, after = joined.carrier, joined.welcome, joined.generation
-    processes = {each: peer.process for each, peer in joined.peers.items()}
+    welcome, after = newcomer.welcome, newcomer.generation
+    assert welcome is not None, "a member has been welcomed"
+    assert after is not None, "it is a member now"
+    processes = {each: peer.process for each, peer in newcomer.peers.items()}
     processes[carrier.rank] = process_here()
     hosts = {each: carrier.host_of(each) for each in processes}
     origin = Origin(welcome.founders, welcome.start_s, processes, hosts)
-    node = Node(carrier.rank, origin, settings.config, joined.membership)
+    node = Node(carrier.rank, origin, settings.config, newcomer.membership)
     pes = range(node.first_logged, node.first_logged + len(node.pes))
     pool = WorkerPool(server, _pool_options(settings, pes))
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)
         rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell)
-        problem = _log_stimuli(settings, rank, origin, joined.changes) or _open_desk(rank, make_desk)
+        problem = _log_stimuli(settings, rank, origin, tuple(newcomer.changes)) or _open_desk(rank, make_desk)
         if problem is not None:
             tell(problem)
         log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})

@@ -18,7 +18,8 @@ from mallob_py.protocol.worker import Worker, WorkerState
 from mallob_py.trees import children_of, parent_of
 
 if TYPE_CHECKING:
-    from mallob_py.simulation.cluster import Cluster, Process
+    from mallob_py.simulation.cluster import Cluster
+    from mallob_py.simulation.processes import Process
 
 #: of a worker in a tree
 _AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
@@ -130,7 +131,7 @@ def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
     for (pe, _), process in cluster.processes.items():
         running[cluster.host_of(pe)] += process.is_started and not process.is_suspended
     for rank, count in running.items():
-        capacity = cluster.capacity_of(rank)
+        capacity = len(cluster.places_of(rank))
         assert count <= capacity, f"rank {rank} of capacity {capacity} runs {count} workers"
     active = [pe.workers.active for _, pe in cluster.present()]
     dead = sum(worker is not None and worker.is_bereft for worker in active)

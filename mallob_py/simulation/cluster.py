@@ -1,161 +1,139 @@
-"""A cluster of PEs in virtual time: events from a heap, delays from a model, no threads.
+"""A cluster of ranks in virtual time: each is a `Node`, the one that runs in production; here are its hands.
 
-Messages between two PEs keep their order, as MPI's do; between different pairs they may
-overtake each other at will. A PE whose messages have a cost handles one after another; PEs of
-one rank share an event loop, so there only one of them is busy at a time.
-Worker processes are stand-ins that start after a delay and never compute. What users do
-(`submit`, `interrupt`, results, crashes) comes from outside by `at`, and what fails of itself is
-asked of `fails`. Whatever happens follows from the seed, so any run can be replayed.
+Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place*, for
+life: that of its rank's address, and there the same one in all generations. `pes`, `processes`, `tell` and
+reports know places; the numbers that PEs have in messages are those of their generation.
 
-At a quiescent moment, with nothing in flight and no protocol timer running,
-`check.check_invariants` must hold; `run` can call it then.
+What users do (`submit`, `interrupt`, answers, crashes, ranks that come and go) comes from outside by `at`.
+Whatever happens follows from the seed, so any run can be replayed. At a quiescent moment, with nothing in
+flight and no protocol timer running, `check.check_invariants` must hold; `run` can call it then.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
-    BlameHost,
-    DeliverMessage,
-    FetchDescription,
-    GiveCheckpoint,
     JobEnded,
     JobGivenUp,
-    JobOver,
-    JobRests,
     JobSaved,
-    JobSought,
-    JobUnheard,
-    LeaveWorker,
     Log,
-    ResumeWorker,
-    Send,
-    StartWorker,
-    SuspendWorker,
     TerminateWorker,
-    UpdateWorker,
 )
+from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.host_health import Fault, HostHealth
-from mallob_py.protocol.messages import AnyMessage, Description
+from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
+from mallob_py.protocol.messages import Message
+from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.placement import Generation, Placement
+from mallob_py.protocol.rank_effects import (
+    Accuse,
+    AnyRankEffect,
+    Drained,
+    Expect,
+    Fail,
+    Fetch,
+    Grown,
+    Halted,
+    KillRank,
+    ListenFor,
+    Note,
+    OfPE,
+    Tell,
+    TellLost,
+    WorldChanged,
+)
+from mallob_py.protocol.rank_messages import Beat, Joining, Listen, Listening, Peer, Place, RankProcess
+from mallob_py.protocol.rank_stimuli import (
+    AnyRankStimulus,
+    DescriptionCame,
+    DescriptionFailed,
+    DrainWanted,
+    RankLost,
+    RanksStarted,
+    Said,
+    TimeCame,
+    ToPE,
+)
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
-    DescriptionHere,
-    DescriptionMissing,
-    HostRests,
-    JobInterrupted,
-    JobParameters,
     JobSetBack,
-    JobSubmitted,
-    Received,
     TermsChanged,
-    Tick,
     WorkerCrashed,
     WorkerLeft,
     WorkerLost,
-    WorkerMissed,
-    WorkerStarted,
 )
-from mallob_py.simulation.delays import Delays, RandomDelays
+from mallob_py.protocol.tables import Tables
+from mallob_py.simulation.delays import Delays, RandomDelays, mixed
+from mallob_py.simulation.folders import Folders
+from mallob_py.simulation.network import Network
+from mallob_py.simulation.processes import Failing, Processes, Step, WorkerKey
 
-
-class Step(Enum):
-    """What happens for a worker, one after the other."""
-
-    FETCH = "fetch"
-    START = "start"
-
-
-class Failing(Enum):
-    """How one of these steps fails."""
-
-    #: the host has no room for the description
-    ROOM = "room"
-    #: the description can be had from nobody
-    SOURCE = "source"
-    #: no process can be forked
-    FORK = "fork"
-    #: the process dies before it runs
-    DEATH = "death"
-
-    @property
-    def step(self) -> Step:
-        return Step.FETCH if self in (Failing.ROOM, Failing.SOURCE) else Step.START
-
-
-Action = Callable[[], object]
-MessageTest = Callable[[int, int, AnyMessage], bool]
 Observer = Callable[[float, int, str, dict[str, Any]], None]
 
-#: in place of the source of a message: other things that happen at a PE
-TICK, _WAKE, _ACTION = -1, -2, -3
-#: after so many events, times of last deliveries that are past are thrown away
-_EVENTS_PER_CLEANING = 1 << 17
+
+class _Rank:
+    """The hands of one rank. `places` are those of its PEs; `node` is None until it is a member."""
+
+    def __init__(self, address: int, places: range, node: Node | None = None) -> None:
+        self.address = address
+        self.places = places
+        self.node = node
+        #: of one that joins, once its process has started
+        self.newcomer: Newcomer | None = None
+        self.is_gone = False
+        #: neither gone nor hung
+        self.is_awake = True
+        #: by a user's order
+        self.is_to_leave = False
+        #: what happens to one that hangs, to be met when it wakes up
+        self.asleep: list[Callable[[], None]] = []
+        #: what it hears of while it has halted, as its loop serves nothing but the change
+        self.waiting: list[Callable[[], None]] = []
+        #: messages to a member, before it is one
+        self.early: list[Said] = []
+        #: ranks that are no founders and that it can speak to
+        self.known: set[int] = set()
+        self.halted_s = math.inf
+        #: if it drains: when it leaves at the latest, and whether it has said that it may
+        self.drains_until_s = -math.inf
+        self.has_drained = False
+        #: messages among its PEs that its loop has been busy with
+        self.local_messages = 0
+
+    @property
+    def generation(self) -> Generation | None:
+        """That of its PEs."""
+        return None if self.node is None else self.node.present
+
+    @property
+    def lost(self) -> frozenset[int]:
+        if self.node is not None:
+            return self.node.lost
+        return frozenset() if self.newcomer is None else frozenset(self.newcomer.membership.lost)
+
+    def hears_of(self, address: int) -> bool:
+        """Whether it would hear from that rank, if that spoke."""
+        if address in self.lost:
+            return False
+        if self.newcomer is not None and self.node is None:
+            return address in self.newcomer.peers
+        present = self.generation
+        return present is not None and (address in present.members or address in self.known)
 
 
-class Process:
-    """A worker's process, as far as the protocol can tell."""
+class Cluster(Network):
+    """Nodes of `size` PEs, their network, their processes and their users' folders.
 
-    def __init__(self, effect: StartWorker) -> None:
-        self.job = effect.job
-        self.index = effect.index
-        self.volume = effect.volume
-        self.is_started = False
-        self.is_suspended = False
-        self.is_leaving = False
-        self.has_ended = False
-        self.checkpoint: bytes | None = None
-        self.children: tuple[int, ...] = ()
-        self.heard: list[DeliverMessage] = []
-
-
-def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
-    """How a job comes in; every other one's description is in messages."""
-    description = Description(10, b"x" * 10 if job % 2 else None)
-    return JobSubmitted(job, JobParameters(**parameters), description)
-
-
-class Hold:
-    """Messages kept back by a script; later ones of the same pairs of ranks queue behind them."""
-
-    def __init__(self, cluster: Cluster, test: MessageTest) -> None:
-        self._cluster = cluster
-        self.test = test
-        self.messages: list[tuple[int, int, AnyMessage]] = []
-        self.is_open = False
-
-    def takes(self, source: int, dest: int, message: AnyMessage) -> bool:
-        return not self.is_open and (
-            self.test(source, dest, message)
-            or any((source, dest) == (held[0], held[1]) for held in self.messages)
-        )
-
-    def release(self) -> None:
-        """Let all kept messages go, in their order, and keep no more."""
-        self.is_open = True
-        messages, self.messages = self.messages, []
-        for source, dest, message in messages:
-            self._cluster.post(source, dest, message)
-
-
-class Cluster:
-    """`size` PEs, their network, their processes and a virtual clock.
-
-    `observe(now, rank, event, fields)` hears what the PEs log. `capacities` says how many PEs
-    each rank hosts, else each PE is a rank of its own; everywhere else here, and in reports,
-    a rank is a PE's number.
+    `observe(now, place, event, fields)` hears what is logged. `capacities` says how many PEs each rank hosts,
+    else each PE is a rank of its own. `detect_s`: for how long a rank is silent until another one looks;
+    `patience_s`: see `Membership`.
     """
 
     def __init__(
@@ -166,389 +144,503 @@ class Cluster:
         delays: Delays | None = None,
         observe: Observer | None = None,
         capacities: Sequence[int] | None = None,
+        detect_s: float = 0.01,
+        patience_s: float = 1.0,
     ) -> None:
+        super().__init__(seed, delays or RandomDelays(seed))
         self.size = size
         self.placement = Placement(capacities or [1] * size)
         assert self.placement.size == size, f"capacities {capacities} are not those of {size} PEs"
-        self.seed = seed
         self.config = config or Config()
-        self.now = 0.0
-        self.delays = delays or RandomDelays(seed)
-        rule = shared_rule(local_rule(size, self.config.slices), size)
-        self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
-        self.processes: dict[tuple[int, int], Process] = {}
-        self.health = [HostHealth(self.config) for _ in range(self.placement.ranks)]
-        #: whether something goes wrong this time: (PE, job, step)
-        self.fails: Callable[[int, int, Step], Failing | None] = lambda rank, job, step: None
-        self.ended: dict[int, JobEnded] = {}
-        self.submitted: dict[int, int] = {}
-        self._submissions: dict[int, JobSubmitted] = {}
-        #: the last checkpoints that clients have kept
-        self.saved: dict[int, bytes] = {}
-        #: those whose workers leave in order
-        self.orderly: set[int] = set()
+        self._detect_s = detect_s
+        self._patience_s = patience_s
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
-        #: how often jobs were given up for a while
-        self.given_up = 0
-        self.messages_sent = 0
-        self._heap: list[tuple[float, int, int, int, Any]] = []
-        self._order = 0
-        self._messages_received = 0
-        #: fetches and starts of processes under way
-        self._under_way = 0
-        self._next_tick_s = [math.inf] * size
-        self._last_delivery: dict[int, float] = {}
-        self._holds: list[Hold] = []
-        self._message_s = self.delays.message_s if capacities is None else self._message_between_s
-        #: from a PE to its event loop
-        self._loop_of: Sequence[int] = self.placement.rank_of
-        slowness = [self.delays.slowness(loop) for loop in self._loop_of]
-        self._handling_s = [self.delays.handling_s * factor for factor in slowness]
-        self._sending_s = [self.delays.sending_s * factor for factor in slowness]
-        self._has_costs = any(self._handling_s) or any(self._sending_s)
-        #: of each event loop
-        self._busy_until_s = [0.0] * self.placement.ranks
-        #: messages that wait for a busy event loop: (PE, source, message)
-        self._inboxes: dict[int, deque[tuple[int, int, AnyMessage]]] = {}
-        for rank in range(size):
-            self._after(rank)
+        self.processes = Processes(self)
+        self.folders = Folders(self)
+        #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
+        self.stops: list[tuple[int, float]] = []
+        #: a rank whose new PEs say what they want done at once
+        self._is_beginning = False
+        #: the rank that has started others which are still to join
+        self._growing: _Rank | None = None
+        self._founders = self.placement.ranks
+        founders = {address: _peer(address) for address in range(self._founders)}
+        origin = _origin(self.placement.capacities, founders)
+        self._tables = Tables(self.placement.capacities, self.config, are_shared=True)
+        #: by generation: the place of each of its PEs
+        self._places: dict[int, list[int]] = {self._tables.first.g: list(range(size))}
+        self.pes: list[PE] = []
+        self._ranks: list[_Rank] = []
+        for address, capacity in enumerate(self.placement.capacities):
+            places = self.add_loop(capacity, self.delays.slowness(address))
+            node = Node(address, origin, self.config, patience_s=patience_s, tables=self._tables)
+            self._ranks.append(_Rank(address, places, node))
+            self.pes += node.pes
+        for rank in self._ranks:
+            self._do_all(rank)
 
-    # --- scripts ------------------------------------------------------------------------
-
-    def at(self, when_s: float, action: Action) -> None:
-        """Do something at that time; the cluster may be quiescent before."""
-        self._push(when_s, 0, _ACTION, action)
+    # --- what users do ----------------------------------------------------------------------------
 
     def submit(self, job: int, rank: int = 0, leaves: bool = False, **parameters: Any) -> None:
-        self.submitted[job] = rank
+        """Bring a job to the folder of the rank at this place. `leaves`: its workers leave in order."""
         if leaves:
-            self.orderly.add(job)
-        self._submissions[job] = submission(job, parameters)
-        self.tell(rank, self._submissions[job])
-
-    def _submit_again(self, it: JobGivenUp) -> None:
-        """A job that was given up comes in again, with what it has had and saved."""
-        rank, former = self.submitted[it.job], self._submissions[it.job]
-        if it.job in self.ended or it.job in self.pes[rank].client.jobs:
-            return
-        parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
-        again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
-        self._submissions[it.job] = again
-        self.tell(rank, again)
+            self.processes.orderly.add(job)
+        self.folders.submit(job, rank, parameters)
 
     def interrupt(self, job: int) -> None:
-        self.tell(self.submitted[job], JobInterrupted(job))
+        self.folders.interrupt(job)
 
     def set_back(self, job: int) -> None:
-        self.tell(self.submitted[job], JobSetBack(job))
-
-    def crash(self, rank: int, worker: int) -> None:
-        """A worker's process dies."""
-        self._end_process(rank, WorkerCrashed(worker, "killed by signal 9"))
-
-    def _end_process(self, rank: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
-        """A process is no more, which its PE is told."""
-        del self.processes[rank, news.worker]
-        self.tell(rank, news)
+        self.folders.tell(job, JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
-        self.tell(self.submitted[job], TermsChanged(job, priority, max_demand))
+        self.folders.tell(job, TermsChanged(job, priority, max_demand))
 
-    def tell(self, rank: int, stimulus: AnyStimulus) -> None:
-        """Whatever a PE is told, it is told here."""
-        self.pes[rank].handle(stimulus, self.now)
-        self._after(rank)
+    def crash(self, place: int, worker: int) -> None:
+        """A worker's process dies."""
+        self.processes.end(place, WorkerCrashed(worker, "killed by signal 9"))
 
-    def present(self) -> Iterable[tuple[int, PE]]:
-        """The PEs that there are, each with its place here, which is its number unless ranks come and go."""
-        return enumerate(self.pes)
+    # --- what there is ----------------------------------------------------------------------------
 
-    def host_of(self, rank: int) -> int:
-        """The process that a PE is in."""
-        return self._loop_of[rank]
+    @property
+    def submitted(self) -> dict[int, int]:
+        """The place of each job's client."""
+        return self.folders.submitted
 
-    def capacity_of(self, host: int) -> int:
-        return self.placement.capacities[host]
+    @property
+    def ended(self) -> dict[int, JobEnded]:
+        return self.folders.ended
 
-    def running(self, job: int) -> list[tuple[int, int]]:
-        """(rank, worker number) of the job's processes that run, root first."""
-        found = [
-            (process.index, key)
-            for key, process in self.processes.items()
-            if process.job == job and process.is_started and not (process.is_suspended or process.has_ended)
-        ]
-        return [key for _, key in sorted(found)]
+    @property
+    def health(self) -> list[HostHealth]:
+        """That of each member's host."""
+        return [rank.node.health for rank in self._ranks if rank.node is not None]
 
-    def at_work(self, job: int) -> list[tuple[int, int]]:
+    def present(self) -> Iterator[tuple[int, PE]]:
+        """The PEs that there are, each with its place."""
+        for rank in self._ranks:
+            if rank.node is not None and not rank.is_gone:
+                yield from zip(rank.places, rank.node.pes, strict=True)
+
+    def host_of(self, place: int) -> int:
+        """The rank that a PE is in."""
+        return self._loop_of[place]
+
+    def places_of(self, address: int) -> range:
+        """Where the PEs of a rank are."""
+        return self._ranks[address].places
+
+    def addresses(self) -> list[int]:
+        """Of all ranks that there ever were."""
+        return [rank.address for rank in self._ranks]
+
+    def is_present(self, address: int) -> bool:
+        """Whether the rank's process lives, though it may hang."""
+        return not self._ranks[address].is_gone
+
+    def is_there(self, address: int) -> bool:
+        """Whether the rank lives and does not hang."""
+        return self._ranks[address].is_awake
+
+    def members_awake(self) -> list[int]:
+        return [rank.address for rank in self._ranks if rank.is_awake and rank.node is not None]
+
+    def members_staying(self) -> list[int]:
+        """Those awake that neither drain nor have been ordered to leave."""
+        ranks = (self._ranks[address] for address in self.members_awake())
+        return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
+
+    def newcomers_awake(self) -> list[int]:
+        """The ranks on their way to be members."""
+        return [rank.address for rank in self._ranks if rank.is_awake and rank.node is None]
+
+    def serving(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The members awake that have not halted, each with those of its generation."""
+        for rank in self._ranks:
+            if rank.node is not None and rank.is_awake and not rank.node.is_halted:
+                yield rank.address, rank.node.present.members
+
+    def generation_of(self, address: int) -> Generation | None:
+        return self._ranks[address].generation
+
+    def running(self, job: int) -> list[WorkerKey]:
+        """(place, worker number) of the job's processes that run, root first."""
+        return self.processes.running(job)
+
+    def at_work(self, job: int) -> list[WorkerKey]:
         """The same without those that leave."""
         return [key for key in self.running(job) if not self.processes[key].is_leaving]
 
-    def hold(self, test: MessageTest) -> Hold:
-        """Keep back messages for which `test(source, dest, message)` holds."""
-        hold = Hold(self, test)
-        self._holds.append(hold)
-        return hold
+    # --- what happens to ranks --------------------------------------------------------------------
 
-    # --- network and processes ----------------------------------------------------------
+    def die(self, address: int) -> None:
+        """The rank's process ends without a word, and its workers with it."""
+        self._remove(self._ranks[address])
+        self._look_for_later(address)
 
-    def _push(self, when_s: float, rank: int, source: int, item: Any) -> None:
-        self._order += 1
-        heappush(self._heap, (max(when_s, self.now), self._order, rank, source, item))
+    def hang(self, address: int, for_s: float) -> None:
+        """The rank does nothing for so long, then goes on where it was. Its workers do not hang."""
+        rank = self._ranks[address]
+        rank.is_awake = False
+        self.later(for_s, lambda: self._wake_up(rank))
+        self._look_for_later(address)
 
-    def _later(self, delay_s: float, action: Action) -> None:
-        """Something is in flight until `action` happens."""
+    def leave(self, address: int, asked: int) -> None:
+        """A user orders, at rank `asked`, that the rank leaves, whatever is lost by that."""
+        self._ranks[address].is_to_leave = True
+        self.tell_rank(asked, Ordered(leaves=(address,)))
 
-        def arrive() -> None:
-            self._under_way -= 1
-            action()
+    def drain(self, address: int, grace_s: float) -> None:
+        """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
+        rank = self._ranks[address]
+        rank.drains_until_s = self.now + grace_s
+        self._have_drain(rank)
+        self._leave_if_drained(rank)
 
-        self._under_way += 1
-        self._push(self.now + delay_s, 0, _ACTION, arrive)
+    def join(self, capacities: Sequence[int], asked: int) -> list[int]:
+        """Rank `asked` is to start further ranks, which join; their addresses."""
+        new = []
+        for capacity in capacities:
+            places = self.add_loop(capacity, 1.0)
+            self._ranks.append(_Rank(len(self._ranks), places))
+            self.pes += [PE(0, 1, self.config) for _ in places]  # until it begins
+            new.append(self._ranks[-1])
+        self._start_ranks(new, asked)
+        return [rank.address for rank in new]
 
-    def post(self, source: int, dest: int, message: AnyMessage) -> None:
-        """Send a message that leaves its PE now."""
-        self._post(source, dest, message, self.now)
+    def _have_drain(self, rank: _Rank) -> None:
+        rank.has_drained = False
+        self.tell_rank(rank.address, DrainWanted(rank.address, rank.drains_until_s))
 
-    def _post(self, source: int, dest: int, message: AnyMessage, departure_s: float) -> None:
-        for hold in self._holds:
-            if hold.takes(source, dest, message):
-                hold.messages.append((source, dest, message))
+    def _leave_if_drained(self, rank: _Rank) -> None:
+        awake = self.members_awake()
+        drains = any(self.pes[place].workers.is_draining for place in rank.places)
+        has_heard = rank.is_awake and rank.node is not None and not rank.node.is_halted
+        if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
+            rank.drains_until_s = -math.inf
+        elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
+            asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
+            self.tell_rank(asked, Ordered(leaves=(rank.address,)))
+            self.later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
+        else:
+            self.later(self._detect_s, lambda: self._leave_if_drained(rank))
+
+    def _start_ranks(self, new: list[_Rank], asked: int) -> None:
+        """One rank at a time may start others; if it cannot now, another one does later."""
+        awake = self.members_awake()
+        if not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
+            for rank in new:
+                self._remove(rank)
+            return
+        if self._growing is not None or asked not in awake:
+            other = asked if asked in awake or not awake else awake[0]
+            self.later(self._detect_s, lambda: self._start_ranks(new, other))
+            return
+        self._growing = host = self._ranks[asked]
+        call = Listen(new[-1].address + 1, b"secret", wide=False)
+        me = _peer(asked)
+        self.tell_rank(asked, RanksStarted(call, me, tuple((rank.address, me.process) for rank in new)))
+        for rank in new:
+            self._later_start(rank, host)
+
+    def _later_start(self, rank: _Rank, host: _Rank) -> None:
+        def start() -> None:
+            if rank.is_gone:  # killed meanwhile
                 return
-        self.messages_sent += 1
-        when_s = departure_s + self._message_s(source, dest)
-        pair = source << 32 | dest
-        last_delivery = self._last_delivery
-        if last_delivery.get(pair, 0.0) > when_s:
-            when_s = last_delivery[pair]
-        last_delivery[pair] = when_s
-        self._order += 1
-        heappush(self._heap, (when_s, self._order, dest, source, message))
+            here = _peer(rank.address)
+            assert here.place is not None
+            me = Joining(here.process, here.host, here.place, len(rank.places))
+            rank.newcomer = Newcomer(rank.address, me, _peer(host.address), self._patience_s, self.now)
+            self._do_all_of_newcomer(rank, rank.newcomer)
 
-    def _message_between_s(self, source: int, dest: int) -> float:
-        if self._loop_of[source] == self._loop_of[dest]:
-            return self.delays.local_s
-        return self.delays.message_s(source, dest)
+        self.later(self.delays.process_start_s(rank.places[0]), start)
 
-    def _forget_past_deliveries(self) -> None:
-        for pair in [pair for pair, when_s in self._last_delivery.items() if when_s <= self.now]:
-            del self._last_delivery[pair]
+    def _wake_up(self, rank: _Rank) -> None:
+        if rank.is_gone:
+            return
+        rank.is_awake = True
+        asleep, rank.asleep = rank.asleep, []
+        for happening in asleep:
+            happening()
+        self.folders.inherit(self.addresses())
+        self.later(self._detect_s, lambda: self._speak(rank))
 
-    def _after(self, rank: int) -> None:
-        """Execute the effects of a PE and note when it wants its next tick."""
-        pe = self.pes[rank]
-        while effects := pe.take_effects():
-            loop = self._loop_of[rank]
-            departure_s = max(self.now, self._busy_until_s[loop])
-            for effect in effects:
-                if type(effect) is Send:
-                    departure_s += self._sending_s[rank]
-                    self._post(rank, effect.dest, effect.message, departure_s)
-                else:
-                    self._execute(rank, effect)
-            self._busy_until_s[loop] = departure_s
-        deadline_s = pe.deadline_s
-        if deadline_s < self._next_tick_s[rank]:
-            self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
-            self._order += 1
-            heappush(self._heap, (deadline_s, self._order, rank, TICK, None))
+    def _speak(self, rank: _Rank) -> None:
+        """One that has slept sends beats to the members it knows, until it hears its fate, if it has one.
 
-    def _execute(self, rank: int, effect: AnyEffect) -> None:
+        Where others go on, and all who could tell it so are gone, it ends as well. Real ranks do not get
+        there: all know those that were there from the start, and without any of these the others end.
+        """
+        present = rank.generation
+        if not rank.is_awake or present is None:
+            return
+        there = [other for other in self._ranks if not other.is_gone and other.generation is not None]
+        strangers = [
+            other for other in there if other.generation and rank.address not in other.generation.members
+        ]
+        witnesses = [other for other in strangers if other.address in present.members]
+        if strangers and not witnesses:
+            self._remove(rank)
+            return
+        for other in witnesses:
+            if other.is_awake:
+                self.tell_rank(other.address, Said(rank.address, present.g, 0, 0, Beat()))
+        if strangers or any(rank.address in other.lost for other in there):
+            self.later(self._detect_s, lambda: self._speak(rank))
+
+    def _remove(self, rank: _Rank) -> None:
+        rank.is_gone, rank.is_awake = True, False
+        if self._growing is rank:
+            self._growing = None
+        for key in [key for key in self.processes if self._loop_of[key[0]] == rank.address]:
+            del self.processes[key]
+        self.folders.inherit(self.addresses())
+
+    def _look_for_later(self, address: int) -> None:
+        self.later(self._detect_s, lambda: self._look_for(address))
+
+    def _look_for(self, address: int) -> None:
+        """One of those that would hear from a silent rank misses it."""
+        if self._ranks[address].is_awake:
+            return
+        others = [one for one in self._ranks if not one.is_gone and one.address != address]
+        doubtless = [one for one in others if one.is_awake and one.hears_of(address)]
+        if doubtless:
+            witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
+            self.tell_rank(witness.address, RankLost(address, "is silent"))
+        if any(one.hears_of(address) or _has_member(one, address) for one in others):
+            self._look_for_later(address)
+
+    # --- the nodes ----------------------------------------------------------------------------------
+
+    def deliver(self, dest: int, source: int, said: Said) -> None:
+        self.tell_rank(self._loop_of[dest], said)
+
+    def tick(self, loop: int) -> None:
+        self.tell_rank(loop, TimeCame())
+
+    def tell(self, place: int, stimulus: AnyStimulus) -> None:
+        """Tell a PE something, unless its rank is gone."""
+        rank = self._ranks[self._loop_of[place]]
+        if not rank.is_awake:
+            if not rank.is_gone:
+                rank.asleep.append(lambda: self.tell(place, stimulus))
+        elif rank.node is None or rank.node.is_halted:
+            rank.waiting.append(lambda: self.tell(place, stimulus))
+        else:
+            if isinstance(stimulus, WorkerCrashed | WorkerLost | WorkerLeft):
+                self.processes.pop((place, stimulus.worker), None)
+            self.tell_rank(rank.address, ToPE(place - rank.places[0], stimulus))
+
+    def tell_rank(self, address: int, stimulus: AnyRankStimulus) -> None:
+        """Tell a rank something, and do what follows."""
+        rank = self._ranks[address]
+        if not rank.is_awake:
+            if not rank.is_gone:
+                rank.asleep.append(lambda: self.tell_rank(address, stimulus))
+        elif (node := rank.node) is not None:
+            node.handle(stimulus, self.now)
+            self._do_all(rank)
+        elif rank.newcomer is not None and isinstance(stimulus, Said | RankLost | TimeCame):
+            rank.newcomer.handle(stimulus, self.now)
+            self._do_all_of_newcomer(rank, rank.newcomer)
+
+    def _do_all(self, rank: _Rank) -> None:
+        node = rank.node
+        assert node is not None
+        effects, places = node.effects, rank.places
+        if self._has_costs and node.local_messages != rank.local_messages:
+            self.occupy(rank.address, node.local_messages - rank.local_messages)
+            rank.local_messages = node.local_messages
+        while effects:
+            effect = effects.popleft()
+            if type(effect) is Tell:  # the frequent ones first: patterns with parts take much longer
+                self._send(rank, effect)
+            elif type(effect) is OfPE:
+                self._execute(places[effect.slot], effect.effect)
+            else:
+                self._do(rank, effect)
+                if rank.is_gone:
+                    return
+        if node.end_reason is not None:
+            self._end(rank, node.end_reason)
+        else:
+            self.tick_at(rank.address, node.deadline_s)
+
+    def _do(self, rank: _Rank, effect: AnyRankEffect) -> None:
         match effect:
-            case Log(event, fields):
-                self.observe(self.now, rank, event, fields)
-            case FetchDescription(job):
+            case TellLost(dest, g, message):
+                self._send(rank, Tell(dest, g, 0, 0, message))
+            case Fetch(job):
                 self._fetch(rank, job)
-            case StartWorker(worker):
-                assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"
-                process = self.processes[rank, worker] = Process(effect)
-                failing = self.fails(rank, effect.job, Step.START)
-                delay_s = self.delays.process_start_s(rank)
-                self._later(delay_s, lambda: self._started(rank, worker, process, failing))
-            case SuspendWorker(worker):
-                self.processes[rank, worker].is_suspended = True
-            case ResumeWorker(worker, index, volume):
-                process = self.processes[rank, worker]
-                process.is_suspended, process.index, process.volume = False, index, volume
-                if process.is_started:
-                    started = WorkerStarted(worker, process.job in self.orderly)
-                    self._later(self.delays.process_resume_s(rank), lambda: self.tell(rank, started))
-            case LeaveWorker(worker):
-                process = self.processes[rank, worker]
-                assert process.is_started
-                process.is_leaving = True
-                self._later(self.delays.process_start_s(rank), lambda: self._left(rank, worker))
-            case TerminateWorker(worker):
-                self.processes.pop((rank, worker), None)
-            case UpdateWorker(worker, volume, children):
-                process = self.processes[rank, worker]
-                process.volume, process.children = volume, children
-            case DeliverMessage(worker):
-                self.processes[rank, worker].heard.append(effect)
-            case BlameHost(fault, reason):
-                self._rest(rank, fault, reason)
-            case GiveCheckpoint(worker, data):
-                self.processes[rank, worker].checkpoint = data
+            case Note(event, fields):
+                if event == "generation":
+                    self._is_beginning = False
+                self.observe(self.now, rank.places[0], event, fields)
+                if event == "generation":
+                    self._go_on(rank)
+            case Halted():
+                rank.halted_s = self.now
+            case WorldChanged(after):
+                self._is_beginning = True
+                self._show(rank, after)
+                if rank.halted_s < math.inf:
+                    self.stops.append((after.g, self.now - rank.halted_s))
+                    rank.halted_s = math.inf
+            case Drained():
+                rank.has_drained = True
+            case ListenFor(other):
+                place = _peer(rank.address).place
+                self._send(rank, Tell(other, self._tables.first.g, 0, 0, Listening(place)))
+            case Expect(other):
+                rank.known.add(other)
+            case KillRank(other):
+                self.die(other)
+            case Grown():
+                self._growing = None
+            case Accuse(_, how) | Fail(how):
+                raise AssertionError(f"rank {rank.address}: {how}")
+
+    def _send(self, rank: _Rank, it: Tell) -> None:
+        said = Said(rank.address, it.g, it.source, it.dest, it.message)
+        if it.rank >= self._founders or rank.address >= self._founders:
+            assert it.rank in rank.known, (
+                f"rank {rank.address} speaks to rank {it.rank}, which it does not know"
+            )
+        if isinstance(it.message, Message):
+            places = self._places[it.g]
+            self.post(places[it.source], places[it.dest], said)
+        else:
+            self.post(rank.places[0], self._ranks[it.rank].places[0], said)
+
+    def _show(self, rank: _Rank, after: Generation) -> None:
+        """Have the PEs of a rank found at their places."""
+        if after.g not in self._places:
+            self._places[after.g] = [
+                place for address in after.members for place in self._ranks[address].places
+            ]
+            self.size = len(self._places[max(self._places)])  # some may begin late what others have left
+        assert rank.node is not None
+        self.pes[rank.places[0] : rank.places[-1] + 1] = rank.node.pes
+
+    def _go_on(self, rank: _Rank) -> None:
+        """It serves all again that its loop serves."""
+        self.folders.inherit(self.addresses())
+        if rank.drains_until_s > -math.inf:
+            self._have_drain(rank)
+        waiting, rank.waiting = rank.waiting, []
+        for happening in waiting:
+            happening()
+
+    def _end(self, rank: _Rank, why: EndReason) -> None:
+        is_drained = self.now < rank.drains_until_s and not rank.is_to_leave
+        if why is EndReason.LEFT and is_drained:
+            for (place, _), process in self.processes.items():
+                has_work = process.job in self.processes.orderly and process.is_started
+                is_here = self._loop_of[place] == rank.address and not process.is_suspended
+                assert not (has_work and is_here), "a drained rank has work of a bag"
+        self.die(rank.address)
+
+    def _do_all_of_newcomer(self, rank: _Rank, newcomer: Newcomer) -> None:
+        while newcomer.effects and not rank.is_gone:
+            match newcomer.effects.popleft():
+                case Connect(peer):
+                    rank.known.add(peer.address)
+                    if not self._ranks[peer.address].is_awake:
+                        self._look_for_later(peer.address)
+                case Tell() as effect:
+                    self._send(rank, effect)
+                case Keep(said):
+                    rank.early.append(said)
+                case Refused():
+                    self.die(rank.address)
+        if rank.is_gone:
+            return
+        if newcomer.generation is None:
+            self.tick_at(rank.address, newcomer.deadline_s)
+            return
+        assert newcomer.welcome is not None, "a member has been welcomed"
+        origin = _origin(newcomer.welcome.founders, {**newcomer.peers, rank.address: _peer(rank.address)})
+        rank.node = Node(rank.address, origin, self.config, newcomer.membership, tables=self._tables)
+        self._show(rank, newcomer.generation)
+        self._do_all(rank)
+        self._go_on(rank)
+        early, rank.early = rank.early, []
+        for said in early:
+            self.tell_rank(rank.address, said)
+
+    # --- the PEs ------------------------------------------------------------------------------------
+
+    def _execute(self, place: int, effect: AnyEffect) -> None:
+        if type(effect) is Log:
+            self.observe(self.now, place, effect.event, effect.fields)
+            return
+        is_end = isinstance(effect, TerminateWorker)
+        assert not (is_end and self._is_beginning), "a change of generation ends a process"
+        if self.processes.execute(place, effect):
+            return
+        match effect:
             case JobSaved(job, checkpoint):
-                self.saved[job] = checkpoint
+                self.folders.saved[job] = checkpoint
             case JobGivenUp():
-                self.given_up += 1
-                self._later(0.0, lambda: self._submit_again(effect))
-            case JobOver() | JobUnheard() | JobSought() | JobRests():
-                pass
-            case JobEnded(job):
-                assert job not in self.ended, f"job {job} ended twice"
-                self.ended[job] = effect
+                self.folders.given_up += 1
+                self.later(0.0, lambda: self.folders.submit_again(effect))
+            case JobEnded():
+                self.folders.note_end(place, effect)
                 self.on_ended(effect)
-            case Send():
-                raise AssertionError("messages are posted, not executed")
 
-    def _fetch(self, rank: int, job: int) -> None:
-        failing = self.fails(rank, job, Step.FETCH)
-
-        stimulus: AnyStimulus = DescriptionHere(job)
+    def _fetch(self, rank: _Rank, job: int) -> None:
+        place = rank.places[0]
+        failing = self.processes.fails(place, job, Step.FETCH)
+        stimulus: AnyRankStimulus = DescriptionCame(job)
         if failing is not None:
             fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
-            stimulus = DescriptionMissing(job, f"no {failing.value}", fault)
-        self._later(self.delays.fetch_s(rank), lambda: self.tell(rank, stimulus))
+            stimulus = DescriptionFailed(job, f"no {failing.value}", fault)
+        self.later(self.delays.fetch_s(place), lambda: self.tell_rank(rank.address, stimulus))
 
-    def _rest(self, rank: int, fault: Fault, reason: str) -> None:
-        """What the event loop of a rank does: all of its PEs rest."""
-        loop = self._loop_of[rank]
-        until_s = self.health[loop].blame(fault, reason, self.now)
-        for neighbour in self._pes_of(loop):
-            self.pes[neighbour].handle(HostRests(until_s), self.now)
-            if neighbour != rank:
-                self._after(neighbour)
-
-    def _pes_of(self, loop: int) -> Sequence[int]:
-        return self.placement.pes_of(loop)
-
-    def _started(self, rank: int, worker: int, process: Process, failing: Failing | None) -> None:
-        if self.processes.get((rank, worker)) is not process:
-            return
-        if failing is not None:
-            if failing is Failing.FORK:
-                self._end_process(rank, WorkerLost(worker, "no fork"))
-            else:
-                self._end_process(rank, WorkerCrashed(worker, "exit status 1"))
-        else:
-            process.is_started = True
-            self.health[self._loop_of[rank]].clear()
-            if not process.is_suspended:
-                self.tell(rank, WorkerStarted(worker, process.job in self.orderly))
-
-    def _left(self, rank: int, worker: int) -> None:
-        """A process has handed over what it had, unless it has come to its end before."""
-        if (process := self.processes.get((rank, worker))) is not None:
-            for late in process.heard[-1:]:
-                self.tell(rank, WorkerMissed(*msgspec.structs.astuple(late)))
-            self._end_process(rank, WorkerLeft(worker))
-
-    # --- running ------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def is_quiescent(self) -> bool:
-        """Nothing is in flight or held back, and no protocol timer runs."""
-        return (
-            self.messages_sent == self._messages_received
-            and self._under_way == 0
-            and not any(hold.messages for hold in self._holds)
-            and all(pe.is_quiescent() for _, pe in self.present())
+        """Nothing is in flight or held back, no protocol timer runs, and all ranks are members at work."""
+        return super().is_quiescent() and all(
+            rank.is_gone
+            or (
+                rank.is_awake
+                and rank.node is not None
+                and not rank.node.is_halted
+                and rank.drains_until_s == -math.inf
+                and all(pe.is_quiescent() for pe in rank.node.pes)
+            )
+            for rank in self._ranks
         )
 
-    def run(
-        self,
-        until_s: float = math.inf,
-        on_quiescent: Callable[[Cluster], None] | None = None,
-        events_max: float = 1_000_000,
-    ) -> int:
-        """Play events up to `until_s`; returns how many. `on_quiescent` is called at quiescent moments."""
-        count = 0
-        quiet = False
-        heap = self._heap
-        while heap and heap[0][0] <= until_s:
-            if on_quiescent is None:
-                self._step()
-            else:
-                if not quiet and heap[0][0] > self.now and self.is_quiescent():
-                    quiet = True
-                    on_quiescent(self)
-                before = self.messages_sent, self._messages_received, self._under_way
-                self._step()
-                quiet = quiet and before == (self.messages_sent, self._messages_received, self._under_way)
-            count += 1
-            assert count < events_max, f"no end after {events_max} events (seed {self.seed})"
-            if count % _EVENTS_PER_CLEANING == 0:
-                self._forget_past_deliveries()
-        if until_s < math.inf:
-            self.now = max(self.now, until_s)
-        if on_quiescent is not None and self.is_quiescent():
-            on_quiescent(self)
-        return count
+    def check_generations(self) -> None:
+        """All that live are in one generation, and no other rank is; all folders have a holder."""
+        there = [rank for rank in self._ranks if not rank.is_gone]
+        generations = {rank.generation for rank in there}
+        assert len(generations) == 1, f"ranks rest in different generations: {generations}"
+        (present,) = generations
+        assert present is not None
+        assert present.members == tuple(rank.address for rank in there), "members that are not there"
+        self.folders.check(self._were_members(), present.members)
 
-    def settle(self, within_s: float = 5.0) -> None:
-        """Run until quiescent, at most `within_s` of virtual time."""
-        limit_s = self.now + within_s
-        while not self.is_quiescent():
-            due = bool(self._heap) and self._heap[0][0] <= limit_s
-            assert due, f"no rest within {within_s} s (seed {self.seed})"
-            self._step()
+    def _were_members(self) -> Iterable[int]:
+        return (rank.address for rank in self._ranks if rank.node is not None)
 
-    def _step(self) -> None:
-        """The next event: a message, a tick, or something else."""
-        when_s, _, rank, source, item = heappop(self._heap)
-        assert when_s >= self.now, "time goes back"
-        self.now = when_s
-        if source >= 0:
-            if self._has_costs and not self._takes_now(rank, source, item):
-                return
-            self._messages_received += 1
-            self.deliver(rank, source, item)
-        elif source == TICK:
-            self._tick(rank)
-        elif source == _WAKE:
-            self._wake(rank)
-        else:
-            item()
 
-    def deliver(self, dest: int, source: int, message: AnyMessage) -> None:
-        """A message has arrived."""
-        self.tell(dest, Received(source, message))
+def _has_member(rank: _Rank, address: int) -> bool:
+    present = rank.generation
+    return present is not None and address in present.members
 
-    def _tick(self, rank: int) -> None:
-        if self._next_tick_s[rank] != self.now:
-            return  # there was a sooner one
-        loop = self._loop_of[rank]
-        if self._has_costs and self._busy_until_s[loop] > self.now:
-            self._next_tick_s[rank] = self._busy_until_s[loop]
-            self._push(self._next_tick_s[rank], rank, TICK, None)
-            return
-        self._next_tick_s[rank] = math.inf
-        self._busy_until_s[loop] = self.now + self._handling_s[rank]
-        self.tell(rank, Tick())
 
-    def _takes_now(self, rank: int, source: int, message: AnyMessage) -> bool:
-        """Make the event loop busy with a message that has arrived, or let the message wait for it."""
-        loop = self._loop_of[rank]
-        inbox = self._inboxes.get(loop)
-        if inbox is None and self._busy_until_s[loop] <= self.now:
-            self._busy_until_s[loop] = self.now + self._handling_s[rank]
-            return True
-        if inbox is None:
-            inbox = self._inboxes[loop] = deque()
-            self._push(self._busy_until_s[loop], loop, _WAKE, None)
-        inbox.append((rank, source, message))
-        return False
+def _origin(capacities: tuple[int, ...], peers: Mapping[int, Peer]) -> Origin:
+    processes = {address: peer.process for address, peer in peers.items()}
+    hosts = {address: peer.host for address, peer in peers.items()}
+    return Origin(capacities, processes=processes, hosts=hosts)
 
-    def _wake(self, loop: int) -> None:
-        """A busy event loop is ready for the next message that waits for it."""
-        inbox = self._inboxes[loop]
-        rank, source, message = inbox.popleft()
-        self._busy_until_s[loop] = self.now + self._handling_s[rank]
-        self._messages_received += 1
-        self.deliver(rank, source, message)
-        if inbox:
-            self._push(self._busy_until_s[loop], loop, _WAKE, None)
-        else:
-            del self._inboxes[loop]
+
+def _peer(address: int) -> Peer:
+    """A rank as others hear of it."""
+    return Peer(address, 0, RankProcess(0, f"host{address}", address, 0), Place(f"rank{address}"))

@@ -29,9 +29,9 @@ _DRAWN_AT_ONCE = 1 << 16
 class Delays(Protocol):
     """How long each message, process start and fetch of a description takes, in seconds.
 
-    `handling_s` is the time that a PE's event loop is busy with one message (or tick), and
-    `sending_s` what each message that it sends adds to it. `local_s` is what a message takes
-    between PEs of one rank.
+    `handling_s` is the time that a rank's event loop is busy with one message (or tick), and
+    `sending_s` what each message that it sends adds to it. A message between PEs of one rank does not
+    leave it: its loop is busy with that for `local_s` and both of the others.
     """
 
     @property

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
-from mallob_py.simulation.cluster import Failing
 from mallob_py.simulation.delays import Delayed, DelayRanges, mixed
+from mallob_py.simulation.processes import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)

@@ -18,9 +18,10 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.interim import Interim
-from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
+from mallob_py.protocol.rank_messages import AnyWireMessage
+from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DropPast,
@@ -39,9 +40,8 @@ from mallob_py.protocol.stimuli import (
     WorkerWantsCheckpoint,
 )
 from mallob_py.protocol.worker import WorkerState
-from mallob_py.simulation.changing import ChangingCluster
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Failing, Process, Step
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import Delayed, HashedDelays, What, mixed
 from mallob_py.simulation.plan import (
     AnyDeed,
@@ -67,6 +67,7 @@ from mallob_py.simulation.plan import (
     Unpause,
     WorkerKey,
 )
+from mallob_py.simulation.processes import Failing, Process, Step
 from mallob_py.simulation.shrinking import Failure, failure_by
 
 _DELIVERIES_SHOWN = 40
@@ -120,38 +121,31 @@ class Scenario:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
-        self.cluster = self._made()
+        self.cluster = Cluster(
+            plan.size,
+            plan.seed,
+            plan.config,
+            self.delays,
+            capacities=plan.capacities(),
+            detect_s=plan.detect_s,
+            patience_s=plan.patience_s,
+        )
         #: by job: where an answer to it was found
         self._answered: dict[int, int] = {}
         #: the longest that the cluster has taken to rest, as a part of what it may
         self.slowest = 0.0
         #: breakdowns that have begun, and how many workers each has yet to meet
         self._left: dict[Breakdown, int] = {}
-        self.cluster.fails = self._fails
+        self.cluster.processes.fails = self._fails
         for deed in plan.deeds:
             self.cluster.at(deed.at_s, partial(self._do, deed))
 
-    def _made(self) -> Cluster:
-        plan, delays = self.plan, self.delays
-        if not plan.changes:
-            return Cluster(plan.size, plan.seed, plan.config, delays, capacities=plan.capacities())
-        return ChangingCluster(
-            plan.size,
-            plan.seed,
-            plan.config,
-            delays,
-            plan.capacities() or [1] * plan.size,
-            detect_s=plan.detect_s,
-            patience_s=plan.patience_s,
-        )
-
     def _check(self, cluster: Cluster) -> None:
         check_invariants(cluster)
-        if isinstance(cluster, ChangingCluster):
-            cluster.check_generations()
-            for job, address in self._answered.items():
-                is_lost = job not in cluster.ended and cluster.is_there(address)
-                assert not is_lost, f"job {job} was answered, and nobody knows"
+        cluster.check_generations()
+        for job, address in self._answered.items():
+            is_lost = job not in cluster.ended and cluster.is_there(address)
+            assert not is_lost, f"job {job} was answered, and nobody knows"
 
     def run(self) -> None:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
@@ -214,7 +208,6 @@ class Scenario:
             )
             return
         if isinstance(deed, Change):
-            assert isinstance(cluster, ChangingCluster)
             self._change(cluster, deed)
             return
         if deed.job not in cluster.submitted:
@@ -238,7 +231,7 @@ class Scenario:
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
 
-    def _change(self, cluster: ChangingCluster, deed: Change) -> None:
+    def _change(self, cluster: Cluster, deed: Change) -> None:
         """Ranks come and go; but the last one awake stays, and nobody dies who is to stay alone."""
         awake = cluster.members_awake()
         if not awake:  # nobody is there to carry it out
@@ -248,11 +241,12 @@ class Scenario:
             cluster.join(deed.capacities, asked)
             return
         address = deed.rank % len(cluster.addresses())
-        if address not in awake or len(awake) < 2:
+        is_newcomer = address in cluster.newcomers_awake() and isinstance(deed, RankDies | RankHangs)
+        if not is_newcomer and (address not in awake or len(awake) < 2):
             return
         match deed:
             case RankDies():
-                if set(cluster.members_staying()) - {address}:
+                if is_newcomer or set(cluster.members_staying()) - {address}:
                     cluster.die(address)
             case RankHangs(for_s=for_s):
                 cluster.hang(address, for_s)
@@ -276,20 +270,19 @@ class Scenario:
             case Demand():
                 return next(iter(cluster.at_work(deed.job)), None)
             case Drop():
-                return self.plan.pick(deed, (key for key, one in self._processes(deed) if one.is_suspended))
+                return self.plan.pick(
+                    deed, (key for key, one in cluster.processes.of_job(deed.job) if one.is_suspended)
+                )
             case Pause():
                 return self.plan.pick(
-                    deed, (key for key, one in self._processes(deed) if not one.is_suspended)
+                    deed, (key for key, one in cluster.processes.of_job(deed.job) if not one.is_suspended)
                 )
             case Unpause():
                 return self.plan.pick(deed, self._paused(deed.job))
             case Crash():
-                return self.plan.pick(deed, (key for key, _ in self._processes(deed)))
+                return self.plan.pick(deed, (key for key, _ in cluster.processes.of_job(deed.job)))
             case _:
                 return self.plan.pick(deed, cluster.running(deed.job))
-
-    def _processes(self, deed: AnyDeed) -> list[tuple[WorkerKey, Process]]:
-        return [(key, one) for key, one in self.cluster.processes.items() if one.job == deed.job]
 
     def _paused(self, job: int) -> list[WorkerKey]:
         active = [(place, pe.workers.active) for place, pe in self.cluster.present()]
@@ -351,7 +344,7 @@ class Sent(msgspec.Struct):
     source: int
     dest: int
     number: int
-    message: AnyMessage
+    message: AnyWireMessage
     arrives_s: float = math.inf
 
     @property
@@ -376,7 +369,7 @@ class _Tap:
         self._deliver = self._cluster.deliver
         self._cluster.deliver = self._note_received  # type: ignore[method-assign]
 
-    def _note_sent(self, source: int, dest: int, message: AnyMessage) -> bool:
+    def _note_sent(self, source: int, dest: int, message: AnyWireMessage) -> bool:
         pair = (source, dest)
         sent = Sent(self._cluster.now, source, dest, self._counts[pair], message)
         self._counts[pair] += 1
@@ -384,12 +377,12 @@ class _Tap:
         self.sent.append(sent)
         return False
 
-    def _note_received(self, dest: int, source: int, message: AnyMessage) -> None:
+    def _note_received(self, dest: int, source: int, said: Said) -> None:
         if waiting := self._on_their_way[source, dest]:  # else it had waited for a later generation
             sent = waiting.popleft()
             sent.arrives_s = self._cluster.now
             self.delivered.append(sent)
-        self._deliver(dest, source, message)
+        self._deliver(dest, source, said)
 
 
 def schedule_of(plan: Plan) -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from mallob_py.protocol.generation import Lost
-from mallob_py.simulation.changing import ChangingCluster
+from mallob_py.protocol.rank_stimuli import RankLost
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import Setting
 from mallob_py.text_table import format_table
@@ -40,12 +40,11 @@ class Row(msgspec.Struct, frozen=True):
 def measured(ranks: int, jobs: int, seed: int) -> Row:
     """Grow jobs over all PEs, let the middle rank die, and play until all others are at work again."""
     setting = Setting(pes=ranks, seed=seed)
-    cluster = ChangingCluster(
+    cluster = Cluster(
         ranks,
         seed,
         setting.protocol,
         NetworkModel(setting),
-        [1] * ranks,
         detect_s=_LIMIT_S,
         patience_s=_LIMIT_S,
     )
@@ -58,7 +57,7 @@ def measured(ranks: int, jobs: int, seed: int) -> Row:
     before = set(cluster.processes)
     cluster.die(lost)
     began_s = cluster.now
-    cluster.change(ranks - 1, Lost(lost))
+    cluster.tell_rank(ranks - 1, RankLost(lost, "has died"))
     while True:
         cluster.run(until_s=cluster.now + 0.001)
         running = sum(len(cluster.running(job)) for job in range(1, jobs + 1))

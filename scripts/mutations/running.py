@@ -19,7 +19,7 @@ _SUPPLY = "mallob_py/runtime/workers/supply.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
 _SERVER = "mallob_py/runtime/workers/fork_server.py"
-_JOINING = "mallob_py/runtime/world/joining.py"
+_JOINING = "mallob_py/protocol/joining.py"
 _OWN_FOLDER = "mallob_py/service/store/own_folder.py"
 _RESIZING = "mallob_py/service/resizing.py"
 _CRASHES = "mallob_py/service/jobs/crashes.py"
@@ -306,9 +306,47 @@ RUNNING = (
     Mutation(
         "a newcomer to whom nobody speaks ends",
         _JOINING,
-        "_Newcomer.become_member",
-        never("now > heard_s + 3 * self._patience_s"),
+        "Newcomer.handle",
+        never("self.generation is None and now >= self._heard_s + self._patience_s"),
         "test_a_newcomer_to_whom_nobody_speaks_ends",
+    ),
+    Mutation(
+        "a growth waits for no member that has left",
+        "mallob_py/protocol/node.py",
+        "Node._begin",
+        without("self._growth.member_lost(rank)"),
+        "test_a_growth_waits_for_no_member_that_has_left",
+    ),
+    Mutation(
+        "a rank that has halted hears of the ranks that it has started",
+        "mallob_py/protocol/node.py",
+        "",
+        instead_of(
+            "(RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)",
+            "(RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted)",
+        ),
+        "test_a_rank_may_start_others_while_it_waits_for_a_generation",
+    ),
+    Mutation(
+        "a newcomer ends with its host",
+        _JOINING,
+        "Newcomer._lose",
+        never("rank == self._host and not self.membership.is_halted"),
+        "test_a_newcomer_ends_when_its_host_is_lost_before_it_joins",
+    ),
+    Mutation(
+        "a newcomer is connected when all peers have noted it",
+        _JOINING,
+        "Newcomer._note",
+        always("not self._unaware"),
+        "test_a_newcomer_is_connected_when_all_peers_have_noted_it",
+    ),
+    Mutation(
+        "a newcomer waits for no peer that is lost",
+        _JOINING,
+        "Newcomer._lose",
+        never("rank in self._unaware"),
+        "test_a_newcomer_waits_for_no_peer_that_is_lost",
     ),
     # --- orders -----------------------------------------------------------------------------------
     Mutation(

@@ -16,11 +16,13 @@ import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage, Message
+from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerDemands
 from mallob_py.protocol.worker import Worker
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Hold
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.network import Hold
 
 _SEEDS = 300
 
@@ -128,6 +130,26 @@ def places(cluster: Cluster, job: int) -> dict[int, int]:
         for pe in cluster.pes
         if pe.workers.active is not None and pe.workers.active.job == job
     }
+
+
+def post(cluster: Cluster, source: int, dest: int, message: AnyMessage) -> None:
+    """A message between PEs of two ranks, as if the first had sent it."""
+    present = cluster.generation_of(0)
+    assert present is not None
+    cluster.post(source, dest, Said(cluster.host_of(source), present.g, source, dest, message))
+
+
+def heard_by(cluster: Cluster) -> list[tuple[float, int, int, AnyMessage]]:
+    """From now on PEs only listen: (time, PE, source, message) of what they hear."""
+    heard: list[tuple[float, int, int, AnyMessage]] = []
+
+    def listen(pe: int) -> Callable[[int, AnyMessage, float], None]:
+        return lambda source, message, now: heard.append((now, pe, source, message))
+
+    for pe in cluster.pes:
+        pe.receive = listen(pe.rank)  # type: ignore[method-assign]
+        pe.handle = lambda stimulus, now: None  # type: ignore[method-assign]
+    return heard
 
 
 def active(cluster: Cluster, rank: int) -> Worker:

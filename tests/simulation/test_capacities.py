@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
+from stories import heard_by, post
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.effects import Send, StartWorker
 from mallob_py.protocol.messages import Description, TokenReturned, VoidToken
-from mallob_py.protocol.stimuli import AnyStimulus, Received
+from mallob_py.protocol.stimuli import Tick
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Process
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 from mallob_py.simulation.plan import draw_plan
+from mallob_py.simulation.processes import Process
 from mallob_py.simulation.scenario import Scenario
 
 CAPACITIES = (2, 1, 3)
@@ -100,29 +100,16 @@ def test_a_rank_beyond_its_capacity_is_found_out() -> None:
 # --- one event loop per rank --------------------------------------------------------------------
 
 
-def _note(heard: list[tuple[float, int, type]], rank: int, stimulus: AnyStimulus, now: float) -> None:
-    if isinstance(stimulus, Received):
-        heard.append((now, rank, type(stimulus.message)))
-
-
-def received(cluster: Cluster) -> list[tuple[float, int, type]]:
-    """Let what was posted arrive; (time, PE, message) of what PEs have handled."""
-    heard: list[tuple[float, int, type]] = []
-    for pe in cluster.pes:
-        # Deaf PEs: only when they are told counts here.
-        pe.handle = partial(_note, heard, pe.rank)  # type: ignore[method-assign]
-    cluster.run(until_s=cluster.now + 1.0)
-    return heard
-
-
 def posted(capacities: tuple[int, ...] | None, *pairs: tuple[int, int]) -> list[tuple[float, int, type]]:
     cluster = Cluster(3, delays=Busy(), capacities=capacities)
     cluster.settle()
     begin_s = cluster.now + 1.0
     cluster.run(until_s=begin_s)
     for source, dest in pairs:
-        cluster.post(source, dest, TokenReturned())
-    return [(round(when_s - begin_s, 6), pe, kind) for when_s, pe, kind in received(cluster)]
+        post(cluster, source, dest, TokenReturned())
+    heard = heard_by(cluster)
+    cluster.run(until_s=cluster.now + 1.0)
+    return [(round(when_s - begin_s, 6), pe, type(message)) for when_s, pe, _, message in heard]
 
 
 def test_messages_to_two_pes_of_a_rank_are_handled_one_after_the_other() -> None:
@@ -135,17 +122,23 @@ def test_messages_to_two_pes_on_ranks_of_their_own_are_handled_at_once() -> None
     assert heard == [(0.001, 1, TokenReturned), (0.001, 2, TokenReturned)]
 
 
-def test_a_message_within_a_rank_takes_the_local_delay() -> None:
-    assert posted((1, 2), (1, 2)) == [(0.002, 2, TokenReturned)]
-
-
-def test_messages_within_a_rank_keep_their_order() -> None:
-    cluster = Cluster(2, capacities=(2,))
+def test_a_rank_is_busy_with_messages_among_its_pes_before_it_sends() -> None:
+    cluster = Cluster(3, delays=Busy(), capacities=(2, 1))
     cluster.settle()
-    for number in range(20):
-        cluster.post(0, 1, VoidToken(number) if number % 2 else TokenReturned())
-    kinds = [kind for _, _, kind in received(cluster)]
-    assert kinds == [TokenReturned, VoidToken] * 10
+    begin_s = cluster.now + 1.0
+    cluster.run(until_s=begin_s)
+    heard = heard_by(cluster)
+    cluster.pes[0].effects.extend(Send(dest, VoidToken(number)) for number, dest in enumerate((1, 1, 2, 1)))
+    cluster.tell(0, Tick())
+    cluster.run(until_s=begin_s + 1.0)
+    told = [(round(when_s - begin_s, 6), pe, message) for when_s, pe, _, message in heard]
+    # three times (2 + 10) ms, then 1 ms on the way
+    assert told == [
+        (0.0, 1, VoidToken(0)),
+        (0.0, 1, VoidToken(1)),
+        (0.0, 1, VoidToken(3)),
+        (0.037, 2, VoidToken(2)),
+    ]
 
 
 # --- random lives -------------------------------------------------------------------------------

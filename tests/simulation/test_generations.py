@@ -8,31 +8,31 @@ import pytest
 
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.generation import Ordered
+from mallob_py.protocol.growth import PATIENCE_S
 from mallob_py.protocol.messages import Message
-from mallob_py.protocol.rank_stimuli import Said
+from mallob_py.protocol.rank_messages import Listening
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves, WorkerToWorker
-from mallob_py.simulation.changing import ChangingCluster
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel, RandomDelays
 from mallob_py.simulation.setting import Setting
 
 
-def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> ChangingCluster:
+def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> Cluster:
     delays = RandomDelays(seed, message_s=(50e-6, 60e-6))
-    return ChangingCluster(
+    return Cluster(
         ranks * capacity, seed, delays=delays, capacities=[capacity] * ranks, detect_s=0.01, patience_s=0.5
     )
 
 
-def _submit(cluster: ChangingCluster, job: int, rank: int, demand: int, **parameters: Any) -> None:
+def _submit(cluster: Cluster, job: int, rank: int, demand: int, **parameters: Any) -> None:
     """A job, and all of its workers at work."""
     cluster.submit(job, rank, max_demand=demand, **parameters)
     cluster.settle()
     assert len(cluster.running(job)) == demand
 
 
-def _rest(cluster: ChangingCluster) -> None:
+def _rest(cluster: Cluster) -> None:
     cluster.settle(within_s=200.0)
     check_invariants(cluster)
     cluster.check_generations()
@@ -155,6 +155,72 @@ def test_a_job_grows_onto_ranks_that_join() -> None:
     assert sorted(place for place, _ in cluster.running(1)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.003, 0.004])
+def test_when_a_newcomer_dies_on_its_way_the_others_join(after_s: float) -> None:
+    cluster = _cluster(3)
+    first, second = cluster.join([1, 2], asked=0)
+    cluster.run(until_s=cluster.now + after_s)
+    cluster.die(first)
+    _rest(cluster)
+    assert cluster.members_awake() == [0, 1, 2, second]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.003, 0.004])
+def test_a_newcomer_that_hangs_on_its_way_is_left_out_or_joins(after_s: float) -> None:
+    cluster = _cluster(3)
+    first, second = cluster.join([1, 2], asked=0)
+    cluster.run(until_s=cluster.now + after_s)
+    cluster.hang(first, for_s=1.0)
+    _rest(cluster)
+    assert set(cluster.members_awake()) - {first} == {0, 1, 2, second}
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.003, 0.004])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, after_s: float) -> None:
+    """Newcomers end with the one that has started them, unless they are members by then."""
+    cluster = _cluster(3)
+    cluster.submit(1, rank=2, max_demand=5)
+    new = cluster.join([1, 1], asked=0)
+    cluster.run(until_s=cluster.now + after_s)
+    cluster.die(lost)
+    _rest(cluster)
+    members = cluster.members_awake()
+    assert {1, 2} - {lost} <= set(members)
+    if lost == 1:
+        assert set(members) == {0, 2, *new}
+    assert len(cluster.running(1)) == len(members)
+
+
+def test_a_rank_may_start_others_while_it_waits_for_a_generation() -> None:
+    cluster = _cluster(3)
+    cluster.tell_rank(0, Ordered(leaves=(2,)))  # halts at once
+    new = cluster.join([1, 1], asked=0)
+    _rest(cluster)
+    assert cluster.members_awake() == [0, 1, *new]
+
+
+def test_a_growth_waits_for_no_member_that_has_left() -> None:
+    """It would give the newcomers up after a minute, as that one has not said where it listens."""
+    cluster = _cluster(3)
+    late = cluster.hold(lambda source, dest, message: isinstance(message, Listening) and source == 2)
+    cluster.tell_rank(0, Ordered(leaves=(2,)))
+    new = cluster.join([1], asked=0)
+    cluster.run(until_s=cluster.now + 0.1)
+    late.drop()
+    begun_s = cluster.now
+    _rest(cluster)
+    assert cluster.members_awake() == [0, 1, *new]
+    assert cluster.now - begun_s < PATIENCE_S
+
+
+def test_a_second_order_to_grow_waits_for_the_first() -> None:
+    cluster = _cluster(2)
+    first, second = cluster.join([1], asked=0), cluster.join([1], asked=1)
+    _rest(cluster)
+    assert cluster.members_awake() == [0, 1, *first, *second]
+
+
 def test_an_answer_that_was_on_its_way_is_said_again() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=0, demand=4)
@@ -170,15 +236,9 @@ def test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4)
     place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
-    cluster.hold(
-        lambda source, dest, message: (
-            isinstance(message, Said) and isinstance(message.message, Message) and dest == 3
-        )
-    )
+    late = cluster.hold(lambda source, dest, message: isinstance(message, Message) and dest == 3)
     cluster.tell(place, WorkerAnswered(worker, b"found"))
-    for hold in cluster._holds:
-        hold.messages.clear()
-        hold.is_open = True
+    late.drop()
     cluster.die(3)
     _rest(cluster)
     assert cluster.ended[1].body == b"found"
@@ -295,7 +355,7 @@ def test_a_drained_root_is_followed_by_one_that_begins_with_what_it_saved_last()
     cluster.tell(place, WorkerSaves(worker, b"all of it"))
     _rest(cluster)
     assert not cluster.is_there(place)
-    assert cluster.saved[1] == b"all of it"
+    assert cluster.folders.saved[1] == b"all of it"
     assert len(cluster.running(1)) == 3
 
 
@@ -382,10 +442,10 @@ def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> 
     _finish(cluster, 1)
 
 
-def _shared_by_four_jobs(size: int, seed: int) -> tuple[ChangingCluster, set[tuple[int, int]]]:
+def _shared_by_four_jobs(size: int, seed: int) -> tuple[Cluster, set[tuple[int, int]]]:
     """All PEs at work, and their processes."""
     setting = Setting(pes=size, seed=seed)
-    cluster = ChangingCluster(size, seed, setting.protocol, NetworkModel(setting), [1] * size)
+    cluster = Cluster(size, seed, setting.protocol, NetworkModel(setting))
     for job in range(1, 5):
         cluster.submit(job, rank=job)
     cluster.settle()
@@ -394,7 +454,7 @@ def _shared_by_four_jobs(size: int, seed: int) -> tuple[ChangingCluster, set[tup
     return cluster, running
 
 
-def _running(cluster: ChangingCluster) -> set[tuple[int, int]]:
+def _running(cluster: Cluster) -> set[tuple[int, int]]:
     return {key for job in range(1, 5) for key in cluster.running(job)}
 
 

@@ -37,9 +37,10 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Failing, Step
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 from mallob_py.simulation.plan import Breakdown, draw_plan
+from mallob_py.simulation.processes import Failing, Step
 from mallob_py.simulation.scenario import Scenario
 
 #: job 1 comes with its description, that of job 2 has to be fetched
@@ -92,14 +93,14 @@ def test_a_job_survives_a_host_that_never_gives_it_a_process(what: Failing, job:
     for seed in range(8):
         cluster = cluster_of(8, seed)
         broken = seed
-        cluster.fails = failing_on(broken, what=what)
+        cluster.processes.fails = failing_on(broken, what=what)
         cluster.submit(job, broken, max_demand=6)
         play(cluster, 0.2)
         assert set(places(cluster, job)) == set(range(6)), f"seed {seed}"
         assert job not in cluster.ended
         if what.step is Step.START or job == FETCHED:
             assert broken not in places(cluster, job).values()
-        cluster.fails = failing_on(broken, what=what, times=0)
+        cluster.processes.fails = failing_on(broken, what=what, times=0)
         cluster.settle(within_s=100.0)
         check_invariants(cluster)
 
@@ -107,7 +108,7 @@ def test_a_job_survives_a_host_that_never_gives_it_a_process(what: Failing, job:
 @pytest.mark.parametrize("what", [Failing.FORK, Failing.ROOM, Failing.SOURCE])
 def test_a_root_that_is_lost_again_and_again_ends_its_job_with_the_reason(what: Failing) -> None:
     cluster = cluster_of(2, losses_max=3)
-    cluster.fails = failing_on(what=what)
+    cluster.processes.fails = failing_on(what=what)
     cluster.submit(FETCHED)
     play(cluster, 30.0)
     ended = cluster.ended[FETCHED]
@@ -118,7 +119,7 @@ def test_a_root_that_is_lost_again_and_again_ends_its_job_with_the_reason(what: 
 
 def test_a_root_that_is_lost_less_often_costs_its_job_nothing_but_time() -> None:
     cluster = cluster_of(1, losses_max=3)
-    cluster.fails = failing_on(what=Failing.FORK, times=3)
+    cluster.processes.fails = failing_on(what=Failing.FORK, times=3)
     cluster.submit(INLINE)
     cluster.settle(within_s=10.0)
     assert active(cluster, 0).state is WorkerState.RUNNING
@@ -128,7 +129,7 @@ def test_a_root_that_is_lost_less_often_costs_its_job_nothing_but_time() -> None
 @told_with_luck
 def test_a_worker_that_is_lost_before_its_parent_has_accepted_it_leaves_when_it_has(seed: int) -> None:
     cluster = cluster_of(4, seed)
-    cluster.fails = failing_on(1, what=Failing.FORK)
+    cluster.processes.fails = failing_on(1, what=Failing.FORK)
     late = hold_kind(cluster, Accepted, dest=1)
     left = watch(cluster, ChildLeft)
     cluster.submit(INLINE, 0, max_demand=3)
@@ -144,7 +145,7 @@ def test_a_worker_that_is_lost_before_its_parent_has_accepted_it_leaves_when_it_
 
 
 def cluster_without_faults(cluster: Cluster) -> Cluster:
-    cluster.fails = failing_on(what=Failing.FORK, times=0)
+    cluster.processes.fails = failing_on(what=Failing.FORK, times=0)
     cluster.settle(within_s=100.0)
     return cluster
 
@@ -152,7 +153,7 @@ def cluster_without_faults(cluster: Cluster) -> Cluster:
 @told_with_luck
 def test_a_lost_worker_that_is_rejected_or_whose_job_ends_is_simply_gone(seed: int) -> None:
     cluster = cluster_of(4, seed)
-    cluster.fails = failing_on(1, what=Failing.FORK)
+    cluster.processes.fails = failing_on(1, what=Failing.FORK)
     late = hold_kind(cluster, Accepted, dest=1)
     cluster.submit(INLINE, 0, max_demand=3)
     play(cluster)
@@ -223,7 +224,7 @@ def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
 
 def test_all_pes_of_a_rank_rest_when_one_has_got_no_process_and_are_tried_again() -> None:
     cluster = Cluster(3, 1, Config(rest_s=0.5), RandomDelays(1), capacities=[3])
-    cluster.fails = failing_on(what=Failing.FORK, times=1)
+    cluster.processes.fails = failing_on(what=Failing.FORK, times=1)
     cluster.submit(INLINE, 0, max_demand=3)
     play(cluster, 0.4)
     assert all(pe.workers.is_resting for pe in cluster.pes)
@@ -237,7 +238,7 @@ def test_all_pes_of_a_rank_rest_when_one_has_got_no_process_and_are_tried_again(
 def test_a_host_that_fails_again_and_again_is_tried_less_and_less_often() -> None:
     cluster = cluster_of(2, 1, rest_s=0.25, rest_max_s=8.0)
     broken = 1
-    cluster.fails = failing_on(broken, what=Failing.FORK)
+    cluster.processes.fails = failing_on(broken, what=Failing.FORK)
     cluster.submit(INLINE, 0, max_demand=2)
     play(cluster, 60.0)
     times = [at_s for at_s, rank, event, _ in cluster.logs if event == "lost" and rank == broken]
@@ -297,7 +298,7 @@ def test_a_resting_pe_goes_on_with_a_worker_that_it_has() -> None:
 
 def test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere() -> None:
     cluster = cluster_of(2)
-    cluster.fails = failing_on(0, what=Failing.DEATH)
+    cluster.processes.fails = failing_on(0, what=Failing.DEATH)
     blamed = watch(cluster, Blamed)
     cluster.submit(INLINE, 1, near=0)
     play(cluster, 0.3)
@@ -310,7 +311,9 @@ def test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere() -> 
 
 def test_a_job_whose_processes_die_everywhere_is_at_fault_itself_and_nobody_else_waits_for_it() -> None:
     cluster = cluster_of(3, losses_max=3)
-    cluster.fails = lambda rank, job, step: Failing.DEATH if job == INLINE and step is Step.START else None
+    cluster.processes.fails = lambda rank, job, step: (
+        Failing.DEATH if job == INLINE and step is Step.START else None
+    )
     cluster.submit(INLINE)
     play(cluster, 2.0)
     ended = cluster.ended[INLINE]
@@ -322,7 +325,7 @@ def test_a_job_whose_processes_die_everywhere_is_at_fault_itself_and_nobody_else
 
 def test_workers_that_always_die_before_they_run_are_not_tried_for_ever() -> None:
     cluster = cluster_of(4, losses_max=2)
-    cluster.fails = lambda rank, job, step: (
+    cluster.processes.fails = lambda rank, job, step: (
         Failing.DEATH if step is Step.START and cluster.running(job) else None
     )
     cluster.submit(INLINE, max_demand=2)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from statistics import fmean
 
 import pytest
+from stories import heard_by, post
 
 from mallob_py.protocol.effects import Send
-from mallob_py.protocol.messages import AnyMessage, TokenReturned, VoidToken
-from mallob_py.protocol.stimuli import AnyStimulus, Received, Tick
+from mallob_py.protocol.messages import TokenReturned, VoidToken
+from mallob_py.protocol.stimuli import Tick
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import Faults, Network, Processes, Setting
@@ -23,21 +23,6 @@ PLAIN = Network(
 def model(**changes: object) -> NetworkModel:
     given: dict[str, object] = {"pes": 8, "pes_per_host": 4, "network": PLAIN, **changes}
     return NetworkModel(Setting(**given))
-
-
-def _note(
-    heard: list[tuple[float, int, int, AnyMessage]], rank: int, stimulus: AnyStimulus, now: float
-) -> None:
-    if isinstance(stimulus, Received):
-        heard.append((now, rank, stimulus.source, stimulus.message))
-
-
-def heard_by(cluster: Cluster) -> list[tuple[float, int, int, AnyMessage]]:
-    """From now on PEs only listen: (time, PE, source, message) of what they handle."""
-    heard: list[tuple[float, int, int, AnyMessage]] = []
-    for pe in cluster.pes:
-        pe.handle = partial(_note, heard, pe.rank)  # type: ignore[method-assign]
-    return heard
 
 
 def at_rest(setting: Setting) -> Cluster:
@@ -134,7 +119,7 @@ def test_delayed_messages_are_overtaken_by_other_senders_but_never_by_their_own(
     for number in range(100):
         source = 1 + number % 3
         cluster.at(
-            begin_s + number * 1e-3, lambda source=source, n=number: cluster.post(source, 0, VoidToken(n))
+            begin_s + number * 1e-3, lambda source=source, n=number: post(cluster, source, 0, VoidToken(n))
         )
     cluster.run(until_s=begin_s + 1.0)
     numbers = [message.number for _, _, _, message in heard if isinstance(message, VoidToken)]
@@ -153,7 +138,7 @@ def test_a_pe_handles_one_message_after_the_other() -> None:
     heard = heard_by(cluster)
     begin_s = cluster.now
     for source in (1, 2, 3):
-        cluster.post(source, 0, TokenReturned())
+        post(cluster, source, 0, TokenReturned())
     cluster.run(until_s=begin_s + 1.0)
     assert [round(1e6 * (when_s - begin_s)) for when_s, *_ in heard] == [10, 60, 110]
 
@@ -164,7 +149,7 @@ def test_a_slow_pe_takes_longer_over_each_message() -> None:
     heard = heard_by(cluster)
     begin_s = cluster.now
     for source in (1, 2):
-        cluster.post(source, 0, TokenReturned())
+        post(cluster, source, 0, TokenReturned())
     cluster.run(until_s=begin_s + 1.0)
     assert [round(1e6 * (when_s - begin_s)) for when_s, *_ in heard] == [10, 210]
 
@@ -180,14 +165,14 @@ def test_a_pe_sends_one_message_after_the_other() -> None:
     assert [round(1e6 * (when_s - begin_s)) for when_s, *_ in heard] == [30, 50, 70]
 
 
-def test_pes_of_one_rank_reach_each_other_in_the_time_within_a_rank() -> None:
+def test_a_rank_is_busy_with_messages_among_its_pes_for_the_time_within_a_rank() -> None:
     cluster = at_rest(Setting(pes=4, capacities=(2,), network=PLAIN))
     heard = heard_by(cluster)
     begin_s = cluster.now
-    cluster.post(0, 1, TokenReturned())
-    cluster.post(0, 2, TokenReturned())
+    cluster.pes[0].effects.extend(Send(dest, TokenReturned()) for dest in (1, 2))
+    cluster.tell(0, Tick())
     cluster.run(until_s=begin_s + 1.0)
-    assert [(rank, round(1e6 * (when_s - begin_s))) for when_s, rank, *_ in heard] == [(1, 1), (2, 10)]
+    assert [(rank, round(1e6 * (when_s - begin_s))) for when_s, rank, *_ in heard] == [(1, 0), (2, 11)]
 
 
 def test_worker_processes_start_after_their_time() -> None:

@@ -40,8 +40,9 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.stimuli import DropPast, WorkerToChildren, WorkerToParent
 from mallob_py.protocol.worker import WorkerState
-from mallob_py.simulation.cluster import Cluster, Hold
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
+from mallob_py.simulation.network import Hold
 
 
 def _shrunk_by_one(seed: int, **settings: Any) -> tuple[Cluster, int, int, int]:

@@ -37,7 +37,8 @@ from mallob_py.protocol.messages import (
     RequestFailed,
     TokenReturned,
 )
-from mallob_py.simulation.cluster import Cluster, Hold
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.network import Hold
 
 # --- 3: previous incarnations -----------------------------------------------------------------------
 

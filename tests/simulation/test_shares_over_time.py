@@ -185,7 +185,7 @@ def _given_up(leaves: bool) -> Watched:
     for count in (1, 2):
         watched.cluster.set_back(2)
         watched.play(3.0)
-        assert watched.cluster.given_up == count
+        assert watched.cluster.folders.given_up == count
     return watched
 
 
@@ -228,7 +228,7 @@ def test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place() -
     watched.play(3.0)
     _endless(watched, (4,))
     watched.play(3.0)
-    assert watched.cluster.given_up == 0
+    assert watched.cluster.folders.given_up == 0
     assert watched.created[running] == 1
 
 
@@ -241,7 +241,7 @@ def test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it() -> None:
     (resting, *_) = (job for job in (1, 2, 3, 4, 5) if cluster.pes[0].balancer.volume(job) == 0)
     cluster.set_back(resting)
     client = cluster.pes[0].client
-    while not cluster.given_up or resting not in client.jobs:
+    while not cluster.folders.given_up or resting not in client.jobs:
         cluster.run(until_s=cluster.now + 0.0001)
     record = client.jobs[resting]
     record.seats.fit(1, cluster.pes[0].balancer.epoch, cluster.now)

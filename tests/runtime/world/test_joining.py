@@ -54,4 +54,4 @@ def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.
     invitation = Invitation(7, SECRET, Peer(0, 0, process_here(), host.place), 1, False, "session")
     with pytest.raises(JoinError, match="rank 7 was not taken in"):
         joining.join(invitation, None, PATIENCE_S)
-    assert time.turns > 3 * PATIENCE_S
+    assert time.turns >= 3 * PATIENCE_S

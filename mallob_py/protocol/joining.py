@@ -1,0 +1,166 @@
+"""A process on its way to become a rank of a running system, and the messages on it.
+
+A rank, the *host* of the newcomer, has all members listen for connections (`Listen`, `Listening`) and starts
+the process, which is told where its host listens. Then:
+
+    newcomer -> host      Joining: who I am, where I listen
+    host     -> newcomer  Welcome: who else there is, and where each listens
+    newcomer -> others    Joining, answered by Noted
+    newcomer -> host      Connected
+    host     -> all       the order that it shall join (`generation.py`)
+
+The host's side is `growth.py`. The newcomer is a member when it begins its first generation. Others that join
+at the same time and have told the host of themselves before are among those that it connects to; later ones
+connect to it. What arrives for a member before it is one waits.
+
+Guarantees: until it is a member, a newcomer ends when its host is lost, or no rank has spoken to it for long;
+it has taken part in nothing by then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Lost, Membership, TimePassed
+from mallob_py.protocol.generation import Tell as TellRank
+from mallob_py.protocol.placement import Generation
+from mallob_py.protocol.rank_effects import Tell
+from mallob_py.protocol.rank_messages import (
+    AnyGenerationMessage,
+    AnyJoiningMessage,
+    Connected,
+    GenerationMessage,
+    Joining,
+    Noted,
+    Peer,
+    Welcome,
+)
+from mallob_py.protocol.rank_stimuli import RankLost, Said, TimeCame
+
+#: a newcomer to whom no rank has spoken for so many times the patience of members ends
+_PATIENCES = 3
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """There is this rank: connect to it, if it listens; else it has connected."""
+
+    peer: Peer
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Tell the member of this, when there is one."""
+
+    said: Said
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """This process does not become a rank."""
+
+    why: str
+
+
+AnyNewcomerEffect: TypeAlias = Connect | Tell | Keep | Refused
+
+
+class Newcomer:
+    """The newcomer `rank`, described by `me`. It is a member when `generation` is set: then it takes nothing.
+
+    Its caller tells it of time at `deadline_s`, and executes all effects in order.
+    """
+
+    def __init__(self, rank: int, me: Joining, host: Peer, patience_s: float, now: float) -> None:
+        self.rank = rank
+        self._me = me
+        self._host = host.address
+        self._patience_s = _PATIENCES * patience_s
+        self._heard_s = now
+        self.membership = Membership(rank, None, patience_s)
+        self.effects: deque[AnyNewcomerEffect] = deque()
+        #: its first one
+        self.generation: Generation | None = None
+        self.welcome: Welcome | None = None
+        self.peers: dict[int, Peer] = {}
+        #: what its membership was told, each with its time
+        self.changes: list[tuple[float, AnyChange]] = []
+        #: peers that have not noted it yet
+        self._unaware: set[int] = set()
+        self._connect(host)
+
+    @property
+    def deadline_s(self) -> float:
+        """When a `TimeCame` is wanted, if nothing else comes before."""
+        return min(self.membership.deadline_s, self._heard_s + self._patience_s)
+
+    def handle(self, stimulus: Said | RankLost | TimeCame, now: float) -> None:
+        """Take one stimulus; what follows from it is in `effects`."""
+        match stimulus:
+            case Said(rank, message=message):
+                self._heard_s = now
+                if self.generation is not None or not self._takes(rank, message, now):
+                    self.effects.append(Keep(stimulus))
+            case RankLost(rank):
+                self._lose(rank, now)
+            case TimeCame():
+                if now >= self.membership.deadline_s:
+                    self._change(TimePassed(), now)
+                if self.generation is None and now >= self._heard_s + self._patience_s:
+                    self.effects.append(Refused(f"rank {self.rank} was not taken in"))
+
+    def _takes(self, rank: int, message: object, now: float) -> bool:
+        match message:
+            case Welcome(peers):
+                self.welcome = message
+                for peer in peers:
+                    if peer.address != self._host:
+                        self._unaware.add(peer.address)
+                        self._connect(peer)
+                self._note(self._host)
+            case Noted():
+                self._note(rank)
+            case Joining(process, host, place):
+                self.peers[rank] = Peer(rank, host, process, place)
+                self.effects.append(Connect(Peer(rank, host, process, None)))
+                self._say(rank, Noted())
+            case GenerationMessage():
+                self._change(Heard(rank, message), now)  # type: ignore[arg-type]
+            case _:
+                return False
+        return True
+
+    def _connect(self, peer: Peer) -> None:
+        self.peers[peer.address] = peer
+        self.effects.append(Connect(peer))
+        self._say(peer.address, self._me)
+
+    def _say(self, rank: int, message: AnyJoiningMessage | AnyGenerationMessage) -> None:
+        self.effects.append(Tell(rank, 0, 0, 0, message))
+
+    def _note(self, rank: int) -> None:
+        self._unaware.discard(rank)
+        if not self._unaware:
+            self._say(self._host, Connected())
+
+    def _lose(self, rank: int, now: float) -> None:
+        if self.generation is not None:
+            return
+        if rank == self._host and not self.membership.is_halted:
+            self.effects.append(Refused(f"rank {rank}, which has started rank {self.rank}, is gone"))
+            return
+        self._change(Lost(rank), now)
+        if rank in self._unaware:
+            self._note(rank)
+
+    def _change(self, change: AnyChange, now: float) -> None:
+        self.changes.append((now, change))
+        self.membership.handle(change, now)
+        for step in self.membership.take_effects():
+            match step:
+                case TellRank(rank, message):
+                    self._say(rank, message)
+                case Begin(_, after):
+                    self.generation = after
+                case End(why):
+                    self.effects.append(Refused(f"rank {self.rank} is not to join any more ({why.value})"))

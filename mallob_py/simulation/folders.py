@@ -1,0 +1,117 @@
+"""Where users bring jobs to: one folder for each rank that there ever was.
+
+A folder has one holder at a time, first its own rank. When the holder is gone, its heir takes the folder
+over, and submits anew what has no reply yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mallob_py.protocol.effects import JobEnded, JobGivenUp
+from mallob_py.protocol.messages import Description
+from mallob_py.protocol.placement import heir_of
+from mallob_py.protocol.stimuli import AnyStimulus, JobInterrupted, JobParameters, JobSubmitted
+
+if TYPE_CHECKING:
+    from mallob_py.simulation.cluster import Cluster
+
+
+def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
+    """A job as it comes in; every other one's description is in messages."""
+    description = Description(10, b"x" * 10 if job % 2 else None)
+    return JobSubmitted(job, JobParameters(**parameters), description)
+
+
+class Folders:
+    """All folders, each named by its first rank, with their jobs and what has become of these."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: by folder, where that is not its own rank
+        self._holders: dict[int, int] = {}
+        #: by job: its folder, and how it is submitted
+        self._journal: dict[int, tuple[int, JobSubmitted]] = {}
+        self._interrupted: set[int] = set()
+        #: by job: the place of its client
+        self.submitted: dict[int, int] = {}
+        self.ended: dict[int, JobEnded] = {}
+        #: the last checkpoints that clients have kept
+        self.saved: dict[int, bytes] = {}
+        #: how often jobs were given up for a while
+        self.given_up = 0
+
+    def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
+        self._journal[job] = self._cluster.host_of(place), submission(job, parameters)
+        self.submitted[job] = place
+        self._hand_in(job)
+
+    def interrupt(self, job: int) -> None:
+        self._interrupted.add(job)
+        self.tell(job, JobInterrupted(job))
+
+    def tell(self, job: int, stimulus: AnyStimulus) -> None:
+        """Tell the job's client, unless that is gone: its heir is not told."""
+        if self._cluster.is_present(self._holder_of_job(job)):
+            self._cluster.tell(self.submitted[job], stimulus)
+
+    def note_end(self, place: int, ended: JobEnded) -> None:
+        job = ended.job
+        assert self._holder_of_job(job) == self._cluster.host_of(place), "an answer without the journal"
+        assert job not in self.ended, f"job {job} ended twice"
+        self.ended[job] = ended
+
+    def submit_again(self, it: JobGivenUp) -> None:
+        """A job that was given up comes in again, with what it has had and saved."""
+        folder, former = self._journal[it.job]
+        if not self._cluster.is_present(self._holder_of(folder)):  # its heir hands it in
+            return
+        if it.job in self.ended or it.job in self._cluster.pes[self.submitted[it.job]].client.jobs:
+            return
+        parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
+        again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
+        self._journal[it.job] = folder, again
+        self._cluster.tell(self.submitted[it.job], again)
+
+    def inherit(self, ranks: Iterable[int]) -> None:
+        """Folders of these ranks whose holder is gone are taken over by its heir, if that knows."""
+        cluster = self._cluster
+        for folder in ranks:
+            holder = self._holder_of(folder)
+            if cluster.is_present(holder):
+                continue
+            for address, members in cluster.serving():
+                if holder not in members and heir_of(holder, members) == address:
+                    self._holders[folder] = address
+                    for job in [job for job, (of, _) in self._journal.items() if of == folder]:
+                        if job not in self.ended:
+                            self._hand_in(job)
+                    break
+
+    def check(self, ranks: Iterable[int], members: tuple[int, ...]) -> None:
+        """All folders have a holder."""
+        for folder in ranks:
+            assert self._holder_of(folder) in members, f"the folder of rank {folder} has been left alone"
+
+    def _hand_in(self, job: int) -> None:
+        """Have the holder of the job's folder submit it; if it is gone, its heir will."""
+        folder, submitted = self._journal[job]
+        holder = self._holder_of(folder)
+        if not self._cluster.is_present(holder):
+            return
+        places = self._cluster.places_of(holder)
+        if holder != folder or self.submitted[job] not in places:
+            self.submitted[job] = places[0]
+        saved = self.saved.get(job)
+        self._cluster.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=saved))
+        if job in self._interrupted:
+            self._cluster.tell(self.submitted[job], JobInterrupted(job))
+
+    def _holder_of(self, folder: int) -> int:
+        return self._holders.get(folder, folder)
+
+    def _holder_of_job(self, job: int) -> int:
+        return self._holder_of(self._journal[job][0])

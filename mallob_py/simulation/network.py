@@ -1,0 +1,275 @@
+"""Messages among PEs in virtual time: events from a heap, delays from a model, no threads.
+
+A PE is known by its *place*. The PEs of a rank share one event loop, which is known by the rank's address.
+Messages between two places keep their order, as MPI's do; between different pairs they may overtake each
+other at will. An event loop whose messages have a cost handles one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from mallob_py.protocol.rank_messages import AnyWireMessage
+from mallob_py.protocol.rank_stimuli import Said
+from mallob_py.simulation.delays import Delays
+
+Action = Callable[[], object]
+#: of the place that a message comes from, of that which it goes to, and of the message
+MessageTest = Callable[[int, int, AnyWireMessage], bool]
+
+#: in place of the source of a message: other things that happen
+_TICK, _WAKE, _ACTION = -1, -2, -3
+#: after so many events, times of last deliveries that are past are thrown away
+_EVENTS_PER_CLEANING = 1 << 17
+
+
+class Hold:
+    """Messages kept back by a script; later ones of the same pairs of places queue behind them."""
+
+    def __init__(self, network: Network, test: MessageTest) -> None:
+        self._network = network
+        self.test = test
+        self._held: list[tuple[int, int, Said]] = []
+        self.is_open = False
+
+    @property
+    def messages(self) -> list[tuple[int, int, Any]]:
+        """(source, destination, message) of each."""
+        return [(source, dest, said.message) for source, dest, said in self._held]
+
+    def takes(self, source: int, dest: int, said: Said) -> bool:
+        """Keep the message, if it is to be kept."""
+        if self.is_open or not (
+            self.test(source, dest, said.message)
+            or any((source, dest) == (held[0], held[1]) for held in self._held)
+        ):
+            return False
+        self._held.append((source, dest, said))
+        return True
+
+    def release(self) -> None:
+        """Let all kept messages go, in their order, and keep no more."""
+        held = self.drop()
+        for source, dest, said in held:
+            self._network.post(source, dest, said)
+
+    def drop(self) -> list[tuple[int, int, Said]]:
+        """Lose all kept messages, and keep no more."""
+        self.is_open = True
+        held, self._held = self._held, []
+        return held
+
+
+class Network(ABC):
+    """A virtual clock, and what is on its way. Who is to hear of it, subclasses know."""
+
+    def __init__(self, seed: int, delays: Delays) -> None:
+        self.seed = seed
+        self.delays = delays
+        self.now = 0.0
+        self.messages_sent = 0
+        self._messages_received = 0
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._order = 0
+        #: actions that are awaited
+        self._under_way = 0
+        self._last_delivery: dict[int, float] = {}
+        self._holds: list[Hold] = []
+        #: from a place to its event loop
+        self._loop_of: list[int] = []
+        self._has_costs = bool(delays.handling_s or delays.sending_s or delays.local_s)
+        #: of each event loop
+        self._handling_s: list[float] = []
+        self._sending_s: list[float] = []
+        self._busy_until_s: list[float] = []
+        self._next_tick_s: list[float] = []
+        #: messages that wait for a busy event loop: (place, source, message)
+        self._inboxes: dict[int, deque[tuple[int, int, Said]]] = {}
+
+    @abstractmethod
+    def deliver(self, dest: int, source: int, said: Said) -> None:
+        """A message has arrived."""
+
+    @abstractmethod
+    def tick(self, loop: int) -> None:
+        """The time that an event loop wanted to be told has come."""
+
+    def add_loop(self, capacity: int, slowness: float) -> range:
+        """One more event loop; returns the places of its PEs."""
+        first = len(self._loop_of)
+        self._loop_of += [len(self._handling_s)] * capacity
+        self._handling_s.append(self.delays.handling_s * slowness)
+        self._sending_s.append(self.delays.sending_s * slowness)
+        self._busy_until_s.append(0.0)
+        self._next_tick_s.append(math.inf)
+        return range(first, first + capacity)
+
+    def at(self, when_s: float, action: Action) -> None:
+        """Do something at that time; the network may be quiescent before."""
+        self._push(when_s, 0, _ACTION, action)
+
+    def later(self, delay_s: float, action: Action) -> None:
+        """Something is under way until `action` happens."""
+
+        def arrive() -> None:
+            self._under_way -= 1
+            action()
+
+        self._under_way += 1
+        self._push(self.now + delay_s, 0, _ACTION, arrive)
+
+    def hold(self, test: MessageTest) -> Hold:
+        """Keep back messages for which `test(source, dest, message)` holds."""
+        hold = Hold(self, test)
+        self._holds.append(hold)
+        return hold
+
+    def post(self, source: int, dest: int, said: Said) -> None:
+        """Send a message as soon as its event loop is ready for that."""
+        loop = self._loop_of[source]
+        when_s = self._busy_until_s[loop]
+        if when_s < self.now:
+            when_s = self.now
+        if self._has_costs:
+            when_s += self._sending_s[loop]
+            self._busy_until_s[loop] = when_s
+        for hold in self._holds:
+            if hold.takes(source, dest, said):
+                return
+        self.messages_sent += 1
+        when_s += self.delays.message_s(source, dest)
+        pair = source << 32 | dest
+        last_delivery = self._last_delivery
+        if last_delivery.get(pair, 0.0) > when_s:
+            when_s = last_delivery[pair]
+        last_delivery[pair] = when_s
+        self._order += 1
+        heappush(self._heap, (when_s, self._order, dest, source, said))
+
+    def occupy(self, loop: int, messages: int) -> None:
+        """An event loop is busy with so many messages among its own PEs."""
+        each_s = self.delays.local_s + self._handling_s[loop] + self._sending_s[loop]
+        self._busy_until_s[loop] = max(self.now, self._busy_until_s[loop]) + messages * each_s
+
+    def tick_at(self, loop: int, when_s: float) -> None:
+        """Have an event loop told of the time, unless it is told before."""
+        if when_s < self._next_tick_s[loop]:
+            if when_s < self.now:
+                when_s = self.now
+            self._next_tick_s[loop] = when_s
+            self._order += 1
+            heappush(self._heap, (when_s, self._order, loop, _TICK, None))
+
+    def is_quiescent(self) -> bool:
+        """Nothing is under way or held back."""
+        return (
+            self.messages_sent == self._messages_received
+            and self._under_way == 0
+            and not any(hold.messages for hold in self._holds)
+        )
+
+    def run(
+        self,
+        until_s: float = math.inf,
+        on_quiescent: Callable[[Any], None] | None = None,
+        events_max: float = 1_000_000,
+    ) -> int:
+        """Play events up to `until_s`; returns how many. `on_quiescent` is called at quiescent moments."""
+        count = 0
+        quiet = False
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            if on_quiescent is None:
+                self._step()
+            else:
+                if not quiet and heap[0][0] > self.now and self.is_quiescent():
+                    quiet = True
+                    on_quiescent(self)
+                before = self.messages_sent, self._messages_received, self._under_way
+                self._step()
+                quiet = quiet and before == (self.messages_sent, self._messages_received, self._under_way)
+            count += 1
+            assert count < events_max, f"no end after {events_max} events (seed {self.seed})"
+            if count % _EVENTS_PER_CLEANING == 0:
+                self._forget_past_deliveries()
+        if until_s < math.inf:
+            self.now = max(self.now, until_s)
+        if on_quiescent is not None and self.is_quiescent():
+            on_quiescent(self)
+        return count
+
+    def settle(self, within_s: float = 5.0) -> None:
+        """Run until quiescent, at most `within_s` of virtual time."""
+        limit_s = self.now + within_s
+        while not self.is_quiescent():
+            due = bool(self._heap) and self._heap[0][0] <= limit_s
+            assert due, f"no rest within {within_s} s (seed {self.seed})"
+            self._step()
+
+    def _push(self, when_s: float, place: int, source: int, item: Any) -> None:
+        self._order += 1
+        heappush(self._heap, (max(when_s, self.now), self._order, place, source, item))
+
+    def _forget_past_deliveries(self) -> None:
+        for pair in [pair for pair, when_s in self._last_delivery.items() if when_s <= self.now]:
+            del self._last_delivery[pair]
+
+    def _step(self) -> None:
+        """The next event: a message, a tick, or something else."""
+        when_s, _, place, source, item = heappop(self._heap)
+        assert when_s >= self.now, "time goes back"
+        self.now = when_s
+        if source >= 0:
+            if self._has_costs and not self._takes_now(place, source, item):
+                return
+            self._messages_received += 1
+            self.deliver(place, source, item)
+        elif source == _TICK:
+            self._come_to_tick(place)
+        elif source == _WAKE:
+            self._wake(place)
+        else:
+            item()
+
+    def _come_to_tick(self, loop: int) -> None:
+        if self._next_tick_s[loop] != self.now:
+            return  # there was a sooner one
+        if self._has_costs:
+            busy_until_s = self._busy_until_s[loop]
+            if busy_until_s > self.now:
+                self._next_tick_s[loop] = busy_until_s
+                self._push(busy_until_s, loop, _TICK, None)
+                return
+            self._busy_until_s[loop] = self.now + self._handling_s[loop]
+        self._next_tick_s[loop] = math.inf
+        self.tick(loop)
+
+    def _takes_now(self, place: int, source: int, said: Said) -> bool:
+        """Make the event loop busy with a message that has arrived, or let the message wait for it."""
+        loop = self._loop_of[place]
+        inbox = self._inboxes.get(loop)
+        if inbox is None and self._busy_until_s[loop] <= self.now:
+            self._busy_until_s[loop] = self.now + self._handling_s[loop]
+            return True
+        if inbox is None:
+            inbox = self._inboxes[loop] = deque()
+            self._push(self._busy_until_s[loop], loop, _WAKE, None)
+        inbox.append((place, source, said))
+        return False
+
+    def _wake(self, loop: int) -> None:
+        """A busy event loop is ready for the next message that waits for it."""
+        inbox = self._inboxes[loop]
+        place, source, said = inbox.popleft()
+        self._busy_until_s[loop] = self.now + self._handling_s[loop]
+        self._messages_received += 1
+        self.deliver(place, source, said)
+        if inbox:
+            self._push(self._busy_until_s[loop], loop, _WAKE, None)
+        else:
+            del self._inboxes[loop]

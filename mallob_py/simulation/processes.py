@@ -1,0 +1,164 @@
+"""Stand-ins for worker processes in virtual time: they start after a delay and never compute.
+
+What users do to them (`Cluster.crash`, answers) comes from outside; what fails of itself is asked of `fails`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.protocol.effects import (
+    AnyEffect,
+    DeliverMessage,
+    GiveCheckpoint,
+    LeaveWorker,
+    ResumeWorker,
+    StartWorker,
+    SuspendWorker,
+    TerminateWorker,
+    UpdateWorker,
+)
+from mallob_py.protocol.stimuli import WorkerCrashed, WorkerLeft, WorkerLost, WorkerMissed, WorkerStarted
+
+if TYPE_CHECKING:
+    from mallob_py.simulation.cluster import Cluster
+
+
+class Step(Enum):
+    """What happens for a worker, one after the other."""
+
+    FETCH = "fetch"
+    START = "start"
+
+
+class Failing(Enum):
+    """How one of these steps fails."""
+
+    #: the host has no room for the description
+    ROOM = "room"
+    #: the description can be had from nobody
+    SOURCE = "source"
+    #: no process can be forked
+    FORK = "fork"
+    #: the process dies before it runs
+    DEATH = "death"
+
+    @property
+    def step(self) -> Step:
+        return Step.FETCH if self in (Failing.ROOM, Failing.SOURCE) else Step.START
+
+
+class Process:
+    """A worker's process, as far as the protocol can tell."""
+
+    def __init__(self, effect: StartWorker) -> None:
+        self.job = effect.job
+        self.index = effect.index
+        self.volume = effect.volume
+        self.is_started = False
+        self.is_suspended = False
+        self.is_leaving = False
+        self.has_ended = False
+        self.checkpoint: bytes | None = None
+        self.children: tuple[int, ...] = ()
+        self.heard: list[DeliverMessage] = []
+
+
+#: by place and number
+WorkerKey = tuple[int, int]
+
+
+class Processes(dict[WorkerKey, Process]):
+    """All processes of a cluster, by place and worker number."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        #: jobs whose workers leave in order
+        self.orderly: set[int] = set()
+        #: whether something goes wrong this time: (place, job, step)
+        self.fails: Callable[[int, int, Step], Failing | None] = lambda place, job, step: None
+
+    def of_job(self, job: int) -> list[tuple[WorkerKey, Process]]:
+        return [(key, process) for key, process in self.items() if process.job == job]
+
+    def running(self, job: int) -> list[WorkerKey]:
+        """The job's processes that run, root first."""
+        found = [
+            (process.index, key)
+            for key, process in self.of_job(job)
+            if process.is_started and not (process.is_suspended or process.has_ended)
+        ]
+        return [key for _, key in sorted(found)]
+
+    def execute(self, place: int, effect: AnyEffect) -> bool:
+        """Do what a PE wants of a process; False if it wants something else."""
+        match effect:
+            case StartWorker(worker):
+                self._start(place, worker, effect)
+            case SuspendWorker(worker):
+                self[place, worker].is_suspended = True
+            case ResumeWorker(worker, index, volume):
+                process = self[place, worker]
+                process.is_suspended, process.index, process.volume = False, index, volume
+                if process.is_started:
+                    self._say_later(self._cluster.delays.process_resume_s(place), place, worker)
+            case LeaveWorker(worker):
+                process = self[place, worker]
+                assert process.is_started
+                process.is_leaving = True
+                delay_s = self._cluster.delays.process_start_s(place)
+                self._cluster.later(delay_s, lambda: self._left(place, worker))
+            case TerminateWorker(worker):
+                self.pop((place, worker), None)
+            case UpdateWorker(worker, volume, children):
+                process = self[place, worker]
+                process.volume, process.children = volume, children
+            case DeliverMessage(worker):
+                self[place, worker].heard.append(effect)
+            case GiveCheckpoint(worker, data):
+                self[place, worker].checkpoint = data
+            case _:
+                return False
+        return True
+
+    def end(self, place: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
+        """A process ends. It counts as there until its rank looks, but says nothing more."""
+        process = self[place, news.worker]
+        if not process.has_ended:
+            process.has_ended = True
+            self._cluster.tell(place, news)
+
+    def _start(self, place: int, worker: int, effect: StartWorker) -> None:
+        assert (place, worker) not in self, f"worker {worker} started twice at place {place}"
+        process = self[place, worker] = Process(effect)
+        failing = self.fails(place, effect.job, Step.START)
+        delay_s = self._cluster.delays.process_start_s(place)
+        self._cluster.later(delay_s, lambda: self._started(place, worker, process, failing))
+
+    def _started(self, place: int, worker: int, process: Process, failing: Failing | None) -> None:
+        if self.get((place, worker)) is not process:
+            return
+        if failing is Failing.FORK:
+            self.end(place, WorkerLost(worker, "no fork"))
+        elif failing is not None:
+            self.end(place, WorkerCrashed(worker, "exit status 1"))
+        else:
+            process.is_started = True
+            if not process.is_suspended:
+                self._cluster.tell(place, WorkerStarted(worker, process.job in self.orderly))
+
+    def _say_later(self, delay_s: float, place: int, worker: int) -> None:
+        started = WorkerStarted(worker, self[place, worker].job in self.orderly)
+        self._cluster.later(delay_s, lambda: self._cluster.tell(place, started))
+
+    def _left(self, place: int, worker: int) -> None:
+        """A process has handed over what it had, unless it has come to its end before."""
+        if (process := self.get((place, worker))) is not None:
+            for late in process.heard[-1:]:
+                self._cluster.tell(place, WorkerMissed(*msgspec.structs.astuple(late)))
+            self.end(place, WorkerLeft(worker))
