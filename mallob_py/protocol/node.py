@@ -831,6 +831,8 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
             Listening: lambda node, said, it, now: node._note_listening(said.rank, it),
             Joining: lambda node, said, it, now: node._meet_newcomer(said.rank, it),
             Connected: lambda node, said, it, now: node._note_connected(said.rank),
+            # of a peer that was taken for lost while this rank was a newcomer
+            **dict.fromkeys((Noted, Welcome), lambda node, said, it, now: None),
         }.items()
     },
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mallob_py.protocol.config import Config
@@ -157,7 +158,7 @@ class Cluster(Network):
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
-        self.processes = Processes(self)
+        self.processes = Processes(self, self.tell)
         self.folders = Folders(self)
         #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
         self.stops: list[tuple[int, float]] = []
@@ -231,6 +232,9 @@ class Cluster(Network):
     def places_of(self, address: int) -> range:
         """Where the PEs of a rank are."""
         return self._ranks[address].places
+
+    def is_client_of(self, place: int, job: int) -> bool:
+        return job in self.pes[place].client.jobs
 
     def addresses(self) -> list[int]:
         """Of all ranks that there ever were."""
@@ -328,13 +332,16 @@ class Cluster(Network):
             self.later(self._detect_s, lambda: self._leave_if_drained(rank))
 
     def _start_ranks(self, new: list[_Rank], asked: int) -> None:
-        """One rank at a time may start others; if it cannot now, another one does later."""
+        """One rank at a time may start others, which knows all members; if it cannot now, one does later."""
         awake = self.members_awake()
         if not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
             for rank in new:
                 self._remove(rank)
             return
-        if self._growing is not None or asked not in awake:
+        present = self._ranks[asked].generation
+        is_late = present is None or present.g < max(self._places)
+        is_under_way = any(rank.newcomer and not (rank.node or rank.is_gone) for rank in self._ranks)
+        if self._growing is not None or is_under_way or asked not in awake or is_late:
             other = asked if asked in awake or not awake else awake[0]
             self.later(self._detect_s, lambda: self._start_ranks(new, other))
             return
@@ -483,8 +490,11 @@ class Cluster(Network):
                     self._go_on(rank)
             case Halted():
                 rank.halted_s = self.now
-            case WorldChanged(after):
+            case WorldChanged(after, gone):
                 self._is_beginning = True
+                if rank.address == after.members[0]:  # who is left out and lives finds out, as all are silent
+                    for left_out in (self._ranks[address] for address in gone):
+                        self.later(self._detect_s, partial(self._speak, left_out))
                 self._show(rank, after)
                 if rank.halted_s < math.inf:
                     self.stops.append((after.g, self.now - rank.halted_s))
@@ -541,7 +551,9 @@ class Cluster(Network):
                 has_work = process.job in self.processes.orderly and process.is_started
                 is_here = self._loop_of[place] == rank.address and not process.is_suspended
                 assert not (has_work and is_here), "a drained rank has work of a bag"
-        self.die(rank.address)
+        self._remove(rank)
+        if self.newcomers_awake():  # they may wait for it
+            self._look_for_later(rank.address)
 
     def _do_all_of_newcomer(self, rank: _Rank, newcomer: Newcomer) -> None:
         while newcomer.effects and not rank.is_gone:

@@ -6,8 +6,8 @@ over, and submits anew what has no reply yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,8 +16,21 @@ from mallob_py.protocol.messages import Description
 from mallob_py.protocol.placement import heir_of
 from mallob_py.protocol.stimuli import AnyStimulus, JobInterrupted, JobParameters, JobSubmitted
 
-if TYPE_CHECKING:
-    from mallob_py.simulation.cluster import Cluster
+
+class Ranks(Protocol):
+    """The ranks that hold folders: `Cluster` says what each of these is."""
+
+    def tell(self, place: int, stimulus: AnyStimulus) -> None: ...
+
+    def host_of(self, place: int) -> int: ...
+
+    def places_of(self, address: int) -> range: ...
+
+    def is_present(self, address: int) -> bool: ...
+
+    def serving(self) -> Iterator[tuple[int, tuple[int, ...]]]: ...
+
+    def is_client_of(self, place: int, job: int) -> bool: ...
 
 
 def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
@@ -29,8 +42,8 @@ def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
 class Folders:
     """All folders, each named by its first rank, with their jobs and what has become of these."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         #: by folder, where that is not its own rank
         self._holders: dict[int, int] = {}
         #: by job: its folder, and how it is submitted
@@ -45,7 +58,7 @@ class Folders:
         self.given_up = 0
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
-        self._journal[job] = self._cluster.host_of(place), submission(job, parameters)
+        self._journal[job] = self._ranks.host_of(place), submission(job, parameters)
         self.submitted[job] = place
         self._hand_in(job)
 
@@ -55,35 +68,34 @@ class Folders:
 
     def tell(self, job: int, stimulus: AnyStimulus) -> None:
         """Tell the job's client, unless that is gone: its heir is not told."""
-        if self._cluster.is_present(self._holder_of_job(job)):
-            self._cluster.tell(self.submitted[job], stimulus)
+        if self._ranks.is_present(self._holder_of_job(job)):
+            self._ranks.tell(self.submitted[job], stimulus)
 
     def note_end(self, place: int, ended: JobEnded) -> None:
         job = ended.job
-        assert self._holder_of_job(job) == self._cluster.host_of(place), "an answer without the journal"
+        assert self._holder_of_job(job) == self._ranks.host_of(place), "an answer without the journal"
         assert job not in self.ended, f"job {job} ended twice"
         self.ended[job] = ended
 
     def submit_again(self, it: JobGivenUp) -> None:
         """A job that was given up comes in again, with what it has had and saved."""
         folder, former = self._journal[it.job]
-        if not self._cluster.is_present(self._holder_of(folder)):  # its heir hands it in
+        if not self._ranks.is_present(self._holder_of(folder)):  # its heir hands it in
             return
-        if it.job in self.ended or it.job in self._cluster.pes[self.submitted[it.job]].client.jobs:
+        if it.job in self.ended or self._ranks.is_client_of(self.submitted[it.job], it.job):
             return
         parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
         self._journal[it.job] = folder, again
-        self._cluster.tell(self.submitted[it.job], again)
+        self._ranks.tell(self.submitted[it.job], again)
 
     def inherit(self, ranks: Iterable[int]) -> None:
         """Folders of these ranks whose holder is gone are taken over by its heir, if that knows."""
-        cluster = self._cluster
         for folder in ranks:
             holder = self._holder_of(folder)
-            if cluster.is_present(holder):
+            if self._ranks.is_present(holder):
                 continue
-            for address, members in cluster.serving():
+            for address, members in self._ranks.serving():
                 if holder not in members and heir_of(holder, members) == address:
                     self._holders[folder] = address
                     for job in [job for job, (of, _) in self._journal.items() if of == folder]:
@@ -100,15 +112,15 @@ class Folders:
         """Have the holder of the job's folder submit it; if it is gone, its heir will."""
         folder, submitted = self._journal[job]
         holder = self._holder_of(folder)
-        if not self._cluster.is_present(holder):
+        if not self._ranks.is_present(holder):
             return
-        places = self._cluster.places_of(holder)
+        places = self._ranks.places_of(holder)
         if holder != folder or self.submitted[job] not in places:
             self.submitted[job] = places[0]
         saved = self.saved.get(job)
-        self._cluster.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=saved))
+        self._ranks.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=saved))
         if job in self._interrupted:
-            self._cluster.tell(self.submitted[job], JobInterrupted(job))
+            self._ranks.tell(self.submitted[job], JobInterrupted(job))
 
     def _holder_of(self, folder: int) -> int:
         return self._holders.get(folder, folder)

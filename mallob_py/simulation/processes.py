@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,10 +21,15 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.stimuli import WorkerCrashed, WorkerLeft, WorkerLost, WorkerMissed, WorkerStarted
-
-if TYPE_CHECKING:
-    from mallob_py.simulation.cluster import Cluster
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    WorkerCrashed,
+    WorkerLeft,
+    WorkerLost,
+    WorkerMissed,
+    WorkerStarted,
+)
+from mallob_py.simulation.network import Network
 
 
 class Step(Enum):
@@ -73,11 +77,13 @@ WorkerKey = tuple[int, int]
 
 
 class Processes(dict[WorkerKey, Process]):
-    """All processes of a cluster, by place and worker number."""
+    """All processes of a cluster, by place and worker number. `tell` tells a PE what becomes of one."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, network: Network, tell: Callable[[int, AnyStimulus], None]) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._delays = network.delays
+        self._later = network.later
+        self._tell = tell
         #: jobs whose workers leave in order
         self.orderly: set[int] = set()
         #: whether something goes wrong this time: (place, job, step)
@@ -106,13 +112,13 @@ class Processes(dict[WorkerKey, Process]):
                 process = self[place, worker]
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
-                    self._say_later(self._cluster.delays.process_resume_s(place), place, worker)
+                    self._say_later(self._delays.process_resume_s(place), place, worker)
             case LeaveWorker(worker):
                 process = self[place, worker]
                 assert process.is_started
                 process.is_leaving = True
-                delay_s = self._cluster.delays.process_start_s(place)
-                self._cluster.later(delay_s, lambda: self._left(place, worker))
+                delay_s = self._delays.process_start_s(place)
+                self._later(delay_s, lambda: self._left(place, worker))
             case TerminateWorker(worker):
                 self.pop((place, worker), None)
             case UpdateWorker(worker, volume, children):
@@ -131,14 +137,14 @@ class Processes(dict[WorkerKey, Process]):
         process = self[place, news.worker]
         if not process.has_ended:
             process.has_ended = True
-            self._cluster.tell(place, news)
+            self._tell(place, news)
 
     def _start(self, place: int, worker: int, effect: StartWorker) -> None:
         assert (place, worker) not in self, f"worker {worker} started twice at place {place}"
         process = self[place, worker] = Process(effect)
         failing = self.fails(place, effect.job, Step.START)
-        delay_s = self._cluster.delays.process_start_s(place)
-        self._cluster.later(delay_s, lambda: self._started(place, worker, process, failing))
+        delay_s = self._delays.process_start_s(place)
+        self._later(delay_s, lambda: self._started(place, worker, process, failing))
 
     def _started(self, place: int, worker: int, process: Process, failing: Failing | None) -> None:
         if self.get((place, worker)) is not process:
@@ -150,15 +156,15 @@ class Processes(dict[WorkerKey, Process]):
         else:
             process.is_started = True
             if not process.is_suspended:
-                self._cluster.tell(place, WorkerStarted(worker, process.job in self.orderly))
+                self._tell(place, WorkerStarted(worker, process.job in self.orderly))
 
     def _say_later(self, delay_s: float, place: int, worker: int) -> None:
         started = WorkerStarted(worker, self[place, worker].job in self.orderly)
-        self._cluster.later(delay_s, lambda: self._cluster.tell(place, started))
+        self._later(delay_s, lambda: self._tell(place, started))
 
     def _left(self, place: int, worker: int) -> None:
         """A process has handed over what it had, unless it has come to its end before."""
         if (process := self.get((place, worker))) is not None:
             for late in process.heard[-1:]:
-                self._cluster.tell(place, WorkerMissed(*msgspec.structs.astuple(late)))
+                self._tell(place, WorkerMissed(*msgspec.structs.astuple(late)))
             self.end(place, WorkerLeft(worker))
