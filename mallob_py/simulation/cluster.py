@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -233,9 +233,6 @@ class Cluster(Network):
         """Where the PEs of a rank are."""
         return self._ranks[address].places
 
-    def is_client_of(self, place: int, job: int) -> bool:
-        return job in self.pes[place].client.jobs
-
     def addresses(self) -> list[int]:
         """Of all ranks that there ever were."""
         return [rank.address for rank in self._ranks]
@@ -345,24 +342,22 @@ class Cluster(Network):
             other = asked if asked in awake or not awake else awake[0]
             self.later(self._detect_s, lambda: self._start_ranks(new, other))
             return
-        self._growing = host = self._ranks[asked]
+        self._growing = self._ranks[asked]
         call = Listen(new[-1].address + 1, b"secret", wide=False)
-        me = _peer(asked)
-        self.tell_rank(asked, RanksStarted(call, me, tuple((rank.address, me.process) for rank in new)))
-        for rank in new:
-            self._later_start(rank, host)
+        host = _peer(asked)
+        self.tell_rank(asked, RanksStarted(call, host, tuple((rank.address, host.process) for rank in new)))
 
-    def _later_start(self, rank: _Rank, host: _Rank) -> None:
-        def start() -> None:
+        def start(rank: _Rank) -> None:
             if rank.is_gone:  # killed meanwhile
                 return
             here = _peer(rank.address)
             assert here.place is not None
             me = Joining(here.process, here.host, here.place, len(rank.places))
-            rank.newcomer = Newcomer(rank.address, me, _peer(host.address), self._patience_s, self.now)
+            rank.newcomer = Newcomer(rank.address, me, host, self._patience_s, self.now)
             self._do_all_of_newcomer(rank, rank.newcomer)
 
-        self.later(self.delays.process_start_s(rank.places[0]), start)
+        for rank in new:
+            self.later(self.delays.process_start_s(rank.places[0]), partial(start, rank))
 
     def _wake_up(self, rank: _Rank) -> None:
         if rank.is_gone:
@@ -636,10 +631,8 @@ class Cluster(Network):
         (present,) = generations
         assert present is not None
         assert present.members == tuple(rank.address for rank in there), "members that are not there"
-        self.folders.check(self._were_members(), present.members)
-
-    def _were_members(self) -> Iterable[int]:
-        return (rank.address for rank in self._ranks if rank.node is not None)
+        were_members = [rank.address for rank in self._ranks if rank.node is not None]
+        self.folders.check(were_members, present.members)
 
 
 def _has_member(rank: _Rank, address: int) -> bool:

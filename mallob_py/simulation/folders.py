@@ -13,12 +13,15 @@ import msgspec
 
 from mallob_py.protocol.effects import JobEnded, JobGivenUp
 from mallob_py.protocol.messages import Description
+from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import heir_of
 from mallob_py.protocol.stimuli import AnyStimulus, JobInterrupted, JobParameters, JobSubmitted
 
 
 class Ranks(Protocol):
     """The ranks that hold folders: `Cluster` says what each of these is."""
+
+    pes: list[PE]
 
     def tell(self, place: int, stimulus: AnyStimulus) -> None: ...
 
@@ -29,8 +32,6 @@ class Ranks(Protocol):
     def is_present(self, address: int) -> bool: ...
 
     def serving(self) -> Iterator[tuple[int, tuple[int, ...]]]: ...
-
-    def is_client_of(self, place: int, job: int) -> bool: ...
 
 
 def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
@@ -82,7 +83,7 @@ class Folders:
         folder, former = self._journal[it.job]
         if not self._ranks.is_present(self._holder_of(folder)):  # its heir hands it in
             return
-        if it.job in self.ended or self._ranks.is_client_of(self.submitted[it.job], it.job):
+        if it.job in self.ended or it.job in self._ranks.pes[self.submitted[it.job]].client.jobs:
             return
         parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
