@@ -1,7 +1,7 @@
 """The one rule of how often something that has died is started again.
 
 As Erlang's supervisors: at most an *intensity* of restarts within a *period*; beyond it, whoever has asked
-gives up, and whoever is above decides. Who that is in each case stands in a table of docs/operating.md.
+gives up, and whoever is above decides. Who that is in each case stands in a table of docs/failures.md.
 """
 
 from __future__ import annotations

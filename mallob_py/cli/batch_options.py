@@ -256,7 +256,7 @@ class BatchExperimentOptions(Runs):
         group=INPUT,
         help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
         "half an hour), fair (five), sd (ten, on one core) or bags (five, over real "
-        "processes); see docs/batch.md",
+        "processes); see docs/batch-published.md",
         default=MISSING,
     )
     traces: str | None = option(

@@ -1,4 +1,4 @@
-"""The policy that docs/batch.md shows: it is found by its entry point, and does what is said of it."""
+"""The policy that docs/batch-policies.md shows: it is found by its entry point, and does what is said of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mallob_py.batch.job import Workload
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import simulate
 
-_DOCUMENT = Path(__file__).parents[2] / "docs/batch.md"
+_DOCUMENT = Path(__file__).parents[2] / "docs/batch-policies.md"
 _BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
