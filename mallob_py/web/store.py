@@ -54,7 +54,10 @@ _NAMES = frozenset((_INPUT, _FORMER_INPUT, _RECORD, _UNFINISHED_RECORD))
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The short form of a reply. `at`: when (since 1970); `number`: that of the job in the service."""
+    """The short form of a reply. `at`: when (since 1970); `number`: that of the job in the service.
+
+    `result`: what its application says besides, such as `value`, without solutions, unless that is long.
+    """
 
     outcome: str
     resultcode: int = 0
@@ -65,6 +68,7 @@ class Ended(msgspec.Struct, frozen=True):
     warnings: list[str] = []
     at: float = 0.0
     number: int = 0
+    result: dict[str, Any] = {}
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -293,9 +293,20 @@ def end_of(job: Job) -> float:
     return 0.0 if job.ended is None else job.ended.at
 
 
+#: of a reply's result: what is told elsewhere, or may be large
+_TOLD_APART = {
+    *("outcome", "resultcode", "resultstring", "solver", "result-files"),
+    *("solution", "solutions", "solution-file", "solution-size", "solution-format"),
+}
+_RESULT_BYTES_MAX = 4096
+
+
 def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
     """A reply in short; `signature` is that of its file, None if it was not kept."""
     result = reply.get("result", {})
+    further = {key: value for key, value in result.items() if key not in _TOLD_APART}
+    if len(msgspec.json.encode(further)) > _RESULT_BYTES_MAX:
+        further = {}
     return Ended(
         outcome=str(result.get("outcome", "")),
         resultcode=int(result.get("resultcode", 0)),
@@ -306,6 +317,7 @@ def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
         warnings=[str(warning) for warning in reply.get("warnings", ())],
         at=now() if signature is None else signature[1] / 1e9,
         number=int(reply.get("internal_id", 0)),
+        result=further,
     )
 
 

@@ -17,6 +17,13 @@ _OFFERING = "mallob_py/runtime/workers/offering.py"
 _REPLY = "mallob_py/service/jobs/reply.py"
 
 ANSWERING = (
+    Mutation(
+        "a job that needs a result does not begin without it",
+        "mallob_py/service/jobs/bookkeeping.py",
+        "JobBook._release",
+        never("outcome != RESULT and identity in self._needed.get(waiting_id, ())"),
+        "test_a_job_that_needs_a_result_is_named_at_once_when_there_will_be_none",
+    ),
     # --- interim results ------------------------------------------------------------------------
     Mutation(
         "a worse answer replaces no better one",

@@ -7,8 +7,23 @@ from mutations.mutation import Mutation, always, instead_of, never, without
 _OWN = "mallob_py/service/store/own_folder.py"
 _LOCK = "mallob_py/service/store/lock.py"
 _BATCH = "mallob_py/batch/live/folder.py"
+_OUTPUT = "mallob_py/runtime/workers/output.py"
 
 FOLDERS = (
+    Mutation(
+        "what workers print fills no disk",
+        _OUTPUT,
+        "OutputFiles._append",
+        never("size_bytes + written > self._size_max_bytes"),
+        "test_the_last_of_what_was_printed_is_kept",
+    ),
+    Mutation(
+        "what workers print goes into no file that has another name",
+        _OUTPUT,
+        "_opened",
+        always("_is_ours(os.fstat(file))"),
+        "test_a_file_with_another_name_and_a_socket_are_let_be",
+    ),
     Mutation(
         "a folder is opened through no link",
         _OWN,

@@ -30,6 +30,13 @@ WHOLE_JOBS = (
     ),
     # --- jobs that really run -------------------------------------------------------------------
     Mutation(
+        "a job that needs another's success does not start without it",
+        _SERVER,
+        "_Server._hold",
+        never("status is None or not status.is_well"),
+        "test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_knows_that",
+    ),
+    Mutation(
         "no more than so many jobs wait",
         _SERVER,
         "_Server._submit",

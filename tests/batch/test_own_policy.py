@@ -1,4 +1,4 @@
-"""The policy that docs/batch-policies.md shows: it is found by its entry point, and does what is said of it."""
+"""The policy that docs/batch-policies.md shows: it is found by its entry point, and does what it says."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mallob_py.service.telemetry.measures import fair_shares
 from mallob_py.web.metrics import metrics
 from mallob_py.web.receiving import TooMuchMemory, decompressed_size
+from mallob_py.web.views import summary_of
 
 REPOSITORY = Path(__file__).parents[2]
 SIZE = 1_000_000
@@ -195,3 +196,9 @@ def test_a_dictionary_that_needs_too_much_memory_is_refused(tmp_path: Path) -> N
     path.write_bytes(b"\x5d" + (3 << 29).to_bytes(4, "little") + b"\xff" * 8 + b"\0" * 100)
     with pytest.raises(TooMuchMemory):
         decompressed_size(path, SIZE)
+
+
+def test_the_short_form_of_a_reply_has_what_the_application_says_unless_that_is_long() -> None:
+    result = {"outcome": "result", "resultcode": 1, "resultstring": "DONE", "solution": [1], "value": 7}
+    assert summary_of({"result": result}, None).result == {"value": 7}
+    assert summary_of({"result": result | {"text": "x" * 5000}}, None).result == {}

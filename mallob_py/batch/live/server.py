@@ -662,7 +662,7 @@ class _Server:
             return Refused(str(error))
         if wishes.nodes_min > self._nodes.most:
             return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.most}")
-        if len(self._held) >= WAITING_MAX:
+        if (request.after or request.after_ok) and len(self._held) >= WAITING_MAX:
             return Refused(f"{WAITING_MAX} jobs wait for others already")
         for other in (*request.after, *request.after_ok):
             if not 0 < other < self._next:
