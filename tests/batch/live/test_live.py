@@ -678,8 +678,8 @@ class Handler:
     def post_shrink(self, now, removed): pass
     def pre_grow(self, count): print("growing by", count, flush=True)
     def post_grow(self, now, continued, added):
-        print("grown to", now, flush=True)
         processes.end(added)
+        print("grown to", now, flush=True)
 
 processes = malleable.PlaceProcesses(lambda place: subprocess.Popen(["sleep", "1000"]))
 assert malleable.define_malleable_handler(Handler(), processes)
