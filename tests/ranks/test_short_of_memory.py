@@ -142,3 +142,34 @@ def test_suspended_workers_are_given_up_before_running_ones(
         lambda: all(map(is_alive, census(tmp_path / "census").values())), "there are all workers again"
     )
     end(service, reply)
+
+
+def test_jobs_that_rest_are_given_up_for_memory_and_go_on(
+    service: Running, group: Group, tmp_path: Path
+) -> None:
+    """Five jobs take turns on three ranks: processes of those that rest go and come anew."""
+    replies = {}
+    for number in range(5):
+        folder = tmp_path / f"census{number}"
+        folder.mkdir()
+        configuration = {"size_bytes": 100 * MB, "folder": str(folder)}
+        replies[f"greedy{number}"] = service.submit(
+            f"greedy{number}", application="GLUTTON", configuration=configuration, max_demand=1
+        )
+        poll_until(lambda at=folder: census(at), f"job {number} has had a turn\n{service.output}")
+    jobs = [service.await_event("accepted", name=name)["job"] for name in replies]
+    group.leave(250 * MB)
+    assert service.await_event("gave back memory")["what"] == "suspended workers"
+    group.leave(2000 * MB)
+    service.await_event("enough memory")
+
+    def turns() -> int:
+        begun = service.events("resumed") + service.events("started")
+        return min(sum(event["job"] == job for event in begun) for job in jobs)
+
+    before = turns()
+    poll_until(lambda: turns() >= before + 2, "each goes on")
+    assert service.ask("small", application="NOOP")["result"]["resultcode"] == 10
+    for name, path in replies.items():
+        service.interrupt(name)
+        assert service.reply(path)["result"]["outcome"] == "interrupted"

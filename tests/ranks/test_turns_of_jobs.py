@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from running import needs_mpiexec, serving
+from running import Running, needs_mpiexec, serving, with_apps
 from waiting import poll_until
+
+from mallob_py.service.telemetry.explanation import explain
+from mallob_py.service.telemetry.status import look, read_live_status
+from mallob_sat.generate import uniform
 
 pytestmark = needs_mpiexec
 
@@ -70,5 +75,84 @@ def test_a_formula_is_answered_where_more_jobs_go_on_for_ever_than_can_be_kept(t
         for name in names:
             stats = service.reply(endless[name])["stats"]
             assert stats["used_pe_seconds"] <= stats["used_wallclock_seconds"] + 0.1
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+def _reason(service: Running, identity: str) -> str:
+    look(service.api_dir)
+    status = read_live_status(service.api_dir)
+    job = None if status is None else status.job(identity, 0)
+    return "" if status is None or job is None else "\n".join(explain(status, job))
+
+
+def test_a_job_from_a_pipe_waits_where_such_jobs_hold_all_places_and_others_do_not(tmp_path: Path) -> None:
+    """They are never given up: with no residents each PE has one."""
+    hard = uniform(600, 2556, seed=1).text("far too hard")
+    pipes = [tmp_path / f"pipe{number}" for number in range(3)]
+    with serving(tmp_path / "service", "--residents", "0", ranks=1) as service:
+        replies = []
+        for number, pipe in enumerate(pipes):
+            os.mkfifo(pipe)
+            replies.append(service.submit(f"piped{number}", files=[str(pipe)]))
+            pipe.write_text(hard)
+            if number == 0:
+                service.await_event("started")
+        for number in (1, 2):
+            poll_until(lambda held=number: "1 such job at work" in _reason(service, f"u.piped{held}"), "held")
+        assert service.ask("satisfiable", literals=[1, 2, 0, -1, 0])["result"]["resultcode"] == SAT
+        service.interrupt("piped2")
+        assert service.reply(replies[2])["result"]["outcome"] == "interrupted"
+        service.interrupt("piped0")
+        assert service.reply(replies[0])["result"]["outcome"] == "interrupted"
+        job = service.await_event("accepted", name="piped1")["job"]
+        service.await_event("started", job=job)
+        service.interrupt("piped1")
+        assert service.reply(replies[1])["stats"]["used_pe_seconds"] > 0.0
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_path: Path) -> None:
+    """Of five PEs the job deserves two and a half: two for good, and every other turn a third."""
+    apps = with_apps(folder="tests/runtime/workers", ALLREDUCE="tree_apps:AllReduce")
+    with serving(tmp_path / "service", ranks=5, env=apps) as service:
+        names = [f"endless{number}" for number in range(5)]
+        endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]
+        for name in names:
+            service.await_event("started", job=service.await_event("accepted", name=name)["job"])
+        folder = tmp_path / "sizes"
+        folder.mkdir()
+        configuration = {"sizes": [2, 3, 2, 3, 2, 3], "folder": str(folder)}
+        reply = service.ask("tree", application="ALLREDUCE", configuration=configuration, priority=5.0)
+        assert reply["result"]["resultcode"] == 10, reply
+        assert reply["result"]["solution"] == [0, 1, 2]
+        assert not any(path.exists() for path in endless)
+        for name in names:
+            service.interrupt(name)
+        for path in endless:
+            service.reply(path)
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_path: Path) -> None:
+    """What that one has borrowed comes back, or is done by it later."""
+    with serving(tmp_path / "service", "--slice", "100ms", ranks=3) as service:
+        names = [f"endless{number}" for number in range(3)]
+        endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]
+        for name in names:
+            service.await_event("started", job=service.await_event("accepted", name=name)["job"])
+        reply = service.ask("bag", application="QUEENS", configuration={"n": 14}, priority=5.0)
+        assert reply["result"]["value"] == 365596
+        job = service.await_event("accepted", name="bag")["job"]
+        adopted = [
+            event for event in service.events("adopted") if event["job"] == job and event["index"] == 1
+        ]
+        assert len(adopted) >= 2
+        for name in names:
+            service.interrupt(name)
+        for path in endless:
+            service.reply(path)
         assert service.stop() == 0
         assert "Traceback" not in service.output
