@@ -392,6 +392,8 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
+#: so often one of them is tried before its time; and all others when one could be written, at most so often
+_PROBE_S, _HASTEN_S = 2.0, 1.0
 
 
 @dataclass(slots=True)
@@ -426,6 +428,8 @@ class Replies:
         self._unpublished: dict[int, _Unpublished] = {}
         #: (when, job): each of them that is not being written just now
         self._due: list[tuple[float, int]] = []
+        self._next_probe_s = -math.inf
+        self._next_hasten_s = -math.inf
         self._pipes = ReplyPipes(clock)
         #: when `finish_due` is wanted
         self.deadline_s = math.inf
@@ -462,11 +466,22 @@ class Replies:
         while self._due and self._due[0][0] <= now:
             _, internal_id = heapq.heappop(self._due)
             due.append(self._unpublished[internal_id])
+        if self._due and not due and now >= self._next_probe_s:
+            due.append(self._unpublished[heapq.heappop(self._due)[1]])
+        self._next_probe_s = now + _PROBE_S
         self._finish(due)
         self._note_deadline()
 
     def _note_deadline(self) -> None:
-        self.deadline_s = min(self._due[0][0] if self._due else math.inf, self._pipes.deadline_s)
+        due_s = min(self._due[0][0], self._next_probe_s) if self._due else math.inf
+        self.deadline_s = min(due_s, self._pipes.deadline_s)
+
+    def _hasten(self) -> None:
+        """Something could be written: perhaps all can."""
+        now = self._clock()
+        if self._due and now >= self._next_hasten_s:
+            self._next_hasten_s = now + _HASTEN_S
+            self._due = sorted((min(due_s, now), internal_id) for due_s, internal_id in self._due)
 
     def close(self) -> None:
         """A last try; what is in the journal is published by the next service."""
@@ -499,6 +514,7 @@ class Replies:
             try:
                 self._publish(item)
                 del self._unpublished[item.decided.internal_id]
+                self._hasten()
             except OSError as error:
                 self._postpone(item, error)
         try:
@@ -526,12 +542,15 @@ class Replies:
             self._pipes.feed(pipe)
 
     def _postpone(self, item: _Unpublished, error: OSError) -> None:
-        item.delay_s = min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S)
+        before_s, item.delay_s = (
+            item.delay_s,
+            min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S),
+        )
         item.due = self._clock() + item.delay_s
         self._await(item)
-        self._log(
-            f"cannot write the reply {item.decided.target}: {error.strerror}; again in {item.delay_s:g} s"
-        )
+        if item.delay_s > before_s:
+            text = f"{error.strerror}; again in {item.delay_s:g} s at the latest"
+            self._log(f"cannot write the reply {item.decided.target}: {text}")
 
 
 def _move(source: str, target: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -650,6 +651,33 @@ def test_a_taken_file_can_be_read_again_until_it_has_its_reply(open_directory: O
     (incoming,) = directory.take()
     again = directory.read_again(incoming.internal_id)
     assert again.parse(APPLICATIONS) == incoming.parse(APPLICATIONS)
+
+
+def test_replies_that_a_full_disk_has_held_up_for_minutes_are_there_seconds_after_it_has_room(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    for number in range(5):
+        drop(directory, f"{number}.json", text(str(number)))
+    taken = directory.take()
+    with monkeypatch.context() as patch:
+        patch.setattr("mallob_py.service.store.journal.write_file", _no_room)
+        patch.setattr("mallob_py.service.store.spare_file.SpareFile.put", lambda *_: False)
+        for incoming in taken:
+            answer(directory, incoming)
+        for _ in range(400):
+            clock.now += 0.5
+            directory.take()
+    assert replies(directory) == {}
+    assert len(log) <= 6 * len(taken)
+    for _ in range(6):
+        clock.now += 0.5
+        directory.take()
+    assert len(replies(directory)) == 5
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
