@@ -27,6 +27,7 @@ from mallob_py.protocol.rank_effects import (
 from mallob_py.protocol.rank_messages import (
     Commit,
     DeskNews,
+    Noted,
     Propose,
     RankDrained,
     RankDrains,
@@ -165,6 +166,14 @@ def test_a_message_that_is_given_back_in_another_generation_is_dropped() -> None
     begin(node, after)
     node.effects.clear()
     node.handle(Congested(G, 1, 0, TreeMessage(1, 2, 1, 3, 0, False, b"x")), 0.0)
+    assert not node.effects
+
+
+def test_a_member_that_is_noted_late_goes_on() -> None:
+    """A peer of a newcomer was taken for lost, and has noted it all the same."""
+    node = node_of(0, 1, 1)
+    node.take_effects()
+    node.handle(Said(1, node.present.g, 0, 0, Noted()), 1.0)
     assert not node.effects
 
 
