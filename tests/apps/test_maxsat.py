@@ -119,6 +119,29 @@ def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random
     check(bounds, problem, least_cost(*formula))
 
 
+@pytest.mark.parametrize("turns", [3, 12, 25, 40, 60])
+def test_what_cores_leave_is_what_a_better_solution_costs(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_maxsat.oracle.SLICE_S", 0.0)
+    problem = Problem(read_wcnf(hard_one(turns, n_vars=7, n_clauses=70)[0], "f").to_payload())
+    bounds = Bounds(problem)
+    monkeypatch.setattr(bounds, "found", lambda model: False)  # so that all solutions are better ones
+    below = CoreGuided(problem, bounds, Oracle(problem, "glucose4"))
+    for _ in itertools.islice(below.run(), turns):
+        pass
+    terms, offset = below.objective()
+    encoding = Generalized(below.oracle, terms, bounds.upper - offset, 10**6)
+    for signs in itertools.product((1, -1), repeat=7):
+        literals = [sign * v for v, sign in enumerate(signs, 1)]
+        cost = problem.cost(np.array(literals, dtype=np.int32))
+        assert cost is not None
+        assert cost >= offset
+        for bound, verdict in ((cost, Verdict.SATISFIABLE), (cost - 1, Verdict.UNSATISFIABLE)):
+            if bound >= offset:
+                assert _answer(below.oracle.ask([*literals, *encoding.at_most(bound - offset)])) is verdict
+
+
 @pytest.mark.parametrize("kind", [Totalizer, Generalized, Watchdog, Adder])
 @settings(max_examples=60, deadline=None)
 @example(weights=[1], bound=4, limit=4)
