@@ -119,7 +119,7 @@ def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random
     check(bounds, problem, least_cost(*formula))
 
 
-@pytest.mark.parametrize("turns", [3, 12, 25, 40, 60])
+@pytest.mark.parametrize("turns", [3, 90, 110, 140, 180, 250])
 def test_what_cores_leave_is_what_a_better_solution_costs(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
