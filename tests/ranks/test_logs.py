@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from running import Running, needs_mpiexec, poll_until, serving
+from running import DEADLINE_S, Running, needs_mpiexec, poll_until, serving
 
 pytestmark = needs_mpiexec
 
@@ -23,17 +23,20 @@ with Executor(sys.argv[1], user="u") as executor:
 
 def logs(service: Running, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mallob_py.cli.main", "logs", "--api-dir", str(service.api_dir)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 def test_prints_of_functions_are_in_the_log_of_their_job_and_not_in_that_of_the_service(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, ranks=2) as service:
-        subprocess.run([sys.executable, "-c", _CALL, str(service.api_dir)], check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", _CALL, str(service.api_dir)], check=True, timeout=DEADLINE_S)
         (reply,) = (service.box() / "out").glob("u.*.json")
+        lines = ["", "err one", "err two", "out one", "out two"]
+        # On a busy machine the reply may come before the last line is written.
+        poll_until(lambda: sorted(logs(service, reply.stem).stdout.split("\n")) == lines, "all is written")
         said = logs(service, reply.stem, "--follow")
-        assert sorted(said.stdout.split("\n")) == ["", "err one", "err two", "out one", "out two"]
+        assert sorted(said.stdout.split("\n")) == lines
         assert logs(service, "1").stdout == said.stdout
         assert "out one" not in service.output
         silent = service.ask("silent", application="NOOP")
