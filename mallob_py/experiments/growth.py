@@ -88,8 +88,8 @@ class _Delays(InfinitelyFast):
         return 0.0
 
 
-def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list[int]]:
-    """Time of one growth, and the messages that each PE has sent and received for it."""
+def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list[int], Cluster]:
+    """Return the time of one growth, the messages of each PE, both ways, and the cluster after it."""
     handled = [0] * size
 
     def count(source: int, dest: int, _message: AnyWireMessage) -> bool:
@@ -110,13 +110,13 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list
         if event == LogEvent.VOLUME and fields["volume"] == size
     )
     end_s = max(when_s for when_s, _, event, _ in cluster.logs if event == LogEvent.ADOPTED)
-    return end_s - start_s, handled
+    return end_s - start_s, handled, cluster
 
 
 def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
     """Once in hops, without any delays, and once in time."""
-    hops, _ = grow(way, size, HOPS, 0.0)
-    latency_s, handled = grow(way, size, CALIBRATED, delay_s)
+    hops, _, _ = grow(way, size, HOPS, 0.0)
+    latency_s, handled, _ = grow(way, size, CALIBRATED, delay_s)
     return GrowthRow(
         way=way.name,
         size=size,

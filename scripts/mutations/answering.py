@@ -99,6 +99,7 @@ ANSWERING = (
             try:
                 self._publish(item)
                 del self._unpublished[item.decided.internal_id]
+                self._hasten()
             except OSError as error:
                 self._postpone(item, error)
             """,

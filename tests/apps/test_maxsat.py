@@ -334,7 +334,7 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
     assert all(one.lower <= cost <= one.upper for one in bounds)
 
 
-@pytest.mark.parametrize("index", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("index", [0, 1, 2, 5, 7])
 def test_what_solvers_learn_holds_for_all_better_solutions(index: int) -> None:
     text, _ = hard_one(index, n_vars=13, n_clauses=120)
     text += b"\nh 1 2 0\nh -3 4 5 0\nh -6 -7 8 0"

@@ -16,7 +16,7 @@ _BULK, _LAYERS, _TREE, _WALK = WAYS
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_all_ways_lead_to_a_whole_job_tree(way: Way) -> None:
-    _, cluster = grow(way, 33, HOPS, 0.0)
+    *_, cluster = grow(way, 33, HOPS, 0.0)
     assert sorted(pe.workers.active.index for pe in cluster.pes if pe.workers.active) == list(range(33))
 
 

@@ -143,8 +143,8 @@ def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_pa
         endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]
         for name in names:
             service.await_event("started", job=service.await_event("accepted", name=name)["job"])
-        reply = service.ask("bag", application="QUEENS", configuration={"n": 14}, priority=5.0)
-        assert reply["result"]["value"] == 365596
+        reply = service.ask("bag", application="QUEENS", configuration={"n": 16}, priority=5.0)
+        assert reply["result"]["value"] == 14772512
         job = service.await_event("accepted", name="bag")["job"]
         adopted = [
             event for event in service.events("adopted") if event["job"] == job and event["index"] == 1

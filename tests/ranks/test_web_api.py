@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
@@ -305,7 +306,8 @@ GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
     ("GET", "/api/jobs/u.n/files/proof"),
     *(("GET", "/api/jobs/u.n/model"), ("POST", "/api/jobs/u.n/interrupt"), ("GET", "/api/service")),
-    *(("GET", "/api/history"), ("GET", "/api/ended"), ("GET", "/metrics")),
+    *(("GET", "/api/history"), ("GET", "/api/ended"), ("GET", "/metrics"), ("GET", "/api/batch")),
+    ("GET", "/api/applications/QUEENS"),
 ]
 
 
@@ -324,7 +326,11 @@ def test_every_path_but_the_page_and_the_description_is_guarded(web: WebServer) 
     described = [(method.upper(), path) for path, methods in paths.items() for method in methods]
     open_ones = {path for path in paths if paths[path].get("get", {}).get("security") == []}
     assert open_ones == {"/", "/docs", "/openapi.json"}
-    guarded = {(method, path.replace("u.n", "{key}").replace("proof", "{name}")) for method, path in GUARDED}
+    named = (("u.n", "{key}"), ("proof", "{name}"), ("QUEENS", "{name}"))
+    guarded = {
+        (method, functools.reduce(lambda path, pair: path.replace(*pair), named, path))
+        for method, path in GUARDED
+    }
     assert {(method, path) for method, path in described if path not in open_ones} == guarded
 
 
