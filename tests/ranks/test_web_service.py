@@ -241,6 +241,14 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         web.post_job(user="http", name="endless", application="SLEEP")
         browser.await_truth(f"{cell_of('endless', 'live', 'Workers')} === '{RANKS}'")
         assert browser.evaluate(cell_of("endless", "live", "Fair share")) == str(RANKS)
+        button = f"{row_of('endless', 'live')}.querySelector('button')"
+        browser.evaluate(f"{button}.focus()")
+        looks = (
+            "performance.getEntriesByType('resource').filter(each => each.name.includes('/api/jobs')).length"
+        )
+        so_far = browser.evaluate(looks)
+        browser.await_truth(f"{looks} >= {so_far + 3}")
+        assert browser.evaluate(f"document.activeElement === {button}")
         click(browser, row_of("endless", "live"), "Interrupt")
         browser.await_truth(f"{cell_of('endless', 'ended', 'How')} === 'interrupted'")
 
