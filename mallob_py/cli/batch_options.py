@@ -419,7 +419,6 @@ class BatchSubmitOptions(Live):
         metavar="JOB",
         group=JOB,
         help="start when the job of this number has ended, however it has. May be repeated",
-        goes_on=lambda word: False,
     )
     after_ok: tuple[int, ...] = list_option(
         "--after-ok",
@@ -428,7 +427,6 @@ class BatchSubmitOptions(Live):
         metavar="JOB",
         group=JOB,
         help="start when this job has ended with exit code 0; if it ends otherwise, do not start at all",
-        goes_on=lambda word: False,
     )
     wait: bool = switch_option(
         "--wait", group=OUTPUT, help="wait until the jobs have ended, and say how; exit code 1 if one failed"

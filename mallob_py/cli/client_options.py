@@ -123,7 +123,6 @@ class SubmitOptions(_Terms, Wishes, _Client):
         group=JOB,
         help="a key of the job's configuration; the value is JSON or a text. May be repeated. KEY=1..100 and"
         " KEY=8,9,10 are sweeps: a job for each value, or for each combination of several sweeps",
-        goes_on=lambda word: False,
     )
     after: tuple[str, ...] = list_option(
         "--after",
@@ -132,7 +131,6 @@ class SubmitOptions(_Terms, Wishes, _Client):
         metavar="USER.NAME",
         group=JOB,
         help="begin when this job has ended, however it has. May be repeated",
-        goes_on=lambda word: False,
     )
     after_ok: tuple[str, ...] = list_option(
         "--after-ok",
@@ -142,7 +140,6 @@ class SubmitOptions(_Terms, Wishes, _Client):
         group=JOB,
         help="begin when this job has ended with a result; if it ends otherwise, end without having begun."
         " May be repeated",
-        goes_on=lambda word: False,
     )
     wait: bool = switch_option(
         "--wait",

@@ -85,9 +85,9 @@ def list_option(
     metavar: str,
     group: str,
     help: str,
-    goes_on: Callable[[str], bool],
+    goes_on: Callable[[str], bool] = lambda word: False,
 ) -> Any:
-    """Declare an option that may be given several times, and takes several values each time.
+    """Declare an option that may be given several times, and takes one value or several each time.
 
     A word behind a value is one more if `goes_on` says so, so that other arguments may follow. `parse` makes
     a tuple of each, as the environment and a file have them all in one text.

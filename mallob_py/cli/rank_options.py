@@ -322,7 +322,6 @@ class RunOptions(_AnyApplication, _OneShot):
         metavar="KEY=VALUE",
         group=INPUT,
         help="a key of the job's configuration; the value is JSON or a text. May be repeated",
-        goes_on=lambda word: False,
     )
     configuration: Mapping[str, Any] | None = option(
         "--configuration",
