@@ -66,6 +66,11 @@ class Submitted(msgspec.Struct, frozen=True):
     after: list[int] = []
     after_ok: list[int] = []
 
+    @property
+    def comes_after(self) -> set[int]:
+        """The jobs that have to end before, however they do."""
+        return {*self.after, *self.after_ok}
+
 
 class Run(msgspec.Struct, frozen=True):
     """Where a job runs, or is to. `address`: where it takes orders; empty: it does not.

@@ -515,7 +515,7 @@ class _Server:
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
         for number, submitted in list(self._held.items()):  # an end may end others
-            if number in self._held and entry.folder.number in (*submitted.after, *submitted.after_ok):
+            if number in self._held and entry.folder.number in submitted.comes_after:
                 self._hold(self._entries[number], submitted, {entry.folder.number: status})
 
     async def _write_end_later(self, job: JobFolder, status: Status) -> None:
@@ -695,13 +695,11 @@ class _Server:
                 error = f"job {other}, which it needs, has ended: {how}"
                 self._end(entry, Status(RunEnd.NOT_STARTED, error=error))
                 return
-        if not self._entries.keys().isdisjoint((*submitted.after, *submitted.after_ok)):
+        if not self._entries.keys().isdisjoint(submitted.comes_after):
             self._held[number] = submitted
-        elif was_held:
-            self._scheduler.admit(self._job(entry))
-            self._want_decision()
         else:
-            self._scheduler.submit(self._job(entry))
+            take_in = self._scheduler.admit if was_held else self._scheduler.submit
+            take_in(self._job(entry))
             self._want_decision()
 
     def _cancel(self, number: int) -> Answer:
@@ -726,7 +724,7 @@ class _Server:
     def _queue(self, request: Queue) -> Answer:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
-        free = self._scheduler.free_slots
+        free = scheduler.free_slots
         numbers = chain((job.id for job in scheduler.waiting), self._held)
         waiting = [
             self._waiting_line(self._entries[number], now_s, free)
@@ -755,7 +753,7 @@ class _Server:
         running = scheduler.running.get(number)
         line = self._line(entry, now_s, running)
         if running is None:
-            line = self._waiting_line(entry, now_s, self._scheduler.free_slots)
+            line = self._waiting_line(entry, now_s, scheduler.free_slots)
         name = f"Job {number} {line.name}"
         if running is not None:
             most_s = max(0.0, running.estimated_end_s - now_s)
@@ -788,7 +786,7 @@ class _Server:
     def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:
         line, slots = self._line(entry, now_s), self._scheduler.slots
         if (held := self._held.get(line.job)) is not None:
-            others = [str(job) for job in sorted({*held.after, *held.after_ok}) if job in self._entries]
+            others = [str(job) for job in sorted(held.comes_after) if job in self._entries]
             more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
             reason = f"comes after job {', '.join(others[:_NAMED])}{more}"
         elif line.nodes_min > slots:
