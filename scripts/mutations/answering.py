@@ -2,147 +2,90 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, always, instead_of, never, without
+from mutations.mutation import table
 
-_ENUMERATION = "apps/mallob_sat/enumeration.py"
-_CORES = "apps/mallob_sat/cores.py"
-_JOURNAL = "mallob_py/service/store/journal.py"
-_CRASHES = "mallob_py/service/jobs/crashes.py"
-_ENDINGS = "mallob_py/service/endings.py"
-_TURNS = "mallob_py/service/turns.py"
-_SERVICE = "mallob_py/service/service.py"
-_INTERIM = "mallob_py/protocol/interim.py"
-_CLIENT = "mallob_py/protocol/client.py"
-_OFFERING = "mallob_py/runtime/workers/offering.py"
-_REPLY = "mallob_py/service/jobs/reply.py"
+ANSWERING = table("""
+mallob_py/service/jobs/bookkeeping.py
+  a job that needs a result does not begin without it
+    JobBook._release: never outcome != RESULT and identity in self._needed.get(waiting_id, ())
+    test_a_job_that_needs_a_result_is_named_at_once_when_there_will_be_none
 
-ANSWERING = (
-    Mutation(
-        "a job that needs a result does not begin without it",
-        "mallob_py/service/jobs/bookkeeping.py",
-        "JobBook._release",
-        never("outcome != RESULT and identity in self._needed.get(waiting_id, ())"),
-        "test_a_job_that_needs_a_result_is_named_at_once_when_there_will_be_none",
-    ),
-    # --- interim results ------------------------------------------------------------------------
-    Mutation(
-        "a worse answer replaces no better one",
-        _INTERIM,
-        "Interim.is_beaten_by",
-        instead_of("self._is_better(other.value, self.value)", "True"),
-        "test_the_best_value_and_the_best_bound_stand_whatever_the_order",
-    ),
-    Mutation(
-        "a weaker bound replaces no stronger one",
-        _INTERIM,
-        "Interim.joined",
-        instead_of("self._is_better(self.bound, other.bound)", "True"),
-        "test_the_best_value_and_the_best_bound_stand_whatever_the_order",
-    ),
-    Mutation(
-        "the client joins what all workers offer",
-        _CLIENT,
-        "ClientJobs.receive_offered",
-        instead_of("offered if known is None else known.joined(offered)", "offered"),
-        "test_the_client_keeps_the_best_of_all_workers_and_an_interrupted_job_ends_with_it",
-    ),
-    Mutation(
-        "an offer that comes too soon is passed on later",
-        _OFFERING,
-        "Offering.offer",
-        without("self.due_s = self._may_send_s"),
-        "test_the_first_offer_is_passed_on_at_once_and_the_best_of_those_that_come_soon_after_it_later",
-    ),
-    Mutation(
-        "an answer without a value is not repeated",
-        _OFFERING,
-        "Offering.turn",
-        instead_of("self._best.value is not None or self._best.body is None", "True"),
-        "test_an_answer_without_a_value_is_not_repeated_since_the_last_to_come_stands",
-    ),
-    Mutation(
-        "what is offered is not told as the last word",
-        _REPLY,
-        "result_reply",
-        without('result["complete"] = False'),
-        "test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker",
-    ),
-    # --- SAT ------------------------------------------------------------------------------------
-    Mutation(
-        "time that ends before the first solution is no answer",
-        _ENUMERATION,
-        "Enumerating._enumerate",
-        instead_of("found.count and time.time() >= self.until", "time.time() >= self.until"),
-        "test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_for",
-    ),
-    Mutation(
-        "another solver confirms a core",
-        _CORES,
-        "find_core",
-        without("check_core(formula, strategy)"),
-        "test_another_solver_confirms_each_core",
-    ),
-    # --- replies, turns, and who is to blame -----------------------------------------------------
-    Mutation(
-        "one reply that cannot be written to the journal does not hold up others",
-        _JOURNAL,
-        "Replies._finish",
-        instead_of("self._finish([item])", "self._postpone(item, error)"),
-        "test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it",
-    ),
-    Mutation(
-        "one reply that cannot be published does not hold up others",
-        _JOURNAL,
-        "Replies._finish",
-        instead_of(
-            """
-            try:
-                self._publish(item)
-                del self._unpublished[item.decided.internal_id]
-                self._hasten()
-            except OSError as error:
-                self._postpone(item, error)
-            """,
-            """
-            self._publish(item)
-            del self._unpublished[item.decided.internal_id]
-            """,
-        ),
-        "test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it",
-    ),
-    Mutation(
-        "a job that is handed over is not to blame",
-        _CRASHES,
-        "RunningJobs.hand_over",
-        without("for job in list(self._slot_of): ..."),
-        "test_handing_over_a_folder_blames_no_job",
-    ),
-    Mutation(
-        "a service that hands its folder over says that nobody is to blame",
-        _SERVICE,
-        "Service.hand_over",
-        instead_of("self._running.hand_over()", "self._running.close()"),
-        "test_a_service_that_hands_its_folder_over_blames_no_job",
-    ),
-    Mutation(
-        "a job that has ended is not to blame",
-        _ENDINGS,
-        "Endings._forget",
-        without("self._running.end(live.id)"),
-        "test_the_end_of_a_job_clears_it_of_blame",
-    ),
-    Mutation(
-        "a held job does not age",
-        _TURNS,
-        "Turns._enqueue",
-        never("now > live.accepted_s"),
-        "test_a_held_job_does_not_age",
-    ),
-    Mutation(
-        "a job that is not held ages from when it was handed in",
-        _TURNS,
-        "Turns._enqueue",
-        always("now > live.accepted_s"),
-        "test_a_job_that_is_not_held_has_waited_since_it_was_handed_in",
-    ),
-)
+# interim results
+mallob_py/protocol/interim.py
+  a worse answer replaces no better one
+    Interim.is_beaten_by: self._is_better(other.value, self.value) => True
+    test_the_best_value_and_the_best_bound_stand_whatever_the_order
+  a weaker bound replaces no stronger one
+    Interim.joined: self._is_better(self.bound, other.bound) => True
+    test_the_best_value_and_the_best_bound_stand_whatever_the_order
+
+mallob_py/protocol/client.py
+  the client joins what all workers offer
+    ClientJobs.receive_offered: offered if known is None else known.joined(offered) => offered
+    test_the_client_keeps_the_best_of_all_workers_and_an_interrupted_job_ends_with_it
+
+mallob_py/runtime/workers/offering.py
+  an offer that comes too soon is passed on later
+    Offering.offer: without self.due_s = self._may_send_s
+    test_the_first_offer_is_passed_on_at_once_and_the_best_of_those_that_come_soon_after_it_later
+  an answer without a value is not repeated
+    Offering.turn: self._best.value is not None or self._best.body is None => True
+    test_an_answer_without_a_value_is_not_repeated_since_the_last_to_come_stands
+
+mallob_py/service/jobs/reply.py
+  what is offered is not told as the last word
+    result_reply: without result["complete"] = False
+    test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker
+
+# SAT
+apps/mallob_sat/enumeration.py
+  time that ends before the first solution is no answer
+    Enumerating._enumerate: found.count and time.time() >= self.until => time.time() >= self.until
+    test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_for
+
+apps/mallob_sat/cores.py
+  another solver confirms a core
+    find_core: without check_core(formula, strategy)
+    test_another_solver_confirms_each_core
+
+# replies, turns, and who is to blame
+mallob_py/service/store/journal.py
+  one reply that cannot be written to the journal does not hold up others
+    Replies._finish: self._finish([item]) => self._postpone(item, error)
+    test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it
+  one reply that cannot be published does not hold up others
+    Replies._finish:
+      try:
+          self._publish(item)
+          del self._unpublished[item.decided.internal_id]
+          self._hasten()
+      except OSError as error:
+          self._postpone(item, error)
+    =>
+      self._publish(item)
+      del self._unpublished[item.decided.internal_id]
+    test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it
+
+mallob_py/service/jobs/crashes.py
+  a job that is handed over is not to blame
+    RunningJobs.hand_over: without for job in list(self._slot_of): ...
+    test_handing_over_a_folder_blames_no_job
+
+mallob_py/service/service.py
+  a service that hands its folder over says that nobody is to blame
+    Service.hand_over: self._running.hand_over() => self._running.close()
+    test_a_service_that_hands_its_folder_over_blames_no_job
+
+mallob_py/service/endings.py
+  a job that has ended is not to blame
+    Endings._forget: without self._running.end(live.id)
+    test_the_end_of_a_job_clears_it_of_blame
+
+mallob_py/service/turns.py
+  a held job does not age
+    Turns._enqueue: never now > live.accepted_s
+    test_a_held_job_does_not_age
+  a job that is not held ages from when it was handed in
+    Turns._enqueue: always now > live.accepted_s
+    test_a_job_that_is_not_held_has_waited_since_it_was_handed_in
+""")

@@ -2,148 +2,86 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, always, instead_of, never, without
+from mutations.mutation import table
 
-_OWN = "mallob_py/service/store/own_folder.py"
-_LOCK = "mallob_py/service/store/lock.py"
-_BATCH = "mallob_py/batch/live/folder.py"
-_OUTPUT = "mallob_py/runtime/workers/output.py"
+FOLDERS = table("""
+mallob_py/runtime/workers/output.py
+  what workers print fills no disk
+    OutputFiles._append: never size_bytes + written > self._size_max_bytes
+    test_the_last_of_what_was_printed_is_kept
+  what workers print goes into no file that has another name
+    _opened: always _is_ours(os.fstat(file))
+    test_a_file_with_another_name_and_a_socket_are_let_be
 
-FOLDERS = (
-    Mutation(
-        "what workers print fills no disk",
-        _OUTPUT,
-        "OutputFiles._append",
-        never("size_bytes + written > self._size_max_bytes"),
-        "test_the_last_of_what_was_printed_is_kept",
-    ),
-    Mutation(
-        "what workers print goes into no file that has another name",
-        _OUTPUT,
-        "_opened",
-        always("_is_ours(os.fstat(file))"),
-        "test_a_file_with_another_name_and_a_socket_are_let_be",
-    ),
-    Mutation(
-        "a folder is opened through no link",
-        _OWN,
-        "opened",
-        instead_of(
-            "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC",
-            "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC",
-        ),
-        "test_checkpoints_of_another_folder_are_left_alone",
-    ),
-    Mutation(
-        "only files of our names are removed",
-        _OWN,
-        "remove_files",
-        instead_of("names.fullmatch(name) and is_file(name, folder)", "is_file(name, folder)"),
-        "test_orders_of_a_former_service_go_and_all_else_stays",
-    ),
-    Mutation(
-        "what is no file is not removed",
-        _OWN,
-        "remove_files",
-        instead_of("names.fullmatch(name) and is_file(name, folder)", "names.fullmatch(name)"),
-        "test_what_is_no_file_stays_under_names_of_orders_as_well",
-    ),
-    Mutation(
-        "a file is written through no link",
-        _OWN,
-        "open_file",
-        instead_of("os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC", "os.O_NONBLOCK | os.O_CLOEXEC"),
-        "test_files_are_written_through_no_link",
-    ),
-    Mutation(
-        "a lock that others may open is replaced",
-        _LOCK,
-        "DirectoryLock.__init__",
-        never("self._others_may_open_it()"),
-        "test_who_has_that_of_an_earlier_release_open_does_not_get_it",
-    ),
-    Mutation(
-        "who gets a lock that was replaced meanwhile takes the new one",
-        _LOCK,
-        "DirectoryLock.__init__",
-        never("self.is_lost()"),
-        "test_one_who_opened_the_old_file_takes_the_new_one",
-    ),
-    Mutation(
-        "no number of a job is given out that anything there has for a name",
-        _BATCH,
-        "Folder.next_number",
-        instead_of("_TAKEN.fullmatch(name)", "_NUMBER.fullmatch(name)"),
-        "test_what_is_no_job_stays_and_prevents_no_start",
-    ),
-    Mutation(
-        "a job that was cut off while it was submitted has no other files",
-        _BATCH,
-        "Folder.open",
-        instead_of("_PART.fullmatch(name) and _is_part(name, folder)", "_PART.fullmatch(name)"),
-        "test_what_is_no_job_stays_and_prevents_no_start",
-    ),
-    Mutation(
-        "of uploads only those of ours that were cut off are removed",
-        "mallob_py/web/store.py",
-        "_tidy",
-        always("_is_upload(name, folder)"),
-        "test_what_others_have_among_the_submissions_stays_and_uploads_that_were_cut_off_go",
-    ),
-    Mutation(
-        "of logs only files make room",
-        "mallob_py/service/telemetry/event_log.py",
-        "LogFiles._of_earlier_runs",
-        always("own_folder.is_file(path.name, folder)"),
-        "test_only_logs_of_ones_own_make_room",
-    ),
-    Mutation(
-        "an order is answered although the ranks cannot be noted",
-        "mallob_py/service/resizing.py",
-        "Resizing._note_ranks",
-        always("error.errno in NO_ROOM"),
-        "test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name_of_a_file_of_ours",
-    ),
-    Mutation(
-        "so many jobs wait in memory, and further files where they are",
-        "mallob_py/service/intake.py",
-        "Intake._room_now",
-        always("waiting < WAITING_MAX"),
-        "test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin",
-    ),
-    Mutation(
-        "those that must not wait for room are bounded as well",
-        "mallob_py/service/intake.py",
-        "Intake._room_now",
-        always("waiting < _WAITING_WITH_FEW_MAX"),
-        "test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice",
-    ),
-    Mutation(
-        "an interruption waits for a job that is a file still",
-        "mallob_py/service/intake.py",
-        "Intake._take_in",
-        never("self._is_early(request)"),
-        "test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in",
-    ),
-    Mutation(
-        "a file of a user who has few overtakes",
-        "mallob_py/service/store/in_folder.py",
-        "InFolder._may_overtake",
-        instead_of("_FEW * self._kinds[glance.kind] < self._kinds.total()", "False"),
-        "test_the_file_of_another_user_is_taken_before_hundreds_that_came_first",
-    ),
-    Mutation(
-        "what another user says of ends and crashes is not believed",
-        _OWN,
-        "remove_if_foreign",
-        never("os.lstat(path).st_uid != os.geteuid()"),
-        "test_what_another_user_says_of_jobs_at_work_and_of_ends_is_not_believed",
-    ),
-    Mutation(
-        "ranks that were killed leave nothing in shared memory",
-        "mallob_py/runtime/world/forked_world.py",
-        "ForkedWorld.wait",
-        without("remove_shared_by_forks(self._name)"),
-        "test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory",
-    ),
-)
+mallob_py/service/store/own_folder.py
+  a folder is opened through no link
+    opened: os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    => os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    test_checkpoints_of_another_folder_are_left_alone
+  only files of our names are removed
+    remove_files: names.fullmatch(name) and is_file(name, folder) => is_file(name, folder)
+    test_orders_of_a_former_service_go_and_all_else_stays
+  what is no file is not removed
+    remove_files: names.fullmatch(name) and is_file(name, folder) => names.fullmatch(name)
+    test_what_is_no_file_stays_under_names_of_orders_as_well
+  a file is written through no link
+    open_file: os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC => os.O_NONBLOCK | os.O_CLOEXEC
+    test_files_are_written_through_no_link
+
+mallob_py/service/store/lock.py
+  a lock that others may open is replaced
+    DirectoryLock.__init__: never self._others_may_open_it()
+    test_who_has_that_of_an_earlier_release_open_does_not_get_it
+  who gets a lock that was replaced meanwhile takes the new one
+    DirectoryLock.__init__: never self.is_lost()
+    test_one_who_opened_the_old_file_takes_the_new_one
+
+mallob_py/batch/live/folder.py
+  no number of a job is given out that anything there has for a name
+    Folder.next_number: _TAKEN.fullmatch(name) => _NUMBER.fullmatch(name)
+    test_what_is_no_job_stays_and_prevents_no_start
+  a job that was cut off while it was submitted has no other files
+    Folder.open: _PART.fullmatch(name) and _is_part(name, folder) => _PART.fullmatch(name)
+    test_what_is_no_job_stays_and_prevents_no_start
+
+mallob_py/web/store.py
+  of uploads only those of ours that were cut off are removed
+    _tidy: always _is_upload(name, folder)
+    test_what_others_have_among_the_submissions_stays_and_uploads_that_were_cut_off_go
+
+mallob_py/service/telemetry/event_log.py
+  of logs only files make room
+    LogFiles._of_earlier_runs: always own_folder.is_file(path.name, folder)
+    test_only_logs_of_ones_own_make_room
+
+mallob_py/service/resizing.py
+  an order is answered although the ranks cannot be noted
+    Resizing._note_ranks: always error.errno in NO_ROOM
+    test_who_gave_an_order_hears_of_its_end_although_something_else_has_the_name_of_a_file_of_ours
+
+mallob_py/service/intake.py
+  so many jobs wait in memory, and further files where they are
+    Intake._room_now: always waiting < WAITING_MAX
+    test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin
+  those that must not wait for room are bounded as well
+    Intake._room_now: always waiting < _WAITING_WITH_FEW_MAX
+    test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice
+  an interruption waits for a job that is a file still
+    Intake._take_in: never self._is_early(request)
+    test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in
+
+mallob_py/service/store/in_folder.py
+  a file of a user who has few overtakes
+    InFolder._may_overtake: _FEW * self._kinds[glance.kind] < self._kinds.total() => False
+    test_the_file_of_another_user_is_taken_before_hundreds_that_came_first
+
+mallob_py/service/store/own_folder.py
+  what another user says of ends and crashes is not believed
+    remove_if_foreign: never os.lstat(path).st_uid != os.geteuid()
+    test_what_another_user_says_of_jobs_at_work_and_of_ends_is_not_believed
+
+mallob_py/runtime/world/forked_world.py
+  ranks that were killed leave nothing in shared memory
+    ForkedWorld.wait: without remove_shared_by_forks(self._name)
+    test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory
+""")

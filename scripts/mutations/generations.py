@@ -2,228 +2,118 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, always, instead_of, never, without
+from mutations.mutation import table
 
-_GENERATION = "mallob_py/protocol/generation.py"
-_PLACEMENT = "mallob_py/protocol/placement.py"
-_SUCCESSION = "mallob_py/protocol/succession.py"
-_CLIENT = "mallob_py/protocol/client.py"
-_WORKERS = "mallob_py/protocol/local_workers.py"
-_ANY = "test_all_who_live_come_to_one_generation_whatever_happens"
+GENERATIONS = table("""
+# who belongs to the system
+mallob_py/protocol/placement.py
+  a generation's name tells its coordinator, so that two have not the same
+    name_of: number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator) => number << _COORDINATOR_BITS
+    test_g_is_unique_for_number_and_coordinator
 
-GENERATIONS = (
-    # --- who belongs to the system --------------------------------------------------------------
-    Mutation(
-        "a generation's name tells its coordinator, so that two have not the same",
-        _PLACEMENT,
-        "name_of",
-        instead_of(
-            "number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)", "number << _COORDINATOR_BITS"
-        ),
-        "test_g_is_unique_for_number_and_coordinator",
-    ),
-    Mutation(
-        "nobody promises less than it has promised",
-        _GENERATION,
-        "Membership._hear_proposal",
-        never("generation.g <= self._latest"),
-        "test_nobody_promises_less_than_it_has_promised",
-    ),
-    Mutation(
-        "who is suspected by somebody that has promised more makes its coordinator ask for more",
-        _GENERATION,
-        "Membership._suspect",
-        instead_of("not concerned and seen <= self._latest", "not concerned"),
-        "test_who_has_promised_more_than_its_coordinator_knows_is_asked_again",
-    ),
-    Mutation(
-        "who leaves by order has not been thought dead, though others begin first",
-        _GENERATION,
-        "Membership._hear",
-        never("self.address in self._leavers"),
-        "test_who_leaves_and_hears_first_from_those_who_have_begun_has_left",
-    ),
-    Mutation(
-        "a generation begins when all are ready",
-        _GENERATION,
-        "Membership._commit_if_ready",
-        instead_of(
-            """
-            proposal is None or self._missing or coordinator_of(proposal.generation.g) != self.address
-            """,
-            "proposal is None or coordinator_of(proposal.generation.g) != self.address",
-        ),
-        _ANY,
-    ),
-    Mutation(
-        "who is thought dead is told to end when it says something",
-        _GENERATION,
-        "Membership._hear",
-        instead_of("self._fence(source)", "pass"),
-        "test_who_hangs_and_wakes_up_ends",
-    ),
-    Mutation(
-        "a late message of one that was left out is answered",
-        _GENERATION,
-        "Membership._meet_stray",
-        instead_of("self._fence(source)", "pass"),
-        "test_a_late_message_of_one_that_was_left_out_tells_it_to_end",
-    ),
-    Mutation(
-        "of two parts that hear each other again the one with the greater generation does not end",
-        _GENERATION,
-        "Membership._hear",
-        always("self.generation is None or message.g > self.generation.g"),
-        "test_an_old_fence_ends_nobody",
-    ),
-    Mutation(
-        "who is left waiting takes its coordinator as lost",
-        _GENERATION,
-        "Membership._lose_patience",
-        without("self._suspect({silent if silent not in self.lost else self._coordinator()}, g, now)"),
-        "test_who_has_promised_and_hears_no_more_looks_for_the_next_coordinator",
-    ),
-    Mutation(
-        "an order outlives the coordinator that was asked",
-        _GENERATION,
-        "Membership._begin",
-        without("self._pursue(now)"),
-        "test_an_order_outlives_the_coordinator_that_was_asked",
-    ),
-    # --- what goes over ---------------------------------------------------------------------------
-    Mutation(
-        "clients hear of the processes that were kept where nobody else asks for them",
-        _WORKERS,
-        "LocalWorkers._call_attention",
-        never("self._config.reuse is not Reuse.NONE"),
-        "test_who_has_lost_its_parent_finds_its_place_by_the_client",
-    ),
-    Mutation(
-        "a parent asks for the children that it had",
-        _WORKERS,
-        "LocalWorkers.adopt",
-        without(
-            "worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))",
-        ),
-        "test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them",
-    ),
-    Mutation(
-        "a client that takes a job over hears that its root has run",
-        _WORKERS,
-        "LocalWorkers.adopt",
-        never("worker.is_carried_over and index == 0 and worker.has_run"),
-        "test_the_budget_of_a_job_counts_with_the_heir_of_its_client",
-    ),
-    Mutation(
-        "stays of different generations differ",
-        _WORKERS,
-        "LocalWorkers.sends_to_worker",
-        always("stay >> _STAY_BITS == self._era"),
-        "test_a_message_to_an_address_of_a_former_generation_comes_back",
-    ),
-    Mutation(
-        "an answer is kept until the job is over",
-        _SUCCESSION,
-        "LastWords.say",
-        always("client == out.rank or words.job in self._said"),
-        "test_an_answer_that_was_on_its_way_is_said_again",
-    ),
-    Mutation(
-        "answers that are kept have a bound in bytes",
-        _SUCCESSION,
-        "LastWords.say",
-        instead_of(
-            "len(self._said) > KEPT_MAX or self._size_bytes > KEPT_BYTES_MAX",
-            "len(self._said) > KEPT_MAX",
-        ),
-        "test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept",
-    ),
-    Mutation(
-        "a root that another one's answer ends hears of it",
-        _CLIENT,
-        "ClientJobs._end",
-        instead_of("is_of_root and self._has_left_no_trace(record)", "self._has_left_no_trace(record)"),
-        "test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_been_given",
-    ),
-    Mutation(
-        "the budget used so far is charged",
-        _CLIENT,
-        "ClientJobs.halt",
-        without("record.count(now, self._config.threads)"),
-        "test_budgets_go_on",
-    ),
-    Mutation(
-        "the heir of a lost rank's clients is the next lower member",
-        _SUCCESSION,
-        "Succession.__init__",
-        instead_of("heir_of(address, after.members)", "after.members[0]"),
-        "test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir",
-    ),
-    # --- to be drained ----------------------------------------------------------------------------
-    Mutation(
-        "who is drained offers itself to nobody",
-        _WORKERS,
-        "LocalWorkers.is_resting",
-        instead_of("self._rests_until_s is not None or self.is_draining", "self._rests_until_s is not None"),
-        "test_a_race_comes_out_as_it_is_written",
-    ),
-    Mutation(
-        "who is drained waits for a worker that has yet to hand over what it has",
-        _WORKERS,
-        "LocalWorkers.is_drained",
-        instead_of("is_at_work or self.leaving or is_waited_for", "is_at_work or self.leaving"),
-        "test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there",
-    ),
-    Mutation(
-        "a drained root gives up its seat when it has saved its job",
-        _WORKERS,
-        "LocalWorkers.left",
-        without("self._let_go_of_a_drained_root(now)"),
-        "test_a_race_comes_out_as_it_is_written",
-    ),
-    Mutation(
-        "a drained root has what it has lent handed back",
-        _WORKERS,
-        "LocalWorkers._hand_over",
-        without("worker.seats.dismiss(since_epoch=0)"),
-        "test_a_race_comes_out_as_it_is_written",
-    ),
-    Mutation(
-        "of members that all are to leave one stays",
-        _GENERATION,
-        "Membership._pursue",
-        instead_of("self._leaves.discard(self.address)", "self._leaves.clear()"),
-        "test_of_those_who_are_left_and_all_are_to_leave_one_stays",
-    ),
-    Mutation(
-        "the last rank does not begin to drain any more",
-        _WORKERS,
-        "LocalWorkers.drain",
-        never("self._is_last"),
-        "test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work",
-    ),
-    Mutation(
-        "what a carried over worker knows of its tree is told in each generation's numbers",
-        _WORKERS,
-        "LocalWorkers._renumber_family",
-        instead_of("succession.pe(one.rank)", "one.rank"),
-        "test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers",
-    ),
-    Mutation(
-        "a PE that keeps itself free for its worker goes on with that in a further generation",
-        _WORKERS,
-        "LocalWorkers.take_over",
-        instead_of(
-            "job == former._halted_job or (worker.is_carried_over and job in former._holds)",
-            "job == former._halted_job",
-        ),
-        "test_a_change_right_after_another_costs_hardly_more_processes_than_one",
-    ),
-    Mutation(
-        "the last rank takes on work again",
-        _WORKERS,
-        "LocalWorkers.take_over",
-        instead_of("former.is_draining and not self._is_last", "former.is_draining"),
-        "test_the_last_rank_takes_work_again_though_it_was_to_be_drained",
-    ),
-)
+mallob_py/protocol/generation.py
+  nobody promises less than it has promised
+    Membership._hear_proposal: never generation.g <= self._latest
+    test_nobody_promises_less_than_it_has_promised
+  who is suspected by somebody that has promised more makes its coordinator ask for more
+    Membership._suspect: not concerned and seen <= self._latest => not concerned
+    test_who_has_promised_more_than_its_coordinator_knows_is_asked_again
+  who leaves by order has not been thought dead, though others begin first
+    Membership._hear: never self.address in self._leavers
+    test_who_leaves_and_hears_first_from_those_who_have_begun_has_left
+  a generation begins when all are ready
+    Membership._commit_if_ready:
+      proposal is None or self._missing or coordinator_of(proposal.generation.g) != self.address
+    => proposal is None or coordinator_of(proposal.generation.g) != self.address
+    test_all_who_live_come_to_one_generation_whatever_happens
+  who is thought dead is told to end when it says something
+    Membership._hear: self._fence(source) => pass
+    test_who_hangs_and_wakes_up_ends
+  a late message of one that was left out is answered
+    Membership._meet_stray: self._fence(source) => pass
+    test_a_late_message_of_one_that_was_left_out_tells_it_to_end
+  of two parts that hear each other again the one with the greater generation does not end
+    Membership._hear: always self.generation is None or message.g > self.generation.g
+    test_an_old_fence_ends_nobody
+  who is left waiting takes its coordinator as lost
+    Membership._lose_patience: without
+      self._suspect({silent if silent not in self.lost else self._coordinator()}, g, now)
+    test_who_has_promised_and_hears_no_more_looks_for_the_next_coordinator
+  an order outlives the coordinator that was asked
+    Membership._begin: without self._pursue(now)
+    test_an_order_outlives_the_coordinator_that_was_asked
+
+# what goes over
+mallob_py/protocol/local_workers.py
+  clients hear of the processes that were kept where nobody else asks for them
+    LocalWorkers._call_attention: never self._config.reuse is not Reuse.NONE
+    test_who_has_lost_its_parent_finds_its_place_by_the_client
+  a parent asks for the children that it had
+    LocalWorkers.adopt: without
+      worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))
+    test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them
+  a client that takes a job over hears that its root has run
+    LocalWorkers.adopt: never worker.is_carried_over and index == 0 and worker.has_run
+    test_the_budget_of_a_job_counts_with_the_heir_of_its_client
+  stays of different generations differ
+    LocalWorkers.sends_to_worker: always stay >> _STAY_BITS == self._era
+    test_a_message_to_an_address_of_a_former_generation_comes_back
+
+mallob_py/protocol/succession.py
+  an answer is kept until the job is over
+    LastWords.say: always client == out.rank or words.job in self._said
+    test_an_answer_that_was_on_its_way_is_said_again
+  answers that are kept have a bound in bytes
+    LastWords.say: len(self._said) > KEPT_MAX or self._size_bytes > KEPT_BYTES_MAX
+    => len(self._said) > KEPT_MAX
+    test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept
+
+mallob_py/protocol/client.py
+  a root that another one's answer ends hears of it
+    ClientJobs._end: is_of_root and self._has_left_no_trace(record) => self._has_left_no_trace(record)
+    test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_been_given
+  the budget used so far is charged
+    ClientJobs.halt: without record.count(now, self._config.threads)
+    test_budgets_go_on
+
+mallob_py/protocol/succession.py
+  the heir of a lost rank's clients is the next lower member
+    Succession.__init__: heir_of(address, after.members) => after.members[0]
+    test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir
+
+# to be drained
+mallob_py/protocol/local_workers.py
+  who is drained offers itself to nobody
+    LocalWorkers.is_resting: self._rests_until_s is not None or self.is_draining
+    => self._rests_until_s is not None
+    test_a_race_comes_out_as_it_is_written
+  who is drained waits for a worker that has yet to hand over what it has
+    LocalWorkers.is_drained: is_at_work or self.leaving or is_waited_for => is_at_work or self.leaving
+    test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there
+  a drained root gives up its seat when it has saved its job
+    LocalWorkers.left: without self._let_go_of_a_drained_root(now)
+    test_a_race_comes_out_as_it_is_written
+  a drained root has what it has lent handed back
+    LocalWorkers._hand_over: without worker.seats.dismiss(since_epoch=0)
+    test_a_race_comes_out_as_it_is_written
+
+mallob_py/protocol/generation.py
+  of members that all are to leave one stays
+    Membership._pursue: self._leaves.discard(self.address) => self._leaves.clear()
+    test_of_those_who_are_left_and_all_are_to_leave_one_stays
+
+mallob_py/protocol/local_workers.py
+  the last rank does not begin to drain any more
+    LocalWorkers.drain: never self._is_last
+    test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work
+  what a carried over worker knows of its tree is told in each generation's numbers
+    LocalWorkers._renumber_family: succession.pe(one.rank) => one.rank
+    test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers
+  a PE that keeps itself free for its worker goes on with that in a further generation
+    LocalWorkers.take_over: job == former._halted_job or (worker.is_carried_over and job in former._holds)
+    => job == former._halted_job
+    test_a_change_right_after_another_costs_hardly_more_processes_than_one
+  the last rank takes on work again
+    LocalWorkers.take_over: former.is_draining and not self._is_last => former.is_draining
+    test_the_last_rank_takes_work_again_though_it_was_to_be_drained
+""")

@@ -1,9 +1,18 @@
 """A mutation: a rule in words, the change that breaks it, and the test that notices it.
 
+Tables of them are text. A line without indent names the file (or is a comment); below it, each rule:
+
+    messages for this epoch are handled once it has come
+      PE._on_epoch: self._parked[0][0] <= self.epoch => self._parked[0][0] < self.epoch
+      test_a_message_waits_for_its_epoch
+
+The second line says where, a function or class or (`module`) the whole file, and which code there gives way
+to which. Three words stand for usual changes: `without STATEMENTS`; `never CONDITION`; `always CONDITION`.
+It may go on in further lines; the last line is the test.
+
 Sources and changes are compared as syntax trees: how lines are broken and what comments say does not matter.
-A change is looked for in one place, a function or class (`LocalWorkers.adopt`) or the whole module (""), and
-must fit there exactly once. So an entry whose rule has been rewritten is an error that names it, and never
-breaks something else.
+A change must fit there exactly once. So an entry whose rule has been rewritten is an error that names it, and
+never breaks something else.
 
 In the old code the body `...` stands for any statements: `if self.is_resting: ...`.
 """
@@ -12,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import textwrap
 
 import msgspec
@@ -34,24 +44,44 @@ class Mutation(msgspec.Struct, frozen=True):
     test: str
 
 
-def instead_of(old: str, new: str) -> Change:
-    """Other code in place of the old."""
+#: what stands there after a change that one word names
+_WORDS = {"without": "", "never": "False", "always": "True"}
+_CHANGE = re.compile(r"([\w.]+): *(.+)", re.DOTALL)
+_RULE = re.compile(r"  (\S.*)\n((?: {4}.*\n)+) {4}(test_\w+)\n")
+
+
+def change_of(text: str) -> Change:
+    """Read code that gives way to other code: `OLD => NEW`, or one of the three words and the old code.
+
+    Raises ValueError if it is neither.
+    """
+    word, _, rest = text.replace("\n", " \n", 1).partition(" ")
+    if word in _WORDS:
+        return Change(rest, _WORDS[word])
+    old, arrow, new = text.partition("=>")
+    if not arrow:
+        raise ValueError(f"{text!r} has neither an arrow, =>, nor one of: {', '.join(_WORDS)}")
     return Change(old, new)
 
 
-def without(statements: str) -> Change:
-    """These statements are left out."""
-    return Change(statements, "")
-
-
-def always(condition: str) -> Change:
-    """The condition holds whatever comes."""
-    return Change(condition, "True")
-
-
-def never(condition: str) -> Change:
-    """The condition never holds."""
-    return Change(condition, "False")
+def table(text: str) -> tuple[Mutation, ...]:
+    """Read mutations. Raises ValueError, with the line, if it is none of a table."""
+    found, file, at = list[Mutation](), "", 0
+    while at < len(text):
+        line = text[at : text.index("\n", at)]
+        if line.startswith("  "):
+            rule = _RULE.match(text, at)
+            change = _CHANGE.match(rule[2].strip()) if rule else None
+            if rule is None or change is None:
+                raise ValueError(f"{file}: {line.strip()!r} lacks a place with its change, or a test")
+            place = "" if change[1] == "module" else change[1]
+            found.append(Mutation(rule[1], file, place, change_of(change[2]), rule[3]))
+            at = rule.end()
+            continue
+        if line and not line.startswith("#"):
+            file = line
+        at += len(line) + 1
+    return tuple(found)
 
 
 def apply(mutation: Mutation, source: str) -> str:
@@ -87,9 +117,8 @@ def _scope(mutation: Mutation, module: ast.Module) -> ast.AST:
 def _change(mutation: Mutation, scope: ast.AST) -> None:
     """Change the one part of the scope's tree that fits the old code."""
     try:
-        old, new = (
-            ast.parse(textwrap.dedent(code)).body for code in (mutation.change.old, mutation.change.new)
-        )
+        codes = (mutation.change.old, mutation.change.new)
+        old, new = (ast.parse(textwrap.dedent(code).strip()).body for code in codes)
     except SyntaxError as error:
         raise _misfit(mutation, f"the change is no Python: {error}") from None
     if len(old) == len(new) == 1 and isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):

@@ -2,196 +2,105 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, instead_of, never, without
+from mutations.mutation import table
 
-_ROTATION = "mallob_py/protocol/rotation.py"
-_BALANCING = "mallob_py/protocol/balancing.py"
-_CLIENT = "mallob_py/protocol/client.py"
-_TREE = "mallob_py/protocol/job_tree.py"
-_WORKERS = "mallob_py/protocol/local_workers.py"
-_QUEUE = "mallob_py/service/turns.py"
+TURNS = table("""
+mallob_py/protocol/rotation.py
+  a share is bounded by the demand
+    fair_shares: min(float(event.demand), left * event.priority / priorities)
+    => left * event.priority / priorities
+    test_shares_use_all_pes_and_are_proportional_to_priorities_up_to_demands
+  who is farthest behind is next
+    rotated: (-urgency, -jobs[job].standing, job) => (urgency, -jobs[job].standing, job)
+    test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
+  a job that has attained little comes first
+    rotated: account.lag_s + _youth_s(account, slices) => account.lag_s
+    test_a_new_job_runs_at_once_whoever_runs
+  what jobs that are gone had before others is remembered for a while
+    _charged: min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests))) => 1.0
+    test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever
+  what a job is behind is kept while there are no more jobs than PEs
+    halted: Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF => OFF
+    test_what_a_job_is_behind_is_known_when_it_has_to_share_again
+  a job moves if others that run are far less behind
+    rotated: never account.lag_s > least_lag_s + slices.slice_s
+    test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
+  a job that has been told to have a root is not new
+    _charged: job not in since.known and event.root == NEW_JOB => job not in since.known
+    test_a_job_that_had_a_root_before_is_not_new
 
-TURNS = (
-    Mutation(
-        "a share is bounded by the demand",
-        _ROTATION,
-        "fair_shares",
-        instead_of(
-            "min(float(event.demand), left * event.priority / priorities)",
-            "left * event.priority / priorities",
-        ),
-        "test_shares_use_all_pes_and_are_proportional_to_priorities_up_to_demands",
-    ),
-    Mutation(
-        "who is farthest behind is next",
-        _ROTATION,
-        "rotated",
-        instead_of("(-urgency, -jobs[job].standing, job)", "(urgency, -jobs[job].standing, job)"),
-        "test_over_30_seconds_equal_jobs_receive_equal_pe_seconds",
-    ),
-    Mutation(
-        "a job that has attained little comes first",
-        _ROTATION,
-        "rotated",
-        instead_of("account.lag_s + _youth_s(account, slices)", "account.lag_s"),
-        "test_a_new_job_runs_at_once_whoever_runs",
-    ),
-    Mutation(
-        "what jobs that are gone had before others is remembered for a while",
-        _ROTATION,
-        "_charged",
-        instead_of("min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))", "1.0"),
-        "test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever",
-    ),
-    Mutation(
-        "what a job is behind is kept while there are no more jobs than PEs",
-        _ROTATION,
-        "halted",
-        instead_of("Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF", "OFF"),
-        "test_what_a_job_is_behind_is_known_when_it_has_to_share_again",
-    ),
-    Mutation(
-        "a job moves if others that run are far less behind",
-        _ROTATION,
-        "rotated",
-        never("account.lag_s > least_lag_s + slices.slice_s"),
-        "test_over_30_seconds_equal_jobs_receive_equal_pe_seconds",
-    ),
-    Mutation(
-        "a job that has been told to have a root is not new",
-        _ROTATION,
-        "_charged",
-        instead_of("job not in since.known and event.root == NEW_JOB", "job not in since.known"),
-        "test_a_job_that_had_a_root_before_is_not_new",
-    ),
-    Mutation(
-        "an epoch begins when a turn is over, without any news",
-        _BALANCING,
-        "Balancer.flush",
-        instead_of("self._news.is_due(now) or self._due_s <= now", "self._news.is_due(now)"),
-        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
-    ),
-    Mutation(
-        "an epoch tells how long the one before was in force",
-        _BALANCING,
-        "Balancer.flush",
-        instead_of("now - self._began_s if self.rotation.is_on else 0.0", "0.0"),
-        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
-    ),
-    Mutation(
-        "all are told where a root is, on which its turns depend",
-        _CLIENT,
-        "ClientJobs._tell_of_root",
-        without("if record.is_published and not is_young and self._has_moved(record): ..."),
-        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
-    ),
-    Mutation(
-        "a busy PE that has the worker wanted is remembered",
-        _TREE,
-        "Seats.receive_offer",
-        without("self.past.add(seat.kept)"),
-        "test_a_past_worker_that_is_busy_now_is_remembered",
-    ),
-    Mutation(
-        "a root whose job rests is suspended, also if its workers leave in order",
-        _WORKERS,
-        "LocalWorkers._hands_over",
-        instead_of("worker.leaves_in_order and not rests", "worker.leaves_in_order"),
-        "test_a_root_whose_workers_leave_in_order_rests_with_its_process_too",
-    ),
-    Mutation(
-        "of a job that saves, a root that rests is dropped when another one has begun",
-        _WORKERS,
-        "LocalWorkers.receive_release",
-        without("self._drop(worker)"),
-        "test_of_a_job_that_saves_no_two_roots_are_kept",
-    ),
-    Mutation(
-        "a PE keeps itself free for the root whose turn it is there only",
-        _WORKERS,
-        "LocalWorkers._patience_s",
-        instead_of("self._config.turn_patience_s if is_here else None", "self._config.turn_patience_s"),
-        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
-    ),
-    Mutation(
-        "a root that saves does so before its job is given up",
-        _CLIENT,
-        "ClientJobs._withdraw",
-        never("record.is_saved_by_root and record.rests_at >= 0"),
-        "test_a_root_that_saves_does_so_before_its_job_is_given_up",
-    ),
-    Mutation(
-        "a job is given up only while others want its place",
-        _CLIENT,
-        "ClientJobs.on_epoch",
-        never("record.is_given_up and not self._balancer.rotation.is_on"),
-        "test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place",
-    ),
-    Mutation(
-        "who was asked before a job was given up is no root of it after that",
-        _CLIENT,
-        "ClientJobs.receive_offer",
-        instead_of(
-            "record is None or record.is_withdrawn or offer.epoch < record.since_epoch",
-            "record is None or record.is_withdrawn",
-        ),
-        "test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it",
-    ),
-    Mutation(
-        "a root that rests on a rank that is to leave saves its job",
-        _WORKERS,
-        "LocalWorkers._save_resting_roots",
-        instead_of("not self.is_draining", "True"),
-        "test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves",
-    ),
-    Mutation(
-        "no more is lost by giving jobs up than a small part",
-        _QUEUE,
-        "JobQueue.next_set_back",
-        instead_of("not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0", "not self._had_turn"),
-        "test_no_more_is_lost_than_a_small_part",
-    ),
-    Mutation(
-        "a job that cannot begin anew is a resident before it runs",
-        _QUEUE,
-        "JobQueue.settle",
-        instead_of("job not in self._residents and not self._find_room(job, False)", "True"),
-        "test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty",
-    ),
-    Mutation(
-        "it waits where all residents are such jobs",
-        _QUEUE,
-        "JobQueue._resident_for",
-        instead_of(
-            "other not in self._lasting and self._at_work[other].line.load > least",
-            "self._at_work[other].line.load > least",
-        ),
-        "test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not",
-    ),
-    Mutation(
-        "it begins when one of them ends",
-        _QUEUE,
-        "JobQueue._leave",
-        instead_of("self._release()", "False"),
-        "test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not",
-    ),
-    Mutation(
-        "who has attained less comes first up to a few slices, and beyond that only lags count",
-        _ROTATION,
-        "_youth_s",
-        instead_of(
-            "max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)",
-            "(_YOUNG_SLICES * slices.slice_s - account.attained_s)",
-        ),
-        "test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before",
-    ),
-    Mutation(
-        "jobs that have been given up do not take the places of new ones",
-        _QUEUE,
-        "JobQueue._begin",
-        instead_of(
-            "_AtWork(line, priority, standing, merit, is_again)", "_AtWork(line, priority, standing, merit)"
-        ),
-        "test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none",
-    ),
-)
+mallob_py/protocol/balancing.py
+  an epoch begins when a turn is over, without any news
+    Balancer.flush: self._news.is_due(now) or self._due_s <= now => self._news.is_due(now)
+    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+  an epoch tells how long the one before was in force
+    Balancer.flush: now - self._began_s if self.rotation.is_on else 0.0 => 0.0
+    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+
+mallob_py/protocol/client.py
+  all are told where a root is, on which its turns depend
+    ClientJobs._tell_of_root: without if record.is_published and not is_young and self._has_moved(record): ...
+    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+
+mallob_py/protocol/job_tree.py
+  a busy PE that has the worker wanted is remembered
+    Seats.receive_offer: without self.past.add(seat.kept)
+    test_a_past_worker_that_is_busy_now_is_remembered
+
+mallob_py/protocol/local_workers.py
+  a root whose job rests is suspended, also if its workers leave in order
+    LocalWorkers._hands_over: worker.leaves_in_order and not rests => worker.leaves_in_order
+    test_a_root_whose_workers_leave_in_order_rests_with_its_process_too
+  of a job that saves, a root that rests is dropped when another one has begun
+    LocalWorkers.receive_release: without self._drop(worker)
+    test_of_a_job_that_saves_no_two_roots_are_kept
+  a PE keeps itself free for the root whose turn it is there only
+    LocalWorkers._patience_s: self._config.turn_patience_s if is_here else None
+    => self._config.turn_patience_s
+    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+
+mallob_py/protocol/client.py
+  a root that saves does so before its job is given up
+    ClientJobs._withdraw: never record.is_saved_by_root and record.rests_at >= 0
+    test_a_root_that_saves_does_so_before_its_job_is_given_up
+  a job is given up only while others want its place
+    ClientJobs.on_epoch: never record.is_given_up and not self._balancer.rotation.is_on
+    test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place
+  who was asked before a job was given up is no root of it after that
+    ClientJobs.receive_offer: record is None or record.is_withdrawn or offer.epoch < record.since_epoch
+    => record is None or record.is_withdrawn
+    test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it
+
+mallob_py/protocol/local_workers.py
+  a root that rests on a rank that is to leave saves its job
+    LocalWorkers._save_resting_roots: not self.is_draining => True
+    test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves
+
+mallob_py/service/turns.py
+  no more is lost by giving jobs up than a small part
+    JobQueue.next_set_back: not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0
+    => not self._had_turn
+    test_no_more_is_lost_than_a_small_part
+  a job that cannot begin anew is a resident before it runs
+    JobQueue.settle: job not in self._residents and not self._find_room(job, False) => True
+    test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty
+  it waits where all residents are such jobs
+    JobQueue._resident_for: other not in self._lasting and self._at_work[other].line.load > least
+    => self._at_work[other].line.load > least
+    test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not
+  it begins when one of them ends
+    JobQueue._leave: self._release() => False
+    test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_ones_do_not
+
+mallob_py/protocol/rotation.py
+  who has attained less comes first up to a few slices, and beyond that only lags count
+    _youth_s: max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)
+    => (_YOUNG_SLICES * slices.slice_s - account.attained_s)
+    test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before
+
+mallob_py/service/turns.py
+  jobs that have been given up do not take the places of new ones
+    JobQueue._begin: _AtWork(line, priority, standing, merit, is_again)
+    => _AtWork(line, priority, standing, merit)
+    test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none
+""")

@@ -2,188 +2,104 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, always, instead_of, never, without
+from mutations.mutation import table
 
-_AGREEMENT = "mallob_py/batch/policies/agreement.py"
-_SWF = "mallob_py/batch/workload/swf.py"
-_SERVER = "mallob_py/batch/live/server.py"
-_FOLDER = "mallob_py/batch/live/folder.py"
-_REQUESTS = "mallob_py/batch/live/requests.py"
-_KEEPER = "mallob_py/batch/live/launch.py"
-_MAIN = "mallob_py/cli/main.py"
+WHOLE_JOBS = table(r"""
+# policies and traces
+mallob_py/batch/policies/agreement.py
+  nodes that the first job does not need are used up by who overtakes it
+    Agreement._overtaking: without extra -= size
+    test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need
 
-WHOLE_JOBS = (
-    # --- policies and traces --------------------------------------------------------------------
-    Mutation(
-        "nodes that the first job does not need are used up by who overtakes it",
-        _AGREEMENT,
-        "Agreement._overtaking",
-        without("extra -= size"),
-        "test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need",
-    ),
-    Mutation(
-        "a job of a trace has the processors that it had, not those that it asked for",
-        _SWF,
-        "_processors",
-        instead_of("np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])", "rows[:, 7]"),
-        "test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for",
-    ),
-    # --- jobs that really run -------------------------------------------------------------------
-    Mutation(
-        "a job that needs another's success does not start without it",
-        _SERVER,
-        "_Server._hold",
-        never("status is None or not status.is_well"),
-        "test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_knows_that",
-    ),
-    Mutation(
-        "no more than so many jobs wait",
-        _SERVER,
-        "_Server._submit",
-        never("len(self._scheduler.waiting) >= WAITING_MAX"),
-        "test_so_many_jobs_may_wait_and_no_more",
-    ),
-    Mutation(
-        "a script has a bound",
-        _SERVER,
-        "_Server._submit",
-        never("len(request.script) > SCRIPT_MAX_BYTES"),
-        "test_a_script_may_be_so_long_and_no_longer",
-    ),
-    Mutation(
-        "only a request may be longer than a reader keeps",
-        _SERVER,
-        "_request_or_notice",
-        always("parts[0].startswith(b'{')"),
-        "test_only_a_request_may_be_long",
-    ),
-    Mutation(
-        "a request has a bound",
-        _SERVER,
-        "_request_or_notice",
-        always("size <= REQUEST_MAX_BYTES"),
-        "test_a_request_may_be_so_long_and_no_longer",
-    ),
-    Mutation(
-        "of connections that say nothing the oldest gives way",
-        _SERVER,
-        "_Server._take",
-        without("oldest.close()"),
-        "test_of_connections_that_say_nothing_the_oldest_gives_way",
-    ),
-    Mutation(
-        "a request that is too long is not sent",
-        _REQUESTS,
-        "ask",
-        never("len(line) > REQUEST_MAX_BYTES"),
-        "test_a_request_that_is_too_long_is_not_sent",
-    ),
-    Mutation(
-        "an answer that is cut off is none",
-        _REQUESTS,
-        "ask",
-        instead_of("not answer.endswith(b'\\n')", "not answer"),
-        "test_an_answer_that_is_cut_off_or_endless_is_none",
-    ),
-    Mutation(
-        "a folder of somebody else is not taken",
-        _FOLDER,
-        "Folder.open",
-        without(
-            "if not own_folder.is_ours(folder): raise FolderError(f'{self.path} belongs to somebody else')"
-        ),
-        "test_a_folder_of_somebody_else_is_not_taken",
-    ),
-    Mutation(
-        "what has given up its environment ends with a keeper that is killed",
-        _SERVER,
-        "_Server._bury",
-        without("kill_adopted(self._keepers)"),
-        "test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on",
-    ),
-    Mutation(
-        "the keepers of other jobs are none of what has been adopted",
-        _SERVER,
-        "_Server._launch",
-        without("self._keepers.add(process.pid)"),
-        "test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on",
-    ),
-    Mutation(
-        "a job that is resized while the disk is full is not rigid afterwards",
-        _SERVER,
-        "_Server._write_run_in_the_end",
-        always("not is_passing(error)"),
-        "test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards",
-    ),
-    Mutation(
-        "a keeper that waits for room hears that its job is to end",
-        "mallob_py/batch/live/keeper.py",
-        "_announce",
-        never("signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None"),
-        "test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end",
-    ),
-    Mutation(
-        "a job never releases the slot where its script runs",
-        _SERVER,
-        "_Server._release",
-        instead_of("running.nodes[1:]", "running.nodes"),
-        "test_a_job_never_releases_the_slot_where_its_script_runs",
-    ),
-    Mutation(
-        "a notice names the socket of its own job",
-        _SERVER,
-        "_Server._notice",
-        never("str(entry.folder.orders) != notice.address"),
-        "test_a_notice_names_the_socket_of_its_own_job",
-    ),
-    Mutation(
-        "a job that could not be started for a reason that passes waits again",
-        _SERVER,
-        "_Server._not_launched",
-        always("not is_passing(error)"),
-        "test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not",
-    ),
-    Mutation(
-        "what could not be started is tried again though nothing else happens",
-        _SERVER,
-        "_Server._not_launched",
-        without("self._want_decision_later()"),
-        "test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not",
-    ),
-    Mutation(
-        "a job that cannot be started keeps no other from its start",
-        _SERVER,
-        "_Server._not_launched",
-        without("self._want_decision()"),
-        "test_a_job_that_cannot_be_started_keeps_no_other_from_its_start",
-    ),
-    Mutation(
-        "that a waiting job is cancelled is on disk before it is said",
-        _SERVER,
-        "_Server._cancel",
-        instead_of("entry.folder.cancel()", "pass"),
-        "test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart",
-    ),
-    Mutation(
-        "a submission that had no room leaves no folder behind",
-        _FOLDER,
-        "Folder.add",
-        without("shutil.rmtree(part, ignore_errors=True)"),
-        "test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next",
-    ),
-    Mutation(
-        "a keeper waits for room to write how its job has ended",
-        _KEEPER,
-        "write_in_the_end",
-        always("not is_passing(error)"),
-        "test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again",
-    ),
-    # --- whatever is printed --------------------------------------------------------------------
-    Mutation(
-        "a name that the output cannot encode is printed all the same",
-        _MAIN,
-        "_open_standard_streams",
-        without('stream.reconfigure(errors="backslashreplace")'),
-        "test_names_that_the_output_cannot_encode_are_printed_all_the_same",
-    ),
-)
+mallob_py/batch/workload/swf.py
+  a job of a trace has the processors that it had, not those that it asked for
+    _processors: np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7]) => rows[:, 7]
+    test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for
+
+# jobs that really run
+mallob_py/batch/live/server.py
+  a job that needs another's success does not start without it
+    _Server._hold: never status is None or not status.is_well
+    test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_knows_that
+  no more than so many jobs wait
+    _Server._submit: never len(self._scheduler.waiting) >= WAITING_MAX
+    test_so_many_jobs_may_wait_and_no_more
+  a script has a bound
+    _Server._submit: never len(request.script) > SCRIPT_MAX_BYTES
+    test_a_script_may_be_so_long_and_no_longer
+  only a request may be longer than a reader keeps
+    _request_or_notice: always parts[0].startswith(b'{')
+    test_only_a_request_may_be_long
+  a request has a bound
+    _request_or_notice: always size <= REQUEST_MAX_BYTES
+    test_a_request_may_be_so_long_and_no_longer
+  of connections that say nothing the oldest gives way
+    _Server._take: without oldest.close()
+    test_of_connections_that_say_nothing_the_oldest_gives_way
+
+mallob_py/batch/live/requests.py
+  a request that is too long is not sent
+    ask: never len(line) > REQUEST_MAX_BYTES
+    test_a_request_that_is_too_long_is_not_sent
+  an answer that is cut off is none
+    ask: not answer.endswith(b'\n') => not answer
+    test_an_answer_that_is_cut_off_or_endless_is_none
+
+mallob_py/batch/live/folder.py
+  a folder of somebody else is not taken
+    Folder.open: without
+      if not own_folder.is_ours(folder): raise FolderError(f'{self.path} belongs to somebody else')
+    test_a_folder_of_somebody_else_is_not_taken
+
+mallob_py/batch/live/server.py
+  what has given up its environment ends with a keeper that is killed
+    _Server._bury: without kill_adopted(self._keepers)
+    test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on
+  the keepers of other jobs are none of what has been adopted
+    _Server._launch: without self._keepers.add(process.pid)
+    test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on
+  a job that is resized while the disk is full is not rigid afterwards
+    _Server._write_run_in_the_end: always not is_passing(error)
+    test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards
+
+mallob_py/batch/live/keeper.py
+  a keeper that waits for room hears that its job is to end
+    _announce: never signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None
+    test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end
+
+mallob_py/batch/live/server.py
+  a job never releases the slot where its script runs
+    _Server._release: running.nodes[1:] => running.nodes
+    test_a_job_never_releases_the_slot_where_its_script_runs
+  a notice names the socket of its own job
+    _Server._notice: never str(entry.folder.orders) != notice.address
+    test_a_notice_names_the_socket_of_its_own_job
+  a job that could not be started for a reason that passes waits again
+    _Server._not_launched: always not is_passing(error)
+    test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not
+  what could not be started is tried again though nothing else happens
+    _Server._not_launched: without self._want_decision_later()
+    test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not
+  a job that cannot be started keeps no other from its start
+    _Server._not_launched: without self._want_decision()
+    test_a_job_that_cannot_be_started_keeps_no_other_from_its_start
+  that a waiting job is cancelled is on disk before it is said
+    _Server._cancel: entry.folder.cancel() => pass
+    test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart
+
+mallob_py/batch/live/folder.py
+  a submission that had no room leaves no folder behind
+    Folder.add: without shutil.rmtree(part, ignore_errors=True)
+    test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next
+
+mallob_py/batch/live/launch.py
+  a keeper waits for room to write how its job has ended
+    write_in_the_end: always not is_passing(error)
+    test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again
+
+# whatever is printed
+mallob_py/cli/main.py
+  a name that the output cannot encode is printed all the same
+    _open_standard_streams: without stream.reconfigure(errors="backslashreplace")
+    test_names_that_the_output_cannot_encode_are_printed_all_the_same
+""")

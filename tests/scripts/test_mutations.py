@@ -15,7 +15,7 @@ sys.path.append(str(_ROOT / "scripts"))
 
 import mutate  # noqa: E402
 import mutations  # noqa: E402
-from mutations.mutation import Change, Mutation, always, instead_of, never, without  # noqa: E402
+from mutations.mutation import Mutation, change_of, table  # noqa: E402
 
 _SOURCE = """
 class Fair:
@@ -35,8 +35,8 @@ class Fair:
 """
 
 
-def _changed(change: Change, place: str = "Fair.of", source: str = _SOURCE) -> str:
-    return mutations.apply(Mutation("a rule", "a file", place, change, "a test"), source)
+def _changed(change: str, place: str = "Fair.of", source: str = _SOURCE) -> str:
+    return mutations.apply(Mutation("a rule", "a file", place, change_of(change), "a test"), source)
 
 
 @functools.cache
@@ -64,39 +64,76 @@ def test_no_rule_is_listed_twice() -> None:
 
 
 def test_a_condition_is_made_to_hold_always_or_never() -> None:
-    assert "if jobs and (not True):" in _changed(always("self.is_over"))
-    assert "elif False:" in _changed(never("jobs > 1"))
+    assert "if jobs and (not True):" in _changed("always self.is_over")
+    assert "elif False:" in _changed("never jobs > 1")
 
 
 def test_code_is_found_however_its_lines_are_broken_and_whatever_comments_say() -> None:
-    assert "self.tell" not in _changed(without("self.tell(jobs)"))
-    assert "return jobs" in _changed(instead_of("min( jobs,\n 1 )", "jobs"))
+    assert "self.tell" not in _changed("without self.tell(jobs)")
+    assert "return jobs" in _changed("min( jobs,\n 1 ) => jobs")
 
 
 def test_what_loses_its_last_statement_does_nothing() -> None:
-    compile(_changed(without("self.wait()")), "a file", "exec")
+    compile(_changed("without self.wait()"), "a file", "exec")
 
 
 def test_a_body_of_dots_stands_for_any_statements() -> None:
-    changed = _changed(without("if self.is_bad: ..."), "", "if self.is_bad:\n    x = 1\n    y = 2\nz = 3\n")
+    changed = _changed("without if self.is_bad: ...", "", "if self.is_bad:\n    x = 1\n    y = 2\nz = 3\n")
     assert changed == "z = 3\n"
 
 
 @pytest.mark.parametrize(
     ("change", "place"),
     [
-        (without("self.rest()"), "Fair.of"),
-        (without("self.wait()"), "Fair.tell"),
-        (never("jobs < 1"), "Fair.of"),
-        (never("jobs > 1"), "Fair.tell"),
-        (never("jobs > 1"), "Fair.off"),
-        (never("jobs > > 1"), "Fair.of"),
+        ("without self.rest()", "Fair.of"),
+        ("without self.wait()", "Fair.tell"),
+        ("never jobs < 1", "Fair.of"),
+        ("never jobs > 1", "Fair.tell"),
+        ("never jobs > 1", "Fair.off"),
+        ("never jobs > > 1", "Fair.of"),
     ],
     ids=["gone", "twice", "gone", "in another function", "no such function", "no Python"],
 )
-def test_a_mutation_that_does_not_fit_exactly_once_is_refused_by_name(change: Change, place: str) -> None:
+def test_a_mutation_that_does_not_fit_exactly_once_is_refused_by_name(change: str, place: str) -> None:
     with pytest.raises(ValueError, match="a file: 'a rule'"):
         _changed(change, place)
+
+
+def test_a_table_names_the_file_once_for_many_rules() -> None:
+    rules = """
+# of all
+a.py
+  first
+    module: without
+      x = 1
+      y = 2
+    test_first
+  second
+    A.b: x < 1
+    => x < 2
+    test_second
+
+b.py
+  third
+    c: never x
+    test_third
+"""
+    assert [(one.rule, one.file, one.place, one.test) for one in table(rules)] == [
+        ("first", "a.py", "", "test_first"),
+        ("second", "a.py", "A.b", "test_second"),
+        ("third", "b.py", "c", "test_third"),
+    ]
+    first, second, third = (one.change for one in table(rules))
+    assert [line.strip() for line in first.old.strip().split("\n")] == ["x = 1", "y = 2"]
+    assert not first.new
+    assert (second.old.strip(), second.new.strip()) == ("x < 1", "x < 2")
+    assert (third.old, third.new) == ("x", "False")
+
+
+@pytest.mark.parametrize("entry", ["c: never x", "test_it", "c never x\n    test_it", "c: x\n    test_it"])
+def test_an_entry_that_lacks_something_is_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"lacks|neither"):
+        table(f"a.py\n  a rule\n    {entry}\n")
 
 
 class _Chance(mutate.Runner):
