@@ -177,7 +177,7 @@ class Endings:
         reply = result_reply(file, number, ending, statistics, solution_path, files, revision=revision)
         self._publish(live, file, reply, chain)
         self._discard_solution_before(live)
-        self._status.job_ended(live, ending.outcome, statistics, ending.name)
+        self._status.job_ended(live, ending.outcome, statistics, ending.name, code=ending.code)
 
     def _discard_solution_before(self, live: LiveJob) -> None:
         """A program that asks again and again would fill the folder, one solution each."""

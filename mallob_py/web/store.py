@@ -56,11 +56,13 @@ _NAMES = frozenset((_INPUT, _FORMER_INPUT, _RECORD, _UNFINISHED_RECORD))
 class Ended(msgspec.Struct, frozen=True):
     """The short form of a reply. `at`: when (since 1970); `number`: that of the job in the service.
 
+    `resultcode`: null of an old result whose code was not kept.
+
     `result`: what its application says besides, such as `value`, without solutions, unless that is long.
     """
 
     outcome: str
-    resultcode: int = 0
+    resultcode: int | None = 0
     resultstring: str = "UNKNOWN"
     solver: str = ""
     error: dict[str, str] | None = None

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mallob_py.applications import UnknownApplication, declaration_of
+from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.explanation import reasons
@@ -271,7 +272,8 @@ def job_told_of(job: EndedJob, error_text: str) -> Job:
     """An end that the service tells of; `error_text` is what may be shown of its error."""
     error = {"field": "", "message": error_text} if error_text else None
     stats = {"time": {"total": job.total_s}, "used_pe_seconds": job.pe_s, "used_cpu_seconds": job.cpu_s}
-    ended = Ended(job.outcome, resultstring=job.result, error=error, stats=stats, at=job.ended, number=job.id)
+    code = UNKNOWN if job.code is None and not job.result else job.code
+    ended = Ended(job.outcome, code, job.result, error=error, stats=stats, at=job.ended, number=job.id)
     return Job(
         user=job.user,
         name=job.name,

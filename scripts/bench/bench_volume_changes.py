@@ -160,7 +160,8 @@ def slurm() -> Changes:
     with tempfile.TemporaryDirectory() as text, slurm_cluster() as cluster:
         folder = Path(text)
         for number in range(TIMES):
-            wide = cluster.run("sbatch", "--parsable", "--nodes=2", "--wrap", "sleep 1d").strip()
+            job = ("--parsable", "--output=/dev/null", "--nodes=2", "--wrap", "sleep 1d")
+            wide = cluster.run("sbatch", *job).strip()
             until(lambda job=wide: cluster.run("squeue", "-h", "-j", job, "-o", "%t").strip() == "R")
             done = folder / f"done{number}"
             waits = subprocess.Popen(["srun", "--quiet", "touch", str(done)], env=cluster.environment)

@@ -5,6 +5,11 @@ from __future__ import annotations
 from mutations.mutation import table
 
 CLIENTS = table("""
+mallob_py/service/jobs/job_file.py
+  half a character in a number of a job file ends no service
+    read_fields: UnicodeEncodeError => ZeroDivisionError
+    test_half_a_character_is_refused_wherever_it_stands_or_kept_as_a_text
+
 # the IPASIR bridge
 mallob_py/service/jobs/reply.py
   the bridge has its models and cores in a file, however small

@@ -35,18 +35,22 @@ class Chart:
         #: by job
         self._open: dict[int, Bar] = {}
 
-    def note(self, now_s: float, running: Mapping[int, Bar]) -> None:
-        """What runs now, by job. A job whose slots have changed goes on as another bar."""
-        for job, before in list(self._open.items()):
-            bar = running.get(job)
-            if bar is None or list(bar.slots) != list(before.slots):
+    def note(self, now_s: float, moved: Mapping[int, Bar | None]) -> None:
+        """Take the jobs whose slots may be others than before; None: it does not run (any more).
+
+        A job on other slots goes on as another bar.
+        """
+        for job, bar in moved.items():
+            before = self._open.get(job)
+            if before is not None:
+                if bar is not None and list(bar.slots) == list(before.slots):
+                    continue
                 before.end_s = max(now_s, before.start_s)
-                self._ended.append(before)
-                del self._open[job]
+                self._ended.append(self._open.pop(job))
                 if bar is not None:
                     bar.start_s = before.end_s
-        for job, bar in running.items():
-            self._open.setdefault(job, bar)
+            if bar is not None:
+                self._open[job] = bar
 
     def since(self, time_s: float) -> list[Bar]:
         """Return the bars that reach beyond this time, the earliest first."""

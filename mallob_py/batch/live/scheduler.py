@@ -84,6 +84,8 @@ class LiveScheduler:
         self.policy = policy
         self._shares_cores = getattr(policy, "shares_cores", False)
         self.effects: list[Effect] = []
+        #: jobs that have begun or ended, or have other slots, since somebody emptied this
+        self.moved: set[int] = set()
         #: when the policy wants to be asked at the latest; infinite: not before something happens
         self.wake_s = math.inf
         #: slots that jobs may be given, and those of them that are free
@@ -207,6 +209,7 @@ class LiveScheduler:
         assert len(left) == running.size - len(slots), "only what is its own"
         self._free += slots
         running.nodes[:] = left
+        self.moved.add(job)
         if running.target is not None and running.size <= running.target:
             running.target = None
         self._changed()
@@ -225,6 +228,7 @@ class LiveScheduler:
             return
         coming = self._coming.pop(job, [])
         self._wishes.pop(job, None)
+        self.moved.add(job)
         if was_taken:
             running.nodes += coming
         else:
@@ -237,6 +241,7 @@ class LiveScheduler:
     def ended(self, job: int) -> None:
         """A running job is gone, with all its processes."""
         running = self._running.pop(job)
+        self.moved.add(job)
         self._wishes.pop(job, None)
         left = [*running.nodes, *self._coming.pop(job, ())]
         for mate in running.mates:
@@ -368,6 +373,7 @@ class LiveScheduler:
             if not isinstance(wanted, int):
                 new = tuple(slot for slot in wanted if slot not in kept)[: size - running.size]
             self._coming[number] = self._take(number, new)
+            self.moved.add(number)
             self.effects.append(OrderGrow(number, tuple(self._coming[number])))
         running.target = size
         running.resized_s = self._view.now_s
@@ -385,6 +391,7 @@ class LiveScheduler:
         self._launched += 1
         running = Running(job, start_s, slots, start_s + estimate_s, self._launched)
         self._running[job.id] = running
+        self.moved.add(job.id)
         self._ends.append((running.estimated_end_s, running.order, running))
         self._ends.sort()
         self._view.free = len(self._free)

@@ -300,7 +300,7 @@ class _Server:
             self._say(f"policy: {error}")
         except Exception as error:  # a policy of the user's own
             self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
-        self._chart.note(now_s, _bars(scheduler, self._entries))
+        self._chart.note(now_s, _moved_bars(scheduler, self._entries))
         took_s = self._now_s - now_s
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
@@ -635,7 +635,7 @@ class _Server:
             case Nodes():
                 return self._node_lines()
             case Bars(seconds):
-                self._chart.note(self._now_s, _bars(self._scheduler, self._entries))
+                self._chart.note(self._now_s, _moved_bars(self._scheduler, self._entries))
                 names = [
                     (slot, str(place) if node.name == LOCALHOST else f"{node.name}.{place}")
                     for node in self._nodes
@@ -942,15 +942,17 @@ class _Server:
             print(line, flush=True)
 
 
-def _bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict[int, Bar]:
-    """Return what the chart shows of the jobs that run now."""
-    return {
-        job: Bar(
-            job, entries[job].wishes.name, scheduler.slots_of(job), one.start_s, share=min(one.factor, 1.0)
-        )
-        for job, one in scheduler.running.items()
-        if job in entries
-    }
+def _moved_bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict[int, Bar | None]:
+    """Take what the chart is to show of the jobs that have moved since the last time."""
+
+    def bar_of(job: int) -> Bar | None:
+        if (one := scheduler.running.get(job)) is None or job not in entries:
+            return None
+        name, slots = entries[job].wishes.name, scheduler.slots_of(job)
+        return Bar(job, name, slots, one.start_s, share=min(one.factor, 1.0))
+
+    moved, scheduler.moved = scheduler.moved, set()
+    return {job: bar_of(job) for job in moved}
 
 
 def _ended_bars(folder: Folder) -> list[Bar]:

@@ -123,6 +123,20 @@ def read_fields(fields: Mapping[str, Any]) -> JobFields:
         return msgspec.convert(fields, JobFields, dec_hook=_integers)
     except msgspec.ValidationError as error:
         raise _refusal(fields, str(error)) from None
+    except UnicodeEncodeError:  # of an unpaired surrogate where no text belongs
+        field = next(field for field, value in fields.items() if _breaks(field, value))
+        problem = f"must be {_expected()[field]}, holds text that is not valid Unicode"
+        raise JobFileError(field, problem) from None
+
+
+def _breaks(field: str, value: Any) -> bool:
+    try:
+        msgspec.convert({"user": "", "name": "", field: value}, JobFields, dec_hook=_integers)
+    except UnicodeEncodeError:
+        return True
+    except (msgspec.ValidationError, JobFileError):
+        pass
+    return False
 
 
 def _refusal(fields: Mapping[str, Any], problem: str) -> JobFileError:

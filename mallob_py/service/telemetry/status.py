@@ -223,6 +223,8 @@ class EndedJob(msgspec.Struct, frozen=True):
     pe_s: float = 0.0
     cpu_s: float = 0.0
     client: int = 0
+    #: the result's code; none of a job without a result, and of one that ended under an older version
+    code: int | None = None
 
 
 class UserStatus(msgspec.Struct, frozen=True):

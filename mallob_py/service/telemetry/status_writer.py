@@ -174,6 +174,7 @@ class StatusWriter:
         statistics: JobStatistics,
         result: str = "",
         error: str = "",
+        code: int | None = None,
     ) -> None:
         """A job has its reply."""
         self._tell_of(
@@ -193,6 +194,7 @@ class StatusWriter:
                 pe_s=statistics.used_pe_s,
                 cpu_s=statistics.used_cpu_s,
                 client=self._client,
+                code=code,
             )
         )
 

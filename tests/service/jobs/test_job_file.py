@@ -11,7 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mallob_py.protocol.job_terms import JobTerms
-from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError, parse_job
+from mallob_py.service.jobs.job_file import (
+    FIELD_NAMES,
+    InputUse,
+    Interruption,
+    JobFile,
+    JobFileError,
+    parse_job,
+)
 from mallob_py.service.jobs.mallob_clients import is_bridge
 
 APPLICATIONS = {"SAT": InputUse.REVISIONS, "NOOP": InputUse.NONE, "OTHER": InputUse.UNKNOWN}
@@ -237,6 +244,14 @@ def test_nonsense_in_a_field_is_refused_by_its_name(field: str, values: list[obj
         assert error.identity == "admin.job"
 
 
+@pytest.mark.parametrize("field", FIELD_NAMES)
+def test_half_a_character_is_refused_wherever_it_stands_or_kept_as_a_text(field: str) -> None:
+    for value in ("\ud800", ["\ud800"], [1, "\ud800"], {"a": "\ud800"}):
+        data = json.dumps({"user": "admin", "name": "job", "literals": [1, 0]} | {field: value}).encode()
+        with contextlib.suppress(JobFileError):
+            parse_job(data, APPLICATIONS)
+
+
 def test_a_job_depends_on_ten_thousand_others_at_most() -> None:
     others = [f"a.{number}" for number in range(10_000)]
     assert len(parse(dependencies=others).dependencies) == 10_000
@@ -253,6 +268,8 @@ def test_a_job_depends_on_ten_thousand_others_at_most() -> None:
         ("files", ["/f", 7], "must be a list of strings, item 2 is 7"),
         ("wallclock-limit", [], 'must be a duration such as "5m", or a number of seconds, is a list of 0'),
         ("configuration", "x", "must be a JSON object, is a string"),
+        ("interrupt", "\ud800", "must be true or false, holds text that is not valid Unicode"),
+        ("files", "\ud800", "must be a list of strings, holds text that is not valid Unicode"),
     ],
 )
 def test_a_refusal_says_what_a_field_must_be_and_what_is_there(
