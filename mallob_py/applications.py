@@ -17,6 +17,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import ty
 if TYPE_CHECKING:
     from typing import Any
 
+    from mallob_py.kit.declaration import JobOption
+
 #: of job files that name none
 DEFAULT_APPLICATION = "SAT"
 #: what `solve` and `submit` take a file for, by the end of its name; others are formulas
@@ -49,7 +51,7 @@ _DECLARED = {
     "UTS": "mallob_bags.declaration:UtsDeclaration",
 }
 #: of these, which have options for commands: importing others would keep every command
-_WITH_OPTIONS = ("SAT", "SMT")
+_WITH_OPTIONS = ("SAT", "SMT", "MAXSAT")
 
 
 class UnknownApplication(Exception):
@@ -83,6 +85,14 @@ def declaration_of(name: str) -> type[Declaration]:
     """Return an application's declaration. Raises UnknownApplication, or whatever importing it raises."""
     place = place_of(name)
     return declared_apart(name, place) or _declaration(place)
+
+
+def options_of(name: str) -> dict[str, JobOption]:
+    """Return the options that an application declares, by key; none of one that cannot be loaded here."""
+    try:
+        return {one.key: one for one in declaration_of(name).options}
+    except Exception:  # the service says what is wrong with an application
+        return {}
 
 
 def declared_apart(name: str, place: str) -> type[Declaration] | None:

@@ -5,7 +5,7 @@ Imports nothing heavy: commands read this.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import UNKNOWN, Declaration
+from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ _ANSWERS = {
 }
 
 
+def _switch(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
 class MaxSatDeclaration(Declaration):
     """The declaration of the application MAXSAT."""
 
@@ -37,6 +43,14 @@ class MaxSatDeclaration(Declaration):
         OPTIMUM: 30,
         UNKNOWN: 0,
     }
+    options: ClassVar[tuple[JobOption, ...]] = (
+        JobOption(
+            "--sharing",
+            _switch,
+            metavar="true|false",
+            help="whether workers of a MAXSAT job tell each other the clauses that they learn (default true)",
+        ),
+    )
     text_format: ClassVar[str] = "maxsat"
     comment: ClassVar[str] = "c "
 

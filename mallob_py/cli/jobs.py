@@ -41,6 +41,7 @@ from mallob_py.applications import (
     UnknownApplication,
     application_of,
     declaration_of,
+    options_of,
 )
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import (
@@ -212,7 +213,8 @@ def _completed(
     }
     job.update({field: value for field, value in given.items() if value is not None})
     results = {key: _result_name(options, target) for key, target in options.results.items()}
-    wishes = options.configuration_with(results) | dict(settings)
+    application = str(job.get("application", DEFAULT_APPLICATION))
+    wishes = options.configuration_with(results) | _as_declared(application, settings)
     if wishes:
         configuration = job.get("configuration", {})
         if not isinstance(configuration, dict):
@@ -229,6 +231,19 @@ def _completed(
         if problem := unfit_for_file_name(str(job[field])):
             raise CommandError(f"the {field} {str(job[field])[:60]!r} {problem}")
     return job
+
+
+def _as_declared(application: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--set` says, as the application's options have it; JSON that is no number is as it is."""
+    declared = options_of(application)
+    values = dict(settings)
+    for key, value in settings.items():
+        if key in declared and isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                values[key] = declared[key].parse(str(value))
+            except ValueError as error:
+                raise CommandError(f"--set {key}: {error}") from None
+    return values
 
 
 def _check_is_there(file: str) -> None:

@@ -183,10 +183,11 @@ class SolveDesk(OneShotDesk):
             self._next()
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
-        answer = ended.body
         if ended.outcome is Outcome.FAILED:
-            self._complain(ended.reason or "the job has failed")
-        elif answer is None:
+            self._fail(ended.reason or "the job has failed")
+            return
+        answer = ended.body
+        if answer is None:
             answer = None if ended.interim is None else ended.interim.body
         else:
             body = wire.decode_result(answer)
@@ -211,6 +212,17 @@ class SolveDesk(OneShotDesk):
             if "core-size" in fields:
                 self._tell(f"a core of {fields['core-size']} clauses")
         self._answer_with(answer)
+        self._go_on()
+
+    def _fail(self, reason: str) -> None:
+        """Nothing is known of the file that is worked on, not even that its answer is unknown."""
+        file = self._files[0]
+        self._complain(reason if self._is_single or file in reason else f"{file}: {reason}")
+        self._result = UNKNOWN
+        self._tidy_up()
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._next()
         if self._is_over:
             self._leave_unanswered()

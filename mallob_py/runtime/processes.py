@@ -209,6 +209,13 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def close_all_but(*descriptors: int) -> None:
+    """Close all descriptors but these, and standard input, output and error."""
+    kept = sorted(descriptors)
+    for before, after in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(before + 1, after)
+
+
 def set_title(title: str) -> None:
     """Have `ps` show this instead of the command line, as far as it has room; to be called by a fork.
 

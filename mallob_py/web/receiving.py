@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import bz2
-import contextlib
 import gzip
 import json
 import lzma
@@ -27,8 +26,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from mallob_py.applications import DEFAULT_APPLICATION, declaration_of
-from mallob_py.kit.declaration import JobOption
+from mallob_py.applications import DEFAULT_APPLICATION, options_of
 from mallob_py.protocol.job_terms import TERMS
 from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
@@ -248,10 +246,7 @@ def _add_settings(fields: dict[str, Any], text: str | None) -> None:
         settings = msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):
         raise ApiError(400, "must be a JSON object of texts", "settings") from None
-    options: dict[str, JobOption] = {}
-    with contextlib.suppress(Exception):  # the service says what is wrong with an application
-        declared = declaration_of(str(fields.get("application", DEFAULT_APPLICATION)))
-        options = {one.key: one for one in declared.options}
+    options = options_of(str(fields.get("application", DEFAULT_APPLICATION)))
     values = {}
     for key, value in settings.items():
         try:

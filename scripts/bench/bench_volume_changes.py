@@ -13,6 +13,7 @@ runs (root and Debian's packages, see `tests/slurm`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -106,7 +107,8 @@ def mallob() -> Changes:
 
 
 def _short_task(folder: str) -> None:
-    Path(folder, str(os.getpid())).touch()
+    with contextlib.suppress(FileNotFoundError):  # it has been cancelled, and goes on
+        Path(folder, str(os.getpid())).touch()
     time.sleep(0.01)
 
 
@@ -119,7 +121,7 @@ def dask() -> Changes:
         Client(cluster) as client,
     ):
         for _ in range(TIMES):
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 calls = client.map(_short_task, [folder] * 2000, pure=False)
                 begin_s = time.monotonic()
                 cluster.scale(2)

@@ -6,6 +6,7 @@ import array
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -514,3 +515,28 @@ def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_
     assert job_of(str(file), "--after-ok", "c.d")["after-ok"] == ["c.d"]
     with pytest.raises(OptionError, match="--after"):
         job_of(str(formula), "--after", "nouser.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("n=x", "--set n: 'x' is not a whole number"),
+        ("n=1.5", "--set n: '1.5' is not a whole number"),
+        ("n=6..0", "a range that ends before it begins"),
+    ],
+)
+def test_settings_that_the_application_cannot_take_are_refused_at_once(setting: str, message: str) -> None:
+    with pytest.raises((CommandError, OptionError), match=re.escape(message)):
+        job_of("--application", "QUEENS", "--set", setting)
+
+
+def test_settings_become_what_the_application_declares_or_stay_json(tmp_path: Path) -> None:
+    formula = tmp_path / "a.cnf"
+    formula.touch()
+    settings = ("--set", "projection=[1, 2]", "--set", "seed=7", "--set", "further=yes")
+    configuration = job_of(str(formula), *settings)["configuration"]
+    assert configuration == {"projection": [1, 2], "seed": 7, "further": "yes"}
+    (tmp_path / "b.wcnf").touch()
+    assert job_of(str(tmp_path / "b.wcnf"), "--sharing", "false")["configuration"] == {"sharing": False}
+    with pytest.raises(OptionError, match="'no' is neither true nor false"):
+        job_of(str(tmp_path / "b.wcnf"), "--sharing", "no")

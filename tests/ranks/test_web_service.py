@@ -358,6 +358,7 @@ def test_settings_are_texts_of_which_the_declared_options_make_values(web: WebSe
     assert "wrong" in told["error"]["message"]
     form = web.get("/api/applications/QUEENS").json
     assert (form["takes_input"], [field["key"] for field in form["fields"]]) == (False, ["n"])
+    assert [field["key"] for field in web.get("/api/applications/MAXSAT").json["fields"]] == ["sharing"]
     assert web.ask("GET", "/api/applications/NONE").status == 404
     assert web.ask("GET", "/api/applications/CALLS").status == 403
 

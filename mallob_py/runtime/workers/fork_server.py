@@ -37,6 +37,7 @@ from mallob_py import launchers
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import (
     STOP_SIGNALS,
+    close_all_but,
     die_with,
     import_places,
     raise_descriptor_limit,
@@ -209,8 +210,7 @@ class Server:
             if self._keeper is not None:
                 with suppress(OSError):
                     printed = self._keeper.redirect(self._serial)
-            os.closerange(3, fd)
-            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            close_all_but(fd, *(() if printed is None else (printed.pipe,)))
             connection = socket.socket(fileno=fd)
             self._work(connection, self._registry, self._configuration, printed)
         except MemoryError:
@@ -289,8 +289,7 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
         gc.freeze()  # else collections would copy what this process shares with the rank
         signal.set_wakeup_fd(-1)
         own = control.detach()
-        os.closerange(3, own)
-        os.closerange(own + 1, os.sysconf("SC_OPEN_MAX"))
+        close_all_but(own)
         use_no_input()
         os.dup2(2, 1)  # stdout is for results
         os.environ.update(import_places())

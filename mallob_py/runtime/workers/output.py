@@ -32,7 +32,7 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from mallob_py.runtime.processes import die_with, set_title
+from mallob_py.runtime.processes import close_all_but, die_with, set_title
 
 #: in the folder of a service
 OUTPUT_FOLDER = "output"
@@ -60,9 +60,11 @@ def log_names(job: int) -> tuple[str, str]:
 class Printed:
     """A worker process's side: says which job it is at."""
 
-    def __init__(self, slots: mmap.mmap, slot: int) -> None:
+    def __init__(self, slots: mmap.mmap, slot: int, pipe: int) -> None:
+        """`pipe`: our end of it, beside standard output and error, which an application may close."""
         self._slots = slots
         self._place = slot * _JOB.size
+        self.pipe = pipe
 
     def turn_to(self, job: int) -> None:
         """What is printed from now on is this job's; 0: nobody's."""
@@ -71,11 +73,11 @@ class Printed:
 
     def settle(self) -> None:
         """Wait until what was printed has been read, for a while."""
-        with suppress(Exception):  # an application may have closed or replaced them
-            sys.stdout.flush()
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # an application may have closed or replaced them
+                stream.flush()
         deadline_s = 0.0
-        while _unread_bytes():
+        while _unread_bytes(self.pipe):
             now = time.monotonic()
             deadline_s = deadline_s or now + PATIENCE_S
             if now > deadline_s:
@@ -83,10 +85,10 @@ class Printed:
             time.sleep(_POLL_S)
 
 
-def _unread_bytes() -> int:
+def _unread_bytes(pipe: int) -> int:
     unread = bytearray(4)
     try:
-        fcntl.ioctl(2, termios.FIONREAD, unread)
+        fcntl.ioctl(pipe, termios.FIONREAD, unread)
     except OSError:
         return 0
     return int.from_bytes(unread, sys.byteorder)
@@ -111,13 +113,12 @@ class OutputKeeper:
         """In a new worker process: have what it prints read by the keeper. Raises OSError."""
         slot = serial % _SLOTS
         read_end, write_end = os.pipe()
-        printed = Printed(self._slots, slot)
+        printed = Printed(self._slots, slot, write_end)
         _JOB.pack_into(self._slots, slot * _JOB.size, 0)
         socket.send_fds(self._control, [_JOB.pack(slot)], [read_end])
         os.dup2(write_end, 1)
         os.dup2(write_end, 2)
         os.close(read_end)
-        os.close(write_end)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         return printed
@@ -132,9 +133,7 @@ def _be_keeper(folder: str, control: socket.socket, slots: mmap.mmap, server_pid
         os.setpgid(0, 0)
         die_with(server_pid, signal.SIGTERM)
         set_title("mallob-py: output")
-        kept = sorted((control.fileno(), wake, wake_writer))
-        for before, after in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(before + 1, after)
+        close_all_but(control.fileno(), wake, wake_writer)
         _Keeper(OutputFiles(folder), control, slots, wake).run()
     finally:
         os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pool_rank import Make, Rank
 from waiting import poll_until
 
 from mallob_py.protocol import stimuli
+from mallob_py.runtime.workers import output
 from mallob_py.runtime.workers.links import WorkerLimits
 from mallob_py.runtime.workers.output import OutputFiles
 from mallob_py.service.telemetry.printed import Printed
@@ -61,6 +63,20 @@ def test_what_a_killed_worker_has_printed_is_there(rank: Rank, folder: Path) -> 
     rank.until(lambda: "last words" in text_of(folder, 1) or (folder / "1.1.log").exists())
     os.kill(rank.pid((1, 1)), signal.SIGKILL)
     rank.hear(stimuli.WorkerCrashed)
+
+
+def test_what_was_printed_is_waited_for_also_where_standard_error_leads_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs, ours = os.pipe()
+    with mmap.mmap(-1, mmap.PAGESIZE) as slots:
+        printed = output.Printed(slots, 0, ours)
+        os.write(ours, b"two")
+        monkeypatch.setattr(output.time, "sleep", lambda _: os.read(theirs, 2))
+        printed.turn_to(1)
+    os.close(ours)
+    assert os.read(theirs, 3) == b""
+    os.close(theirs)
 
 
 def keepers(server_pid: int) -> list[int]:
