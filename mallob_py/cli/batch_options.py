@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mallob_py.cli import values
-from mallob_py.cli.option_sources import OptionError, list_option, option, positional, switch_option
-from mallob_py.cli.shared_options import INPUT, JOB, OUTPUT, Config, Parallel, Runs, choice
+from mallob_py.cli.option_sources import (
+    OptionError,
+    list_option,
+    option,
+    positional,
+    positional_list,
+    switch_option,
+)
+from mallob_py.cli.shared_options import (
+    INPUT,
+    JOB,
+    OUTPUT,
+    SCHEDULING,
+    SERVICE,
+    Config,
+    Parallel,
+    Runs,
+    choice,
+)
 
 if TYPE_CHECKING:
     from mallob_py.batch.costs import ResizeCost
     from mallob_py.batch.workload.changes import NodeRange, SpeedModel
-
-
-from mallob_py.cli.option_sources import positional_list
-from mallob_py.cli.shared_options import SCHEDULING, SERVICE
 
 DEFAULT_POLICIES = ("fcfs", "easy")
 MALLEABLE = "malleable jobs"
@@ -82,84 +95,67 @@ def policies(text: str) -> tuple[str, ...]:
 class TraceOptions(Config):
     """Which trace, and how it is understood."""
 
-    trace: str = positional(
-        "TRACE", values.path, group=INPUT, help="workload in SWF; plain, .gz, .bz2 or .xz", default=MISSING
-    )
+    trace: str = positional("TRACE", values.path, INPUT, "workload in SWF; plain, .gz, .bz2 or .xz")
     nodes: int = option(
-        "-m --nodes",
-        values.count,
-        0,
-        metavar="M",
-        group=INPUT,
-        help="size of the machine in nodes (default: the trace's)",
+        "-m --nodes M", values.count, 0, INPUT, "size of the machine in nodes (default: the trace's)"
     )
     cores_per_node: int = option(
-        "--cores-per-node",
+        "--cores-per-node K",
         values.positive_count,
         0,
-        metavar="K",
-        group=INPUT,
-        help="the trace counts cores, a node has K of them (default: as its header says, if all jobs had "
+        INPUT,
+        "the trace counts cores, a node has K of them (default: as its header says, if all jobs had "
         "whole nodes; else 1)",
     )
     partition: int | None = option(
-        "--partition", values.count, None, metavar="N", group=INPUT, help="only the jobs of this partition"
+        "--partition N", values.count, None, INPUT, "only the jobs of this partition"
     )
-    first: int = option(
-        "--first", values.count, 0, metavar="N", group=INPUT, help="only the first N jobs (default: all)"
-    )
+    first: int = option("--first N", values.count, 0, INPUT, "only the first N jobs (default: all)")
     minimal_run: int | None = option(
-        "--minimal-run",
+        "--minimal-run SECONDS",
         values.positive_count,
         None,
-        metavar="SECONDS",
-        group=INPUT,
-        help="shorter run times become this (default: jobs without run time are left out)",
+        INPUT,
+        "shorter run times become this (default: jobs without run time are left out)",
     )
-    strict: bool = switch_option("--strict", group=INPUT, help="refuse a trace with damaged lines")
+    strict: bool = switch_option("--strict", INPUT, "refuse a trace with damaged lines")
     order: str = choice(
         "--order",
         ("batch", "pyss", "elastisim"),
         "batch",
-        group=INPUT,
-        help="what happens first at the same second, as in that simulator (default: batch, all ends and "
+        INPUT,
+        "what happens first at the same second, as in that simulator (default: batch, all ends and "
         "submissions before one decision)",
     )
     malleable: float = option(
-        "--malleable",
+        "--malleable SHARE",
         share,
         0.0,
-        metavar="SHARE",
-        group=MALLEABLE,
-        help="make this share of the rigid jobs malleable, such as 50%% (default: none)",
+        MALLEABLE,
+        "make this share of the rigid jobs malleable, such as 50%% (default: none)",
     )
     malleable_range: NodeRange | None = option(
-        "--malleable-range",
+        "--malleable-range A:B",
         node_range,
         None,
-        metavar="A:B",
-        group=MALLEABLE,
-        help="they run on A to B times the nodes they ask for (default: 0.5:2)",
+        MALLEABLE,
+        "they run on A to B times the nodes they ask for (default: 0.5:2)",
     )
     speedup: SpeedModel | None = option(
-        "--speedup",
+        "--speedup MODEL",
         speed_model,
         None,
-        metavar="MODEL",
-        group=MALLEABLE,
-        help="of these: linear, amdahl:S (serial share), power:RHO, log:RHO; power:0:0.3 draws each job's "
+        MALLEABLE,
+        "of these: linear, amdahl:S (serial share), power:RHO, log:RHO; power:0:0.3 draws each job's "
         "number between two (default: linear)",
     )
-    seed: int = option(
-        "--seed", values.count, 0, metavar="N", group=MALLEABLE, help="which jobs these are (default: 0)"
-    )
+    seed: int = option("--seed N", values.count, 0, MALLEABLE, "which jobs these are (default: 0)")
     resize_cost: ResizeCost | None = option(
-        "--resize-cost",
+        "--resize-cost G:S",
         resize_cost,
         None,
-        metavar="G:S",
-        group=MALLEABLE,
-        help="seconds that a job stands still to grow and to shrink, such as 14.55:7.41; with /node, for "
+        MALLEABLE,
+        "seconds that a job stands still to grow and to shrink, such as 14.55:7.41; with /node, for "
         "each node that comes or goes (default: 0)",
     )
 
@@ -176,39 +172,27 @@ class BatchSimulateOptions(TraceOptions, Parallel):
     """Options of `mallob-py batch simulate`."""
 
     policy: tuple[str, ...] = list_option(
-        "-p --policy",
+        "-p --policy P",
         policies,
         DEFAULT_POLICIES,
-        metavar="P",
-        group=INPUT,
-        help="one or several, such as -p fcfs easy:depth=10 (default: fcfs easy)",
+        INPUT,
+        "one or several, such as -p fcfs easy:depth=10 (default: fcfs easy)",
         goes_on=names_policy,
     )
     output: str | None = option(
-        "--output",
+        "--output DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=OUTPUT,
-        help="write schedules and pictures into a folder per policy, and DIR/index.html",
+        OUTPUT,
+        "write schedules and pictures into a folder per policy, and DIR/index.html",
     )
     idle_watts: float = option(
-        "--idle-watts",
-        watts,
-        100.0,
-        metavar="W",
-        group=OUTPUT,
-        help="power of a node that runs no job (default: 100)",
+        "--idle-watts W", watts, 100.0, OUTPUT, "power of a node that runs no job (default: 100)"
     )
     busy_watts: float = option(
-        "--busy-watts",
-        watts,
-        200.0,
-        metavar="W",
-        group=OUTPUT,
-        help="power of a node that runs a job (default: 200)",
+        "--busy-watts W", watts, 200.0, OUTPUT, "power of a node that runs a job (default: 200)"
     )
-    json: bool = switch_option("--json", group=OUTPUT, help="print the metrics as JSON")
+    json: bool = switch_option("--json", OUTPUT, "print the metrics as JSON")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -216,12 +200,11 @@ class Live(Config):
     """The options of every command that meets a scheduler of whole jobs."""
 
     batch_dir: str = option(
-        "--dir --batch-dir",
+        "--dir --batch-dir DIR",
         values.path,
         ".batch",
-        metavar="DIR",
-        group=SERVICE,
-        help="folder of the scheduler, with its jobs and what they print (default .batch)",
+        SERVICE,
+        "folder of the scheduler, with its jobs and what they print (default .batch)",
     )
 
 
@@ -232,13 +215,11 @@ class BatchExplainOptions(TraceOptions, Live):
     job: int | None = positional(
         "JOB",
         values.count,
-        group=INPUT,
-        help="the job's number in the trace; without TRACE, the number of one that waits or runs now (--dir)",
+        INPUT,
+        "the job's number in the trace; without TRACE, the number of one that waits or runs now (--dir)",
         default=None,
     )
-    policy: str = option(
-        "-p --policy", str, "easy", metavar="P", group=INPUT, help="such as easy:depth=10 (default: easy)"
-    )
+    policy: str = option("-p --policy P", str, "easy", INPUT, "such as easy:depth=10 (default: easy)")
 
     def validate(self) -> None:
         super().validate()
@@ -253,63 +234,48 @@ class BatchExperimentOptions(Runs):
     name: str = positional(
         "NAME",
         str,
-        group=INPUT,
-        help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
+        INPUT,
+        "elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
         "half an hour), fair (five), sd (ten, on one core) or bags (five, over real "
         "processes); see docs/batch-published.md",
-        default=MISSING,
     )
     traces: str | None = option(
-        "--traces",
+        "--traces DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=INPUT,
-        help="folder with public traces; without it, what needs them is left out",
+        INPUT,
+        "folder with public traces; without it, what needs them is left out",
     )
     full: bool = switch_option(
         "--full",
-        group=INPUT,
-        help="longer parts of the traces, or more shares of malleable jobs, where an experiment takes few",
+        INPUT,
+        "longer parts of the traces, or more shares of malleable jobs, where an experiment takes few",
     )
-    live: bool = switch_option(
-        "--live", group=INPUT, help="over real processes, where an experiment can (elastic)"
-    )
+    live: bool = switch_option("--live", INPUT, "over real processes, where an experiment can (elastic)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchGenerateOptions(Config):
     """Options of `mallob-py batch generate`."""
 
-    kind: str = positional(
-        "KIND", str, group=INPUT, help="lublin, lublin-any, cirne, pecs23, glb or kit", default=MISSING
-    )
+    kind: str = positional("KIND", str, INPUT, "lublin, lublin-any, cirne, pecs23, glb or kit")
     jobs: int | None = option(
-        "-n --jobs",
-        values.positive_count,
-        None,
-        metavar="N",
-        group=INPUT,
-        help="how many (default: what is usual for the kind)",
+        "-n --jobs N", values.positive_count, None, INPUT, "how many (default: what is usual for the kind)"
     )
     nodes: int | None = option(
-        "-m --nodes",
+        "-m --nodes M",
         values.positive_count,
         None,
-        metavar="M",
-        group=INPUT,
-        help="size of the machine (default: what is usual for the kind)",
+        INPUT,
+        "size of the machine (default: what is usual for the kind)",
     )
-    seed: int = option(
-        "--seed", values.count, 1, metavar="S", group=INPUT, help="another gives other jobs (default: 1)"
-    )
+    seed: int = option("--seed S", values.count, 1, INPUT, "another gives other jobs (default: 1)")
     output: str | None = option(
-        "-o --output",
+        "-o --output FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="trace in SWF, or ElastiSim's jobs if it ends with .json (default: KIND.swf or KIND.json)",
+        OUTPUT,
+        "trace in SWF, or ElastiSim's jobs if it ends with .json (default: KIND.swf or KIND.json)",
     )
 
 
@@ -317,7 +283,7 @@ class BatchGenerateOptions(Config):
 class Shown(Live):
     """The options of every command that shows something of such a scheduler."""
 
-    json: bool = switch_option("--json", group=OUTPUT, help="print JSON for programs")
+    json: bool = switch_option("--json", OUTPUT, "print JSON for programs")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -325,44 +291,38 @@ class BatchServeOptions(Live):
     """Options of `mallob-py batch serve`."""
 
     slots: int | None = option(
-        "--slots",
+        "--slots N",
         values.positive_count,
         None,
-        metavar="N",
-        group=SCHEDULING,
-        help="slots for jobs, all of them on this host (default: one per core)",
+        SCHEDULING,
+        "slots for jobs, all of them on this host (default: one per core)",
     )
     nodes: str | None = option(
-        "--nodes",
+        "--nodes FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=SCHEDULING,
-        help="run jobs on these hosts: a line such as `n1 slots=8` for each",
+        SCHEDULING,
+        "run jobs on these hosts: a line such as `n1 slots=8` for each",
     )
     slurm: bool = switch_option(
-        "--slurm", group=SCHEDULING, help="run jobs on the nodes of the Slurm allocation that this is in"
+        "--slurm", SCHEDULING, "run jobs on the nodes of the Slurm allocation that this is in"
     )
     remote_shell: tuple[str, ...] | None = option(
-        "--remote-shell",
+        "--remote-shell CMD",
         values.remote_command,
         None,
-        metavar="CMD",
-        group=SCHEDULING,
-        help="how hosts of --nodes are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password)",
+        SCHEDULING,
+        "how hosts of --nodes are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password)",
     )
     affinity: bool = switch_option(
-        "--affinity",
-        group=SCHEDULING,
-        help="give jobs cores of their own on the node where their script runs",
+        "--affinity", SCHEDULING, "give jobs cores of their own on the node where their script runs"
     )
     policy: str = option(
-        "-p --policy",
+        "-p --policy P",
         str,
         "elastic",
-        metavar="P",
-        group=SCHEDULING,
-        help="as of batch simulate, such as easy:depth=10 (default: elastic)",
+        SCHEDULING,
+        "as of batch simulate, such as easy:depth=10 (default: elastic)",
     )
 
     def validate(self) -> None:
@@ -380,56 +340,39 @@ class BatchSubmitOptions(Live):
     """Options of `mallob-py batch submit`."""
 
     scripts: tuple[str, ...] = positional_list(
-        "SCRIPT", values.path, group=INPUT, help="job script, see docs/batch-live.md", default=MISSING
+        "SCRIPT", values.path, INPUT, "job script, see docs/batch-live.md"
     )
     nodes: int | None = option(
-        "--nodes",
-        values.positive_count,
-        None,
-        metavar="N",
-        group=JOB,
-        help="slots of a rigid job, those that others prefer",
+        "--nodes N", values.positive_count, None, JOB, "slots of a rigid job, those that others prefer"
     )
     min_nodes: int | None = option(
-        "--min-nodes",
+        "--min-nodes N",
         values.positive_count,
         None,
-        metavar="N",
-        group=JOB,
-        help="fewest slots; the job is malleable unless its script says otherwise",
+        JOB,
+        "fewest slots; the job is malleable unless its script says otherwise",
     )
-    max_nodes: int | None = option(
-        "--max-nodes", values.positive_count, None, metavar="N", group=JOB, help="most slots"
-    )
+    max_nodes: int | None = option("--max-nodes N", values.positive_count, None, JOB, "most slots")
     time_s: float | None = option(
-        "--time",
-        values.duration_s,
-        None,
-        metavar="T",
-        group=JOB,
-        help="the job is ended after this time, such as 90s, 5m or 2h",
+        "--time T", values.duration_s, None, JOB, "the job is ended after this time, such as 90s, 5m or 2h"
     )
-    name: str | None = option(
-        "--name", values.word, None, metavar="NAME", group=JOB, help="name of the job (default: the file's)"
-    )
+    name: str | None = option("--name NAME", values.word, None, JOB, "name of the job (default: the file's)")
     after: tuple[int, ...] = list_option(
-        "--after",
+        "--after JOB",
         lambda text: (values.positive_count(text),),
         (),
-        metavar="JOB",
-        group=JOB,
-        help="start when the job of this number has ended, however it has. May be repeated",
+        JOB,
+        "start when the job of this number has ended, however it has. May be repeated",
     )
     after_ok: tuple[int, ...] = list_option(
-        "--after-ok",
+        "--after-ok JOB",
         lambda text: (values.positive_count(text),),
         (),
-        metavar="JOB",
-        group=JOB,
-        help="start when this job has ended with exit code 0; if it ends otherwise, do not start at all",
+        JOB,
+        "start when this job has ended with exit code 0; if it ends otherwise, do not start at all",
     )
     wait: bool = switch_option(
-        "--wait", group=OUTPUT, help="wait until the jobs have ended, and say how; exit code 1 if one failed"
+        "--wait", OUTPUT, "wait until the jobs have ended, and say how; exit code 1 if one failed"
     )
 
     @property
@@ -450,58 +393,40 @@ class BatchQueueOptions(Shown):
     """Options of `mallob-py batch queue`."""
 
     ended: int = option(
-        "--ended",
+        "--ended N",
         values.count,
         0,
-        metavar="N",
-        group=OUTPUT,
-        help="also the last N of those that have ended, with how and the file of what they printed",
+        OUTPUT,
+        "also the last N of those that have ended, with how and the file of what they printed",
     )
-    all: bool = switch_option("--all", group=OUTPUT, help="all that wait, not the first 50 only")
+    all: bool = switch_option("--all", OUTPUT, "all that wait, not the first 50 only")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchCancelOptions(Live):
     """Options of `mallob-py batch cancel`."""
 
-    jobs: tuple[int, ...] = positional_list(
-        "JOB", values.positive_count, group=INPUT, help="number of a job", default=MISSING
-    )
+    jobs: tuple[int, ...] = positional_list("JOB", values.positive_count, INPUT, "number of a job")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchNodesOptions(Shown):
     """Options of `mallob-py batch nodes`."""
 
-    drain: str | None = option(
-        "--drain", values.word, None, metavar="NODE", group=INPUT, help="start nothing new on this node"
-    )
-    reason: str | None = option(
-        "--reason", str, None, metavar="TEXT", group=INPUT, help="why, for all who look (with --drain)"
-    )
+    drain: str | None = option("--drain NODE", values.word, None, INPUT, "start nothing new on this node")
+    reason: str | None = option("--reason TEXT", str, None, INPUT, "why, for all who look (with --drain)")
     resume: str | None = option(
-        "--resume",
-        values.word,
-        None,
-        metavar="NODE",
-        group=INPUT,
-        help="start jobs on this node again, which was drained or down",
+        "--resume NODE", values.word, None, INPUT, "start jobs on this node again, which was drained or down"
     )
     take_in: int | None = option(
-        "--take-in",
+        "--take-in N",
         values.positive_count,
         None,
-        metavar="N",
-        group=INPUT,
-        help="have Slurm add N nodes to the allocation of serve --slurm",
+        INPUT,
+        "have Slurm add N nodes to the allocation of serve --slurm",
     )
     give_back: str | None = option(
-        "--give-back",
-        values.word,
-        None,
-        metavar="NODE",
-        group=INPUT,
-        help="give this node back to Slurm when its jobs have ended",
+        "--give-back NODE", values.word, None, INPUT, "give this node back to Slurm when its jobs have ended"
     )
 
     def validate(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -31,7 +30,6 @@ from mallob_py.cli.shared_options import (
     Api,
     Wishes,
     choice,
-    one_of,
 )
 from mallob_py.protocol.job_terms import TERMS, DeclaredTerm
 from mallob_py.service.jobs.durations import format_duration
@@ -43,12 +41,11 @@ JOB_ORDERS = ("id", "user", "name", "application", "priority", "volume", "demand
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Client(Api):
     client: int = option(
-        "--client",
+        "--client I",
         values.count,
         0,
-        metavar="I",
-        group=SERVICE,
-        help="which of the service's clients to talk to, 0 to K-1 (default 0)",
+        SERVICE,
+        "which of the service's clients to talk to, 0 to K-1 (default 0)",
     )
 
 
@@ -61,7 +58,7 @@ TABLE = "table"
 
 
 def _output_format(help_text: str) -> Any:
-    return choice("--output-format", _OUTPUT_FORMATS, JSON, group=OUTPUT, help=help_text)
+    return choice("--output-format", _OUTPUT_FORMATS, JSON, OUTPUT, help_text)
 
 
 def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
@@ -70,8 +67,8 @@ def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
     kinds = {float: ("P", values.priority), int: ("K", values.count)}
     metavar, parse = ("T", values.duration_limit_s) if term.is_duration else kinds[term.type]
     hint = "; such as 300s or 5m" if term.is_duration else f" (default {term.default:g})" * bool(term.default)
-    flag = f"--{term.file_name}"
-    return term.name, object, option(flag, parse, None, metavar=metavar, group=JOB, help=term.meaning + hint)
+    flag = f"--{term.file_name} {metavar}"
+    return term.name, object, option(flag, parse, None, JOB, term.meaning + hint)
 
 
 if TYPE_CHECKING:
@@ -91,68 +88,52 @@ class SubmitOptions(_Terms, Wishes, _Client):
     files: tuple[str, ...] = positional_list(
         "FILE",
         values.path,
-        group=JOB,
-        default=(),
-        help="a formula (or another input), which becomes a job, or a job file (.json), whose fields the "
+        JOB,
+        "a formula (or another input), which becomes a job, or a job file (.json), whose fields the "
         "options below replace; paths in it may be relative to its folder",
+        default=(),
     )
     name: str | None = option(
-        "--name",
-        values.word,
-        None,
-        metavar="NAME",
-        group=JOB,
-        help="name of the job (default: the file's and a number)",
+        "--name NAME", values.word, None, JOB, "name of the job (default: the file's and a number)"
     )
-    user: str | None = option(
-        "--user", values.word, None, metavar="USER", group=JOB, help="who submits (default: you)"
-    )
+    user: str | None = option("--user USER", values.word, None, JOB, "who submits (default: you)")
     application: str | None = option(
-        "--application",
-        values.word,
-        None,
-        metavar="APP",
-        group=JOB,
-        help=f"kind of job (default {DEFAULT_APPLICATION})",
+        "--application APP", values.word, None, JOB, f"kind of job (default {DEFAULT_APPLICATION})"
     )
     settings: tuple[tuple[str, tuple[Any, ...]], ...] = list_option(
-        "--set",
+        "--set KEY=VALUE",
         values.sweep,
         (),
-        metavar="KEY=VALUE",
-        group=JOB,
-        help="a key of the job's configuration; the value is JSON or a text. May be repeated. KEY=1..100 and"
+        JOB,
+        "a key of the job's configuration; the value is JSON or a text. May be repeated. KEY=1..100 and"
         " KEY=8,9,10 are sweeps: a job for each value, or for each combination of several sweeps",
     )
     after: tuple[str, ...] = list_option(
-        "--after",
+        "--after USER.NAME",
         lambda text: (values.identity(text),),
         (),
-        metavar="USER.NAME",
-        group=JOB,
-        help="begin when this job has ended, however it has. May be repeated",
+        JOB,
+        "begin when this job has ended, however it has. May be repeated",
     )
     after_ok: tuple[str, ...] = list_option(
-        "--after-ok",
+        "--after-ok USER.NAME",
         lambda text: (values.identity(text),),
         (),
-        metavar="USER.NAME",
-        group=JOB,
-        help="begin when this job has ended with a result; if it ends otherwise, end without having begun."
+        JOB,
+        "begin when this job has ended with a result; if it ends otherwise, end without having begun."
         " May be repeated",
     )
     wait: bool = switch_option(
         "--wait",
-        group=OUTPUT,
-        help="wait for the replies and print them; implied where results go to a FILE, which is brought then",
+        OUTPUT,
+        "wait for the replies and print them; implied where results go to a FILE, which is brought then",
     )
-    wanted_format: str | None = option(
+    wanted_format: str | None = choice(
         "--output-format",
-        one_of(*_OUTPUT_FORMATS, TABLE),
+        (*_OUTPUT_FORMATS, TABLE),
         None,
-        metavar="|".join((*_OUTPUT_FORMATS, TABLE)),
-        group=OUTPUT,
-        help="print JSON, s and v lines, or a table of all answers; sat and table imply --wait"
+        OUTPUT,
+        "print JSON, s and v lines, or a table of all answers; sat and table imply --wait"
         " (default json, for sweeps table)",
     )
 
@@ -207,11 +188,7 @@ class WaitOptions(_Client):
     """Options of `mallob-py wait`."""
 
     identities: tuple[str, ...] = positional_list(
-        "USER.NAME",
-        values.identity,
-        group=JOB,
-        default=dataclasses.MISSING,
-        help="jobs to wait for; NAME alone is a job of yours",
+        "USER.NAME", values.identity, JOB, "jobs to wait for; NAME alone is a job of yours"
     )
     output_format: str = _output_format("print JSON, or s and v lines (default json)")
 
@@ -223,8 +200,8 @@ class ExplainOptions(_Client):
     job: str = positional(
         "USER.NAME",
         values.identity_or_id,
-        group=JOB,
-        help="the job, or its id as `status` lists it; NAME alone is a job of yours",
+        JOB,
+        "the job, or its id as `status` lists it; NAME alone is a job of yours",
     )
 
 
@@ -232,7 +209,7 @@ class ExplainOptions(_Client):
 class LogsOptions(ExplainOptions):
     """Options of `mallob-py logs`."""
 
-    follow: bool = switch_option("--follow", group=OUTPUT, help="go on until the job has ended")
+    follow: bool = switch_option("--follow", OUTPUT, "go on until the job has ended")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -242,9 +219,8 @@ class InterruptOptions(_Client):
     jobs: tuple[str, ...] = positional_list(
         "USER.NAME|ID",
         values.identity_or_id,
-        group=JOB,
-        default=dataclasses.MISSING,
-        help="the jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
+        JOB,
+        "the jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
     )
 
 
@@ -253,12 +229,11 @@ class _Orders(Api):
     """The options of the commands that change the number of ranks."""
 
     orders: str | None = option(
-        "--orders",
+        "--orders DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=SERVICE,
-        help="to a `mallob-py solve` or `run` that has the same option, instead of a service",
+        SERVICE,
+        "to a `mallob-py solve` or `run` that has the same option, instead of a service",
     )
 
     @property
@@ -274,24 +249,22 @@ class ResizeOptions(_Orders):
     change: str = positional(
         "CHANGE",
         values.change,
-        group=WORLD,
-        help="so many ranks more or fewer, such as +2 or -1, or so many in all, such as =8",
+        WORLD,
+        "so many ranks more or fewer, such as +2 or -1, or so many in all, such as =8",
     )
     hosts: tuple[tuple[str, int | None], ...] = option(
-        "--hosts",
+        "--hosts HOST[:N],...",
         values.host_shares,
         (),
-        metavar="HOST[:N],...",
-        group=WORLD,
-        help="where further ranks start, in turn, at most N there (default: on the first client's host)",
+        WORLD,
+        "where further ranks start, in turn, at most N there (default: on the first client's host)",
     )
     remote_shell: tuple[str, ...] | None = option(
-        "--remote-shell",
+        "--remote-shell CMD",
         values.remote_command,
         None,
-        metavar="CMD",
-        group=WORLD,
-        help="how other hosts are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password;"
+        WORLD,
+        "how other hosts are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password;"
         " inside an allocation of Slurm, srun)",
     )
 
@@ -308,15 +281,14 @@ class DrainOptions(_Orders):
     """Options of `mallob-py drain`."""
 
     place: str = positional(
-        "RANK|HOST", values.word, group=WORLD, help="a rank by its number, or a host with all its ranks"
+        "RANK|HOST", values.word, WORLD, "a rank by its number, or a host with all its ranks"
     )
     grace_s: float = option(
-        "--grace",
+        "--grace T",
         values.duration_or_none_s,
         60.0,
-        metavar="T",
-        group=WORLD,
-        help="how long workers there may go on with what they do; 0 is not at all (default 1m)",
+        WORLD,
+        "how long workers there may go on with what they do; 0 is not at all (default 1m)",
     )
 
 
@@ -324,28 +296,24 @@ class DrainOptions(_Orders):
 class _OfUser(Api):
     """The options of the commands that list jobs, live or ended."""
 
-    user: str | None = option(
-        "--user", values.word, None, metavar="USER", group=OUTPUT, help="only jobs of this user"
-    )
+    user: str | None = option("--user USER", values.word, None, OUTPUT, "only jobs of this user")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Jobs(_OfUser):
     """The options of the commands that list live jobs."""
 
-    sort: str = choice(
-        "--sort", JOB_ORDERS, "volume", group=OUTPUT, help="order of the jobs (default volume)"
-    )
+    sort: str = choice("--sort", JOB_ORDERS, "volume", OUTPUT, "order of the jobs (default volume)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StatusOptions(_Jobs):
     """Options of `mallob-py status`."""
 
-    hosts: bool = switch_option("--hosts", group=OUTPUT, help="list the hosts, with their troubles")
-    ended: bool = switch_option("--ended", group=OUTPUT, help="list the jobs that ended last")
-    measures: bool = switch_option("--measures", group=OUTPUT, help="print the service's numbers")
-    json: bool = switch_option("--json", group=OUTPUT, help="print the whole status as JSON")
+    hosts: bool = switch_option("--hosts", OUTPUT, "list the hosts, with their troubles")
+    ended: bool = switch_option("--ended", OUTPUT, "list the jobs that ended last")
+    measures: bool = switch_option("--measures", OUTPUT, "print the service's numbers")
+    json: bool = switch_option("--json", OUTPUT, "print the whole status as JSON")
 
     def validate(self) -> None:
         super().validate()
@@ -359,30 +327,26 @@ class HistoryOptions(_OfUser):
     """Options of `mallob-py history`."""
 
     state: str | None = option(
-        "--state",
+        "--state STATE",
         values.word,
         None,
-        metavar="STATE",
-        group=OUTPUT,
-        help="only jobs that ended so: result, failed, refused, interrupted, wallclock-limit, cpu-limit, or"
+        OUTPUT,
+        "only jobs that ended so: result, failed, refused, interrupted, wallclock-limit, cpu-limit, or"
         " with this result, such as SAT",
     )
     since_s: float | None = option(
-        "--since",
+        "--since T",
         values.duration_limit_s,
         None,
-        metavar="T",
-        group=OUTPUT,
-        help="only jobs that ended in the last T, such as 2h (default: all that are kept)",
+        OUTPUT,
+        "only jobs that ended in the last T, such as 2h (default: all that are kept)",
     )
-    limit: int = option(
-        "--limit", values.count, 50, metavar="N", group=OUTPUT, help="the last N jobs; 0 for all (default 50)"
-    )
+    limit: int = option("--limit N", values.count, 50, OUTPUT, "the last N jobs; 0 for all (default 50)")
     follow: bool = switch_option(
-        "--follow", group=OUTPUT, help="go on: tell of each job as it ends, a line each, until Ctrl-C"
+        "--follow", OUTPUT, "go on: tell of each job as it ends, a line each, until Ctrl-C"
     )
-    by_user: bool = switch_option("--by-user", group=OUTPUT, help="what the jobs of each user have cost")
-    json: bool = switch_option("--json", group=OUTPUT, help="print a line of JSON for each job, or user")
+    by_user: bool = switch_option("--by-user", OUTPUT, "what the jobs of each user have cost")
+    json: bool = switch_option("--json", OUTPUT, "print a line of JSON for each job, or user")
 
     def validate(self) -> None:
         super().validate()
@@ -394,14 +358,13 @@ class HistoryOptions(_OfUser):
 class TopOptions(_Jobs):
     """Options of `mallob-py top`."""
 
-    once: bool = switch_option("--once", group=OUTPUT, help="print it once and end")
+    once: bool = switch_option("--once", OUTPUT, "print it once and end")
     interval_s: float = option(
-        "--interval",
+        "--interval T",
         values.duration_s,
         1.0,
-        metavar="T",
-        group=OUTPUT,
-        help="time between two pictures, such as 500ms or 10s (default 1s)",
+        OUTPUT,
+        "time between two pictures, such as 500ms or 10s (default 1s)",
     )
 
 
@@ -409,8 +372,8 @@ class TopOptions(_Jobs):
 class TokenOptions(Api):
     """Options of `mallob-py token`."""
 
-    user: str = positional("USER", values.word, group=WEB, help="whose jobs the token is for")
-    remove: bool = switch_option("--remove", group=WEB, help="make the user's token invalid")
+    user: str = positional("USER", values.word, WEB, "whose jobs the token is for")
+    remove: bool = switch_option("--remove", WEB, "make the user's token invalid")
 
     def validate(self) -> None:
         super().validate()
@@ -423,62 +386,53 @@ class WebOptions(_Client):
     """Options of `mallob-py web`."""
 
     host: str = option(
-        "--host",
+        "--host ADDRESS",
         values.word,
         "127.0.0.1",
-        metavar="ADDRESS",
-        group=WEB,
-        help="address to listen at (default 127.0.0.1: this machine only)",
+        WEB,
+        "address to listen at (default 127.0.0.1: this machine only)",
     )
-    port: int = option(
-        "--port", values.port, 8642, metavar="PORT", group=WEB, help="port; 0 is any free one (default 8642)"
-    )
+    port: int = option("--port PORT", values.port, 8642, WEB, "port; 0 is any free one (default 8642)")
     token_file: str | None = option(
-        "--token-file",
+        "--token-file FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=WEB,
-        help="file that holds the secret of who may come in, made at first start "
+        WEB,
+        "file that holds the secret of who may come in, made at first start "
         "(default: web/token in the api folder)",
     )
     allow_paths: str | None = option(
-        "--allow-paths",
+        "--allow-paths DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=WEB,
-        help="jobs may name files below this folder of the host (default: only what they upload)",
+        WEB,
+        "jobs may name files below this folder of the host (default: only what they upload)",
     )
     batch_dir: str | None = option(
-        "--batch-dir",
+        "--batch-dir DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=WEB,
-        help="show the scheduler of whole jobs in this folder, too (see `mallob-py batch serve`)",
+        WEB,
+        "show the scheduler of whole jobs in this folder, too (see `mallob-py batch serve`)",
     )
     upload_limit_bytes: int | None = option(
-        "--upload-limit",
+        "--upload-limit SIZE",
         values.size_limit_bytes,
         256 << 20,
-        metavar="SIZE",
-        group=LIMITS,
-        help="largest upload, as it is sent (default 256m)",
+        LIMITS,
+        "largest upload, as it is sent (default 256m)",
     )
     input_limit_bytes: int | None = option(
-        "--formula-limit --input-limit",
+        "--formula-limit --input-limit SIZE",
         values.size_limit_bytes,
         4 << 30,
-        metavar="SIZE",
-        group=LIMITS,
-        help="largest upload, decompressed (default 4g)",
+        LIMITS,
+        "largest upload, decompressed (default 4g)",
     )
     store_limit_bytes: int | None = option(
-        "--store-limit",
+        "--store-limit SIZE",
         values.size_limit_bytes,
         16 << 30,
-        metavar="SIZE",
-        group=LIMITS,
-        help="all uploads of jobs that have not ended (default 16g)",
+        LIMITS,
+        "all uploads of jobs that have not ended (default 16g)",
     )

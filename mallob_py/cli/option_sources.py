@@ -68,23 +68,18 @@ class CommandOptions:
         """Raise `OptionError` where values contradict each other."""
 
 
-def option(
-    flags: str, parse: Callable[[str], Any], default: Any, *, metavar: str, group: str, help: str
-) -> Any:
-    """Declare an option by its flags, the last one naming it ("-n --ranks")."""
-    spellings = tuple(flags.split())
-    name = spellings[-1].removeprefix("--")
-    return _declare(OptionSpec(name, spellings, parse, metavar, group, help), default)
+def option(flags: str, parse: Callable[[str], Any], default: Any, group: str, help: str) -> Any:
+    """Declare an option by its flags, the last one naming it, and its value's name ("-n --ranks N")."""
+    return _declare(_spec_with(flags, parse, group, help), default)
 
 
 def list_option(
     flags: str,
     parse: Callable[[str], tuple[Any, ...]],
     default: Any,
-    *,
-    metavar: str,
     group: str,
     help: str,
+    *,
     goes_on: Callable[[str], bool] = lambda word: False,
 ) -> Any:
     """Declare an option that may be given several times, and takes one value or several each time.
@@ -92,28 +87,32 @@ def list_option(
     A word behind a value is one more if `goes_on` says so, so that other arguments may follow. `parse` makes
     a tuple of each, as the environment and a file have them all in one text.
     """
-    spellings = tuple(flags.split())
-    name = spellings[-1].removeprefix("--")
-    return _declare(
-        OptionSpec(name, spellings, parse, metavar, group, help, is_list=True, goes_on=goes_on), default
-    )
+    spec = _spec_with(flags, parse, group, help)
+    return _declare(dataclasses.replace(spec, is_list=True, goes_on=goes_on), default)
 
 
-def switch_option(flag: str, *, group: str, help: str) -> Any:
+def _spec_with(flags: str, parse: Callable[[str], Any], group: str, help: str) -> OptionSpec:
+    *spellings, metavar = flags.split()
+    return OptionSpec(spellings[-1].removeprefix("--"), tuple(spellings), parse, metavar, group, help)
+
+
+def switch_option(flag: str, group: str, help: str) -> Any:
     """Declare something that is off unless asked for (`--no-...` takes it back)."""
     name = flag.removeprefix("--")
     return _declare(OptionSpec(name, (flag,), values.switch, "", group, help, is_switch=True), False)
 
 
 def positional(
-    name: str, parse: Callable[[str], Any], *, group: str, help: str, default: Any = dataclasses.MISSING
+    name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
     """Declare an argument without a flag: one value, required unless a default is given."""
     return _declare(OptionSpec(name, (), parse, name, group, help), default)
 
 
-def positional_list(name: str, parse: Callable[[str], Any], *, group: str, help: str, default: Any) -> Any:
-    """Declare the arguments without a flag, a tuple; at least one is required if the default is MISSING."""
+def positional_list(
+    name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
+) -> Any:
+    """Declare the arguments without a flag, a tuple; at least one is required unless a default is given."""
     return _declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,143 +60,118 @@ class _World(Config):
     """The options of every command that runs ranks."""
 
     ranks: int | None = option(
-        "-n --ranks",
+        "-n --ranks RANKS",
         values.positive_count,
         None,
-        metavar="RANKS",
-        group=WORLD,
-        help="number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
+        WORLD,
+        "number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
     )
     many_ranks: bool = switch_option(
         "--many-ranks",
-        group=WORLD,
-        help="start as many ranks as asked for, even if memory and process limits are not made for them",
+        WORLD,
+        "start as many ranks as asked for, even if memory and process limits are not made for them",
     )
     solvers: int = option(
-        "--threads --solvers",
+        "--threads --solvers T",
         values.positive_count,
         1,
-        metavar="T",
-        group=WORLD,
-        help="solver processes per worker, for ranks that own several cores (default 1)",
+        WORLD,
+        "solver processes per worker, for ranks that own several cores (default 1)",
     )
     pes: int | None = option(
-        "--pes",
+        "--pes K|auto",
         values.capacity,
         1,
-        metavar="K|auto",
-        group=WORLD,
-        help="workers that this rank runs at a time (default 1); auto: its cores over --threads. "
+        WORLD,
+        "workers that this rank runs at a time (default 1); auto: its cores over --threads. "
         "Ranks may differ, and get shares by it",
     )
-    warm: int = option(
-        "--warm",
-        values.count,
-        1,
-        metavar="K",
-        group=WORLD,
-        help="worker processes kept ready per PE (default 1)",
-    )
+    warm: int = option("--warm K", values.count, 1, WORLD, "worker processes kept ready per PE (default 1)")
     memory_limit_bytes: int | None = option(
-        "--memory-limit",
+        "--memory-limit SIZE",
         values.size_limit_bytes,
         None,
-        metavar="SIZE",
-        group=LIMITS,
-        help="memory of one solver process, such as 2g (default: no limit)",
+        LIMITS,
+        "memory of one solver process, such as 2g (default: no limit)",
     )
     memory_reserve: Reserve | None = option(
-        "--memory-reserve",
+        "--memory-reserve SIZE|PERCENT",
         values.memory_reserve,
         _RESERVE,
-        metavar="SIZE|PERCENT",
-        group=LIMITS,
-        help="memory of the host, or of this process's control group, to be left free: below it, suspended "
+        LIMITS,
+        "memory of the host, or of this process's control group, to be left free: below it, suspended "
         "workers are given up, then running ones paused (default 5%%; 0: never)",
     )
     time_limit_s: float | None = option(
-        "--time-limit",
+        "--time-limit T",
         values.duration_limit_s,
         None,
-        metavar="T",
-        group=LIMITS,
-        help="end after this time, such as 90s, 5m or 2h (default: no limit)",
+        LIMITS,
+        "end after this time, such as 90s, 5m or 2h (default: no limit)",
     )
     rank_timeout_s: float | None = option(
-        "--rank-timeout",
+        "--rank-timeout T",
         values.silence_limit_s,
         30.0,
-        metavar="T",
-        group=LIMITS,
-        help="end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
+        LIMITS,
+        "end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
     )
     rank_loss: str = choice(
         "--rank-loss",
         RANK_LOSSES,
         "auto",
-        group=LIMITS,
-        help="what the death of a rank means to the others: survive, they go on with its work, if the "
+        LIMITS,
+        "what the death of a rank means to the others: survive, they go on with its work, if the "
         "launcher lets them; restart, all end, and `serve` starts them again; auto (default), survive if "
         "ours, MPICH's or Open MPI's with ULFM has started them",
     )
     job_cache: int = option(
-        "--job-cache",
-        values.count,
-        4,
-        metavar="C",
-        group=SCHEDULING,
-        help="suspended workers that each PE keeps (default 4)",
+        "--job-cache C", values.count, 4, SCHEDULING, "suspended workers that each PE keeps (default 4)"
     )
     slice_s: float = option(
-        "--slice",
+        "--slice T",
         values.slice_s,
         0.5,
-        metavar="T",
-        group=SCHEDULING,
-        help="with more jobs than PEs, how long a job's turn is (default 500ms); its first turns are "
+        SCHEDULING,
+        "with more jobs than PEs, how long a job's turn is (default 500ms); its first turns are "
         "shorter; 0: jobs beyond the number of PEs wait until others end",
     )
     residents: int = option(
-        "--residents",
+        "--residents K",
         values.count,
         16,
-        metavar="K",
-        group=SCHEDULING,
-        help="jobs that each PE keeps suspended until it is their turn again (default 16), beside new ones",
+        SCHEDULING,
+        "jobs that each PE keeps suspended until it is their turn again (default 16), beside new ones",
     )
     log_dir: str | None = option(
-        "--log-dir",
+        "--log-dir DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=FILES,
-        help="write each rank's events to DIR/<start of the run>/<rank>.jsonl (see `mallob-py report`)",
+        FILES,
+        "write each rank's events to DIR/<start of the run>/<rank>.jsonl (see `mallob-py report`)",
     )
     log_size_bytes: int | None = option(
-        "--log-size",
+        "--log-size SIZE",
         values.log_size_limit_bytes,
         100 << 20,
-        metavar="SIZE",
-        group=FILES,
-        help="so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
+        FILES,
+        "so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
         "(default 100m; 0: no limit)",
     )
     stimuli_dir: str | None = option(
-        "--log-stimuli",
+        "--log-stimuli DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=FILES,
-        help="to find a fault: write all that each rank is told, and what it wants done, to "
+        FILES,
+        "to find a fault: write all that each rank is told, and what it wants done, to "
         "DIR/<start of the run>/<rank>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
     )
     tmp_dir: str | None = option(
-        "--tmp-dir",
+        "--tmp-dir DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=FILES,
-        help="folder of the file that tells Mallob's clients where the api-dir is (default: the system's)",
+        FILES,
+        "folder of the file that tells Mallob's clients where the api-dir is (default: the system's)",
     )
 
     def validate(self) -> None:
@@ -216,12 +190,11 @@ class _OneShot(_World):
     """The options of the commands that end with their jobs."""
 
     orders: str | None = option(
-        "--orders",
+        "--orders DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=WORLD,
-        help="take orders of `mallob-py resize` and `drain`, which get the same option (default: take none)",
+        WORLD,
+        "take orders of `mallob-py resize` and `drain`, which get the same option (default: take none)",
     )
 
 
@@ -232,28 +205,25 @@ class SolveOptions(Wishes, _OneShot):
     files: tuple[str, ...] = positional_list(
         "FILE",
         values.path,
-        group=INPUT,
-        default=dataclasses.MISSING,
-        help="formula in DIMACS CNF, weighted formula (.wcnf), or script in SMT-LIB 2 (.smt2); plain, .gz, "
+        INPUT,
+        "formula in DIMACS CNF, weighted formula (.wcnf), or script in SMT-LIB 2 (.smt2); plain, .gz, "
         ".bz2, .xz or .lzma; - is standard input",
     )
     application: str | None = option(
-        "--application",
+        "--application NAME",
         values.word,
         None,
-        metavar="NAME",
-        group=INPUT,
-        help="what the files are: SAT, MAXSAT or SMT (default: what their names end with says, else SAT)",
+        INPUT,
+        "what the files are: SAT, MAXSAT or SMT (default: what their names end with says, else SAT)",
     )
     output: str | None = option(
-        "--output",
+        "--output FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="write the answer (s and v lines) to FILE instead of standard output",
+        OUTPUT,
+        "write the answer (s and v lines) to FILE instead of standard output",
     )
-    quiet: bool = switch_option("--quiet", group=OUTPUT, help="leave out the comment lines")
+    quiet: bool = switch_option("--quiet", OUTPUT, "leave out the comment lines")
 
     def validate(self) -> None:
         super().validate()
@@ -298,12 +268,11 @@ class _AnyApplication(_World):
     """The options of every command that runs ranks for jobs of any application."""
 
     log_loans: str | None = option(
-        "--log-loans",
+        "--log-loans DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=FILES,
-        help="have workers of bags of tasks write down here what they lend and settle, for scripts/loans.py",
+        FILES,
+        "have workers of bags of tasks write down here what they lend and settle, for scripts/loans.py",
     )
 
 
@@ -311,36 +280,32 @@ class _AnyApplication(_World):
 class RunOptions(_AnyApplication, _OneShot):
     """Options of `mallob-py run`."""
 
-    application: str = positional("APPLICATION", values.word, group=INPUT, help="kind of job, such as NOOP")
+    application: str = positional("APPLICATION", values.word, INPUT, "kind of job, such as NOOP")
     files: tuple[str, ...] = positional_list(
-        "FILE", values.path, group=INPUT, default=(), help="input of the job, for applications that take any"
+        "FILE", values.path, INPUT, "input of the job, for applications that take any", default=()
     )
     settings: tuple[tuple[str, Any], ...] = list_option(
-        "--set",
+        "--set KEY=VALUE",
         values.assignment,
         (),
-        metavar="KEY=VALUE",
-        group=INPUT,
-        help="a key of the job's configuration; the value is JSON or a text. May be repeated",
+        INPUT,
+        "a key of the job's configuration; the value is JSON or a text. May be repeated",
     )
     configuration: Mapping[str, Any] | None = option(
-        "--configuration",
+        "--configuration JSON",
         values.json_object,
         None,
-        metavar="JSON",
-        group=INPUT,
-        help="the whole configuration; --set comes on top of it",
+        INPUT,
+        "the whole configuration; --set comes on top of it",
     )
-    quiet: bool = switch_option(
-        "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
-    )
+    quiet: bool = switch_option("--quiet", OUTPUT, "no line on the terminal that tells of progress")
     json: bool = switch_option(
-        "--json", group=OUTPUT, help="print the whole reply as JSON, as where the output is no terminal"
+        "--json", OUTPUT, "print the whole reply as JSON, as where the output is no terminal"
     )
     check_laws: bool = switch_option(
         "--check-laws",
-        group=OUTPUT,
-        help="do not run the job: try on parts of it what workers rely on (a bag keeps its tasks)",
+        OUTPUT,
+        "do not run the job: try on parts of it what workers rely on (a bag keeps its tasks)",
     )
 
     @property
@@ -359,103 +324,94 @@ class ServeOptions(Api, _AnyApplication):
 
     defaults: Mapping[str, Any] = job_options(_service_options, group=JOB)
     clients: int = option(
-        "--clients",
+        "--clients K",
         values.positive_count,
         1,
-        metavar="K",
-        group=SERVICE,
-        help="number of ranks that take in jobs, each from its own folder jobs.<i> (default 1)",
+        SERVICE,
+        "number of ranks that take in jobs, each from its own folder jobs.<i> (default 1)",
     )
     poll_directory: bool = switch_option(
         "--poll-directory",
-        group=SERVICE,
-        help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
+        SERVICE,
+        "look for job files regularly instead of being told by inotify (NFS, Lustre)",
     )
     wait: bool = switch_option(
         "--wait",
-        group=SERVICE,
-        help="if another service has the api folder, wait for its end, and go on with its jobs then",
+        SERVICE,
+        "if another service has the api folder, wait for its end, and go on with its jobs then",
     )
     durable: bool = switch_option(
         "--durable",
-        group=SERVICE,
-        help="accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
+        SERVICE,
+        "accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
     )
     max_job_file_bytes: int = option(
-        "--max-job-file",
+        "--max-job-file SIZE",
         values.size_bytes,
         8 << 20,
-        metavar="SIZE",
-        group=SERVICE,
-        help="a larger job file is refused before it is read (default 8m); inputs belong into files",
+        SERVICE,
+        "a larger job file is refused before it is read (default 8m); inputs belong into files",
     )
     results_dir: str | None = option(
-        "--results-dir",
+        "--results-dir DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=SERVICE,
-        help="jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
+        SERVICE,
+        "jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
         "(default: jobs.<i>/results in the api folder)",
     )
     allow_code: bool = switch_option(
         "--allow-code",
-        group=SERVICE,
-        help="jobs of other users, and over HTTP, may bring code that runs with the service's rights (CALLS: "
+        SERVICE,
+        "jobs of other users, and over HTTP, may bring code that runs with the service's rights (CALLS: "
         "Python functions); default: only jobs of the service's own user may",
     )
     on_end: str | None = option(
-        "--on-end",
+        "--on-end COMMAND",
         values.word,
         None,
-        metavar="COMMAND",
-        group=SERVICE,
-        help="a line for the shell, run for each job that ends: with the job's line of the history, JSON, on "
+        SERVICE,
+        "a line for the shell, run for each job that ends: with the job's line of the history, JSON, on "
         "standard input, and MALLOB_PY_JOB and MALLOB_PY_OUTCOME in its environment",
     )
     preload: tuple[str, ...] = list_option(
-        "--preload",
+        "--preload APPLICATION",
         values.words,
         (),
-        metavar="APPLICATION",
-        group=SERVICE,
-        help="import these kinds of jobs, such as UTS, before the first one comes: its workers begin at once "
+        SERVICE,
+        "import these kinds of jobs, such as UTS, before the first one comes: its workers begin at once "
         "then (default: at the first one, on each rank)",
         goes_on=lambda word: not word.startswith("-"),
     )
     chain_timeout_s: float = option(
-        "--chain-timeout",
+        "--chain-timeout T",
         values.duration_s,
         3600.0,
-        metavar="T",
-        group=SERVICE,
-        help="an incremental job ends if no further revision comes for so long (default 1h)",
+        SERVICE,
+        "an incremental job ends if no further revision comes for so long (default 1h)",
     )
     users: str | None = option(
-        "--users",
+        "--users FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=SERVICE,
-        help="weights and limits of users, in this TOML file (docs/operating.md); default: all have the same "
+        SERVICE,
+        "weights and limits of users, in this TOML file (docs/operating.md); default: all have the same "
         "weight and no limits",
     )
     policy: str | None = option(
-        "--policy",
+        "--policy P",
         str,
         None,
-        metavar="P",
-        group=SERVICE,
-        help="who begins when, on how many workers: as of batch simulate, such as easy or fair:by=user "
+        SERVICE,
+        "who begins when, on how many workers: as of batch simulate, such as easy or fair:by=user "
         "(docs/operating.md); default: all begin that can have a PE, and users share",
     )
     restarts: int = option(
-        "--restarts",
+        "--restarts N",
         values.count,
         5,
-        metavar="N",
-        group=SERVICE,
-        help="start crashed or hung ranks again, at most N times in 10 minutes (default 5; 0: never; "
+        SERVICE,
+        "start crashed or hung ranks again, at most N times in 10 minutes (default 5; 0: never; "
         "not under mpiexec or srun)",
     )
 

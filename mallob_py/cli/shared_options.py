@@ -33,16 +33,14 @@ def one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
-def choice(flag: str, names: Sequence[str], default: str, *, group: str, help: str) -> Any:
+def choice(flag: str, names: Sequence[str], default: str | None, group: str, help: str) -> Any:
     """Declare an option that takes one of these names."""
-    return option(flag, one_of(*names), default, metavar="|".join(names), group=group, help=help)
+    return option(f"{flag} {'|'.join(names)}", one_of(*names), default, group, help)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Config(CommandOptions):
-    config: str | None = option(
-        "--config", values.path, None, metavar="FILE", group="configuration", help="TOML file with options"
-    )
+    config: str | None = option("--config FILE", values.path, None, "configuration", "TOML file with options")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -50,12 +48,11 @@ class Api(Config):
     """The options of every command that meets a service."""
 
     api_dir: str = option(
-        "--api-dir",
+        "--api-dir DIR",
         values.path,
         ".api",
-        metavar="DIR",
-        group=SERVICE,
-        help="folder that the service takes jobs from and writes replies to (default .api)",
+        SERVICE,
+        "folder that the service takes jobs from and writes replies to (default .api)",
     )
 
 
@@ -64,12 +61,7 @@ class Parallel(Config):
     """The options of every command that makes several runs."""
 
     jobs: int | None = option(
-        "--jobs",
-        values.positive_count,
-        None,
-        metavar="N",
-        group=WORLD,
-        help="runs at a time (default: one per core)",
+        "--jobs N", values.positive_count, None, WORLD, "runs at a time (default: one per core)"
     )
 
 
@@ -78,12 +70,11 @@ class Runs(Parallel):
     """The options of every command that makes tables of many runs."""
 
     output: str = option(
-        "--output",
+        "--output DIR",
         values.path,
         "experiments",
-        metavar="DIR",
-        group=OUTPUT,
-        help="folder for tables and figures (default experiments)",
+        OUTPUT,
+        "folder for tables and figures (default experiments)",
     )
 
 
@@ -97,12 +88,11 @@ class Wishes(CommandOptions):
     """The wishes for a job, however it is handed in; `wishes` are as its application declares them."""
 
     configuration: Mapping[str, Any] | None = option(
-        "--configuration",
+        "--configuration JSON",
         values.json_object,
         None,
-        metavar="JSON",
-        group=JOB,
-        help='as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
+        JOB,
+        'as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
     )
     wishes: Mapping[str, Any] = job_options(_declared_options, group=JOB)
 

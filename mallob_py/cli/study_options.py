@@ -34,10 +34,10 @@ class ReportOptions(Config):
     log_dir: str = positional(
         "LOGDIR",
         values.path,
-        group=INPUT,
-        help="a --log-dir (its newest run is told of), or the folder or file of one run within it",
+        INPUT,
+        "a --log-dir (its newest run is told of), or the folder or file of one run within it",
     )
-    json: bool = switch_option("--json", group=OUTPUT, help="print the tables as JSON")
+    json: bool = switch_option("--json", OUTPUT, "print the tables as JSON")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,27 +45,18 @@ class CheckProofOptions(Config):
     """Options of `mallob-py check-proof`."""
 
     formula: str = positional(
-        "FORMULA", values.path, group=INPUT, help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma"
+        "FORMULA", values.path, INPUT, "formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma"
     )
-    proof: str = positional(
-        "PROOF", values.path, group=INPUT, help="proof in LRAT, text or binary; plain or compressed"
-    )
+    proof: str = positional("PROOF", values.path, INPUT, "proof in LRAT, text or binary; plain or compressed")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Played(Config):
     """The options of the commands that play in virtual time."""
 
-    pes: int | None = option(
-        "--pes", values.simulated_pes, None, metavar="M", group=INPUT, help="number of PEs"
-    )
+    pes: int | None = option("--pes M", values.simulated_pes, None, INPUT, "number of PEs")
     seconds: float | None = option(
-        "--seconds",
-        values.duration_s,
-        None,
-        metavar="T",
-        group=INPUT,
-        help="virtual time to play, such as 600, 10m or 1h",
+        "--seconds T", values.duration_s, None, INPUT, "virtual time to play, such as 600, 10m or 1h"
     )
 
 
@@ -76,39 +67,34 @@ class SimulateOptions(_Played):
     setting: str | None = positional(
         "SETTING",
         values.path,
-        group=INPUT,
+        INPUT,
+        "TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
         default=None,
-        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
     )
-    seed: int | None = option(
-        "--seed", values.count, None, metavar="S", group=INPUT, help="seed of all random choices"
-    )
+    seed: int | None = option("--seed S", values.count, None, INPUT, "seed of all random choices")
     stream: str | None = option(
-        "--stream",
+        "--stream FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=INPUT,
-        help="CSV file with the jobs: client, name, arrival_s, priority, wallclock_limit_s, max_demand",
+        INPUT,
+        "CSV file with the jobs: client, name, arrival_s, priority, wallclock_limit_s, max_demand",
     )
     log_dir: str | None = option(
-        "--log-dir",
+        "--log-dir DIR",
         values.path,
         None,
-        metavar="DIR",
-        group=FILES,
-        help="write all events to DIR/simulated.jsonl (see `mallob-py report`)",
+        FILES,
+        "write all events to DIR/simulated.jsonl (see `mallob-py report`)",
     )
     replay: str | None = option(
-        "--replay",
+        "--replay PATH",
         values.path,
         None,
-        metavar="PATH",
-        group=INPUT,
-        help="play again what `--log-stimuli` has written, a file or a folder, and tell the first line with "
+        INPUT,
+        "play again what `--log-stimuli` has written, a file or a folder, and tell the first line with "
         "other effects; or a plan that `make fuzz` has written",
     )
-    json: bool = switch_option("--json", group=OUTPUT, help="print the measures as JSON")
+    json: bool = switch_option("--json", OUTPUT, "print the measures as JSON")
 
     def validate(self) -> None:
         super().validate()
@@ -129,27 +115,20 @@ class SimulateOptions(_Played):
 class ExperimentOptions(Runs, _Played):
     """Options of `mallob-py experiment`. None: the experiment's own."""
 
-    name: str = positional(
-        "EXPERIMENT",
-        one_of(*EXPERIMENTS),
-        group=INPUT,
-        help=", ".join(EXPERIMENTS),
-    )
+    name: str = positional("EXPERIMENT", one_of(*EXPERIMENTS), INPUT, ", ".join(EXPERIMENTS))
     setting: str | None = option(
-        "--setting",
+        "--setting FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=INPUT,
-        help="TOML file as for `mallob-py simulate`; its pes and seconds are not used",
+        INPUT,
+        "TOML file as for `mallob-py simulate`; its pes and seconds are not used",
     )
     stream: str | None = option(
-        "--stream",
+        "--stream FILE",
         values.path,
         None,
-        metavar="FILE",
-        group=INPUT,
-        help="for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
+        INPUT,
+        "for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
     )
 
 
@@ -157,7 +136,7 @@ class ExperimentOptions(Runs, _Played):
 class CompletionOptions(CommandOptions):
     """Options of `mallob-py completion`."""
 
-    shell: str = positional("|".join(SHELLS), one_of(*SHELLS), group=OUTPUT, help="the shell")
+    shell: str = positional("|".join(SHELLS), one_of(*SHELLS), OUTPUT, "the shell")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,7 +144,7 @@ class DocsOptions(CommandOptions):
     """Options of `mallob-py docs`."""
 
     name: str | None = positional(
-        "NAME", values.word, group=OUTPUT, default=None, help="the document (default: list all)"
+        "NAME", values.word, OUTPUT, "the document (default: list all)", default=None
     )
 
 
