@@ -89,6 +89,8 @@ class Folders:
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
         self._journal[it.job] = folder, again
         self._ranks.tell(self.submitted[it.job], again)
+        if it.job in self._interrupted:  # while it was nowhere
+            self._ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
         """Folders of these ranks whose holder is gone are taken over by its heir, if that knows."""

@@ -28,6 +28,10 @@ def test_a_random_life_rests_in_time_wherever_it_is_cut_off_and_is_fair_at_every
     assert not failures, "\n\n".join(failures)
 
 
+def test_a_job_that_is_interrupted_while_it_has_been_given_up_ends() -> None:
+    assert _replayed(27270117) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
