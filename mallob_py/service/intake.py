@@ -104,8 +104,8 @@ class Intake:
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, and what then
         self._again: dict[int, Continuation] = {}
-        #: revisions without a precursor yet, and interruptions of what may be a file still; when to give up
-        self._early: deque[tuple[float, Incoming, JobFile | Interruption]] = deque()
+        #: revisions without a precursor yet; when to give up
+        self._early: deque[tuple[float, Incoming, JobFile]] = deque()
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
         #: as the directory knows it
@@ -232,11 +232,7 @@ class Intake:
         """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
         try:
             if isinstance(request, Interruption):
-                if self._is_early(request):
-                    self._early.append((now, incoming, request))
-                    return
-                job = self._book.interrupt(request.identity, incoming.internal_id)
-                self._interrupt(self._jobs[job], now)
+                self._take_in_interruption(incoming, request.identity, now)
                 return
             due_s = precursor_due_s or now + _PRECURSOR_WAIT_S
             if request.incremental and self._chains.is_early(request) and (self._may_come() or now < due_s):
@@ -250,10 +246,35 @@ class Intake:
         """Whether files that were there before may not have been looked at."""
         return self._directory.recovered_count > 0 or bool(self._behind) or self._are_left
 
-    def _is_early(self, interruption: Interruption) -> bool:
-        """Whether the job to be interrupted may be a file still."""
-        identity = interruption.identity
-        return self._are_left and identity not in self._book and not self._book.has_ended(identity)
+    def _take_in_interruption(self, incoming: Incoming, identity: str, now: float) -> None:
+        """Of a job that may be a file still: that is sought first. Raises JobFileError."""
+        if identity not in self._book:
+            if not incoming.is_sought:
+                self._directory.seek(incoming, self._first_missing(identity))
+                return
+            self._bring_in(identity, now)
+        job = self._book.interrupt(identity, incoming.internal_id)
+        self._interrupt(self._jobs[job], now)
+
+    def _first_missing(self, identity: str) -> str:
+        """The job of this identity or, if that is a revision which waits for its precursor, what it lacks."""
+        precursors = {file.identity: file.precursor for _, _, file in self._early}
+        while identity in precursors:
+            identity = precursors.pop(identity)
+        return identity
+
+    def _bring_in(self, identity: str, now: float) -> None:
+        """If this is a revision that waits for its precursor: no longer."""
+        for early in self._early:
+            _, incoming, file = early
+            if file.identity == identity:
+                self._early.remove(early)
+                self._bring_in(file.precursor, now)
+                try:
+                    self._accept(incoming, file, incoming.size_bytes, now)
+                except JobFileError as error:
+                    self._refuse(incoming, error, now)
+                return
 
     def _next_early_s(self, now: float) -> float:
         if not self._early:

@@ -66,14 +66,33 @@ mallob_py/service/intake.py
   those that must not wait for room are bounded as well
     Intake._room_now: always waiting < _WAITING_WITH_FEW_MAX
     test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice
-  an interruption waits for a job that is a file still
-    Intake._take_in: never self._is_early(request)
-    test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in
+  an interruption of a job that is a file still has that sought
+    Intake._take_in_interruption: never not incoming.is_sought
+    test_a_job_that_is_a_file_still_is_interrupted_though_none_before_it_ends
 
 mallob_py/service/store/in_folder.py
   a file of a user who has few overtakes
     InFolder._may_overtake: _FEW * self._kinds[glance.kind] < self._kinds.total() => False
     test_the_file_of_another_user_is_taken_before_hundreds_that_came_first
+  what speaks of other jobs is looked at again when there is less room
+    InFolder.next_names: without self._fresh.extend(self._speaking)
+    test_a_threaded_client_seeks_files_as_well
+
+mallob_py/service/store/file_search.py
+  what is no file is not read when a job's file is sought
+    FileSearch._look_into: always stat.S_ISREG(status.st_mode) and status.st_size <= self._size_max_bytes
+    test_what_is_no_file_or_none_of_a_job_is_sought_in_vain
+  an interruption means no file that came after it
+    FileSearch._look_into: always not candidate.is_new or changed_ns / 1e9 <= self._until_s[identity]
+    test_a_file_that_came_after_its_interruption_is_not_meant_by_it
+
+mallob_py/service/store/directory.py
+  a sought file that cannot be moved is sought again
+    JobDirectory._found: never are_stuck
+    test_a_sought_file_that_cannot_be_moved_is_sought_until_it_can
+  files that a former service has claimed are sought as well
+    JobDirectory._candidates: self._recovered => ()
+    test_files_that_are_sought_are_taken_oldest_first_and_all_others_wait
 
 mallob_py/service/store/own_folder.py
   what another user says of ends and crashes is not believed

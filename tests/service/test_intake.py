@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from waiting import poll_until
 
 from mallob_py.service import JobFileError, intake
 from mallob_py.service.code_rule import CodeRule
@@ -179,23 +181,65 @@ def test_a_job_that_is_taken_in_is_interrupted_though_no_more_may_wait(client: C
     assert client.interrupted == ["u.3"]
 
 
-def test_a_job_that_is_a_file_still_is_interrupted_when_it_is_taken_in(client: Client) -> None:
+def test_a_job_that_is_a_file_still_is_interrupted_though_none_before_it_ends(client: Client) -> None:
     for number in range(40):
         client.drop("u", str(number))
     client.turns()
     client.drop("u", "33", interrupt=True)
     client.drop("u", "none", interrupt=True)
-    client.turns(50)
-    assert (client.interrupted, client.refused) == ([], {})
-    while client.jobs:
-        client.begin(2)
-        client.turns(3)
-        for identity in client.interrupted:
-            if identity in client.identities:
-                client.end(next(live for live in client.jobs.values() if live.identity == identity))
+    client.turns(5)
     assert client.interrupted == ["u.33"], client.refused
     (message,) = client.refused.values()
     assert "no live job u.none" in message
+    assert client.files == 40 - len(client.jobs)
+
+
+def test_a_file_that_came_after_its_interruption_is_not_meant_by_it(client: Client) -> None:
+    for number in range(40):
+        client.drop("u", str(number))
+    client.turns()
+    client.drop("u", "again", interrupt=True)
+    time.sleep(0.05)  # a file system may tell no smaller times apart
+    client.drop("u", "again")
+    client.turns(5)
+    assert client.interrupted == []
+    assert "no live job u.again" in "".join(client.refused.values())
+
+
+def test_an_interruption_that_is_taken_in_before_its_job_is_obeyed_after_a_restart(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    client.drop("u", "x")
+    client.drop("u", "x", interrupt=True)
+    folder = client.directory.path / "in"
+    job, _ = sorted(folder.iterdir())
+    os.rename(job, folder / "~aside")
+    client.directory.take()  # claimed, and the service ends
+    os.rename(folder / "~aside", job)
+    client.directory.take()
+    client.close()
+    client = Client(tmp_path)
+    client.turns(3)
+    assert client.interrupted == ["u.x"], client.refused
+    client.close()
+
+
+def test_a_revision_whose_precursor_is_a_file_still_is_interrupted(client: Client) -> None:
+    for number in range(100):
+        client.drop("u", str(number))
+    client.turns()
+    revision = {"application": "SAT", "incremental": True, "files": ["/x.cnf"]}
+    for name, before in (("b", "u.a"), ("c", "u.b"), ("e", "u.d")):
+        client.drop("u", name, **revision, precursor=before)
+    client.turns(3)
+    first = client.directory.path / "in" / "~a"
+    first.write_text(json.dumps({"user": "u", "name": "a"} | revision | {"configuration": {"x": "y" * 9000}}))
+    first.rename(client.directory.path / "in" / "a")
+    client.drop("u", "c", interrupt=True)
+    client.drop("u", "e", interrupt=True)
+    client.turns(5)
+    assert client.interrupted == ["u.c"]
+    assert {"u.a", "u.b", "u.c"} <= client.identities
+    assert len(client.refused) == 2, client.refused  # u.e, whose precursor is nowhere, and its interruption
 
 
 def test_revisions_of_a_chain_go_on_though_no_more_may_wait(client: Client) -> None:
@@ -222,6 +266,23 @@ def test_a_withdrawn_file_is_not_missed(client: Client) -> None:
         client.turns(3)
     assert ended == [f"u.{number}" for number in range(30)]
     assert client.refused == {}
+
+
+def test_a_threaded_client_seeks_files_as_well(tmp_path: Path) -> None:
+    client = Client(tmp_path, is_threaded=True)
+    for number in range(300):
+        client.drop("u", str(number))
+    client.drop("u", "280", interrupt=True)
+    client.drop("u", "none", interrupt=True)
+
+    def are_answered() -> bool:
+        client.turns(1)
+        return bool(client.interrupted and client.refused)
+
+    poll_until(are_answered)
+    assert client.interrupted == ["u.280"]
+    assert len(client.jobs) < WAITING_MAX + 4 + READY_MAX
+    client.close()
 
 
 def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:

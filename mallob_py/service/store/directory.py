@@ -44,8 +44,9 @@ from mallob_py.service.store.entries import (
     refusal_name,
     reply_name,
 )
+from mallob_py.service.store.file_search import Candidate, FileSearch
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
-from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Room, Watching
+from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, RETRY_DELAY_S, InFolder, Room, Watching
 from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, Replies, contents
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
@@ -66,6 +67,8 @@ class Incoming(msgspec.Struct, frozen=True):
     path: str = ""
     #: the user id of the file's owner; None if it is not known who has written it
     owner: int | None = None
+    #: an interruption of a job that no file is left of
+    is_sought: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -134,6 +137,7 @@ class JobDirectory:
         for entry in lost:
             why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
+        self._search: FileSearch[str | Claimed, Incoming] = FileSearch(self._candidates, size_max_bytes)
         #: what the last `take` had room for
         self._room = Room.ALL
         #: when `take` is to be called at the latest, with the same room
@@ -170,7 +174,10 @@ class JobDirectory:
 
     def _note_deadline(self) -> None:
         is_due = bool(self._recovered) and self._room is Room.ALL
-        self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
+        deadline_s = min(self._in.deadline_s, self._replies.deadline_s)
+        if self._in.is_known:
+            deadline_s = min(deadline_s, self._search.deadline_s)
+        self.deadline_s = -math.inf if is_due else deadline_s
 
     def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:
         """Claim up to `limit` files for which there is room; more wait for the next call.
@@ -198,7 +205,40 @@ class JobDirectory:
             names += self._in.next_names(limit - len(taken) - len(names), now, room)
         if names:
             taken += self._claim_all(names, now)
+        if self._search.deadline_s <= now and self._in.is_known:
+            taken += self._found(now)
         self._note_deadline()
+        return taken
+
+    def seek(self, interruption: Incoming, identity: str) -> None:
+        """Have `take` give the files that there are of this job, whose turn has not come, and this again.
+
+        Files are meant that were handed in before the interruption.
+        """
+        self._search.ask(identity, interruption.handed_in_s, interruption)
+        self._note_deadline()
+
+    def _candidates(self) -> Iterator[Candidate[str | Claimed]]:
+        for claimed in self._recovered:
+            yield Candidate(claimed, self._journal.path(claimed), False)
+        for name in self._in.names():
+            yield Candidate(name, f"{self._in.path}/{name}", True)
+
+    def _found(self, now: float) -> list[Incoming]:
+        """Go on to search, and return what was sought as soon as it is known."""
+        if (findings := self._search.go_on(now)) is None:
+            return []
+        found = {name.internal_id: name for name in findings.names if isinstance(name, Claimed)}
+        taken = [self._read(claimed) for claimed in self._recovered if claimed.internal_id in found]
+        self._recovered = deque(each for each in self._recovered if each.internal_id not in found)
+        names = self._in.pull(name for name in findings.names if isinstance(name, str))
+        taken += self._claim_all(names, now)
+        are_stuck = not self._in.put_off_names.isdisjoint(names)
+        for _, identity, until_s, interruption in findings.questions:
+            if are_stuck:
+                self._search.ask(identity, until_s, interruption, now + RETRY_DELAY_S)
+            else:
+                taken.append(msgspec.structs.replace(interruption, is_sought=True))
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:
@@ -486,6 +526,9 @@ class ThreadedDirectory:
 
     def read_again(self, internal_id: int) -> Incoming:
         return self._directory.read_again(internal_id)
+
+    def seek(self, interruption: Incoming, identity: str) -> None:
+        self._request(partial(self._directory.seek, interruption, identity))
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
         """To be called before the first `take`."""

@@ -25,7 +25,7 @@ import os
 import re
 import stat
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -213,6 +213,8 @@ class InFolder:
         self._complete: set[str] = set()
         #: not glanced at yet, the last ones last
         self._fresh: deque[str] = deque()
+        #: glanced at, and to be again when there is more or less room: what speaks of other jobs
+        self._speaking: list[str] = []
         #: the kinds of those that have been, since nothing waited last
         self._kinds: Counter[tuple[bytes, bytes]] = Counter()
         self._room = Room.ALL
@@ -266,7 +268,10 @@ class InFolder:
 
     def next_names(self, count: int, now: float, room: Room = Room.ALL) -> list[str]:
         """Return at most `count` complete files that have not been named since they came or were put off."""
-        self._room = room
+        if room is not self._room:
+            self._room = room
+            self._fresh.extend(self._speaking)
+            self._speaking.clear()
         self.look(now)
         if room is not Room.ALL:
             names = self.important_names(count)
@@ -281,8 +286,28 @@ class InFolder:
         if not self._waiting:
             self._kinds.clear()
             self._fresh.clear()
+            self._speaking.clear()
         self._note_deadline()
         return names
+
+    def names(self) -> Iterator[str]:
+        """Yield all that wait or were put off, in no order."""
+        yield from self._waiting
+        yield from self.put_off_names - self._waiting
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what was there when `look` was called last."""
+        return self._is_listed and self._listing is None
+
+    def pull(self, names: Iterable[str]) -> list[str]:
+        """Name some of those that wait or were put off before their turn."""
+        pulled: list[str] = []
+        for name in names:
+            if name in self._waiting or name in self.put_off_names:
+                self._waiting.discard(name)
+                self._named(name, pulled)
+        return pulled
 
     def forget(self, name: str) -> None:
         """A file that was put off is not here any more."""
@@ -338,7 +363,12 @@ class InFolder:
         if len(self._kinds) > _KINDS_MAX:
             self._kinds.clear()
         self._kinds.update(glance.kind for _, glance in glances)
-        important = [name for name, glance in glances if self._may_overtake(glance)][::-1]
+        important: list[str] = []
+        for name, glance in reversed(glances):
+            if self._may_overtake(glance):
+                important.append(name)
+            elif glance.says(_OF_JOBS):
+                self._speaking.append(name)
         for name in important[count:]:
             self._fresh.append(name)
         names: list[str] = []
@@ -365,8 +395,11 @@ class InFolder:
 
     def _glance(self, name: str) -> _Glance | None:
         """Return what can be seen of a file; None if it may not be complete, or is none."""
+        path = f"{self._own}/{name}"
         try:
-            data = contents(f"{self._own}/{name}", _GLANCE_BYTES + 1)
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return None
+            data = contents(path, _GLANCE_BYTES + 1)
         except OSError:
             return None
         if not (name in self._complete or (len(data) <= _GLANCE_BYTES and is_json(data))):

@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -617,6 +618,87 @@ def test_files_of_a_former_service_wait_for_room_and_come_first_then(open_direct
     assert directory.take(64, Room.FEW) == []
     assert directory.deadline_s > float("-inf")
     assert [one.file_name for one in directory.take()] == [*(f"{n}.json" for n in range(5)), "new.json"]
+
+
+def sought(directory: JobDirectory, clock: Clock, *identities: str) -> list[str]:
+    """The names of the files that are taken since these are sought, with no room for others."""
+    word = json.dumps({"user": "u", "name": "any", "interrupt": True})
+    drop(directory, "any.json", word)
+    ends = [one for _ in range(9) for one in directory.take(64, Room.ENDS)]
+    interruption = next(one for one in ends if one.file_name == "any.json")
+    for identity in identities:
+        directory.seek(interruption, identity)
+    taken: list[Incoming] = []
+    while sum(one.is_sought for one in taken) < len(identities):
+        clock.now += 1.0
+        taken += directory.take(1, Room.ENDS)
+    assert all(one.is_sought for one in taken[-len(identities) :])
+    return [one.file_name for one in taken if not one.is_sought]
+
+
+@pytest.mark.parametrize("watching", list(Watching))
+def test_files_that_are_sought_are_taken_oldest_first_and_all_others_wait(
+    open_directory: Open, clock: Clock, watching: Watching
+) -> None:
+    directory = open_directory(watching=watching)
+    for name in ("recovered", "of no matter"):
+        drop(directory, f"{name}.json", text(name))
+    assert len(directory.take()) == 2
+    directory.close()
+    directory = open_directory(watching=watching)
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number)))
+    for again in ("x", "y"):
+        time.sleep(0.02)  # a file system may tell no smaller times apart
+        drop(directory, f"{again}.json", text("7"))
+    found = sought(directory, clock, "u.7", "u.none", "u.recovered")
+    assert found == ["recovered.json", "7.json", "x.json", "y.json"]
+    assert (directory.known_files, directory.recovered_count) == (299, 1)
+
+
+def test_what_is_no_file_or_none_of_a_job_is_sought_in_vain(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory(size_max_bytes=5000)
+    inbox = directory.path / "in"
+    os.mkfifo(inbox / "pipe")
+    writer = os.open(inbox / "pipe", os.O_RDWR)  # as of one who waits for a reader
+    os.write(writer, text("a").encode())
+    (inbox / "folder").mkdir()
+    (inbox / "zero").symlink_to("/dev/zero")
+    (inbox / "loop").symlink_to(inbox / "loop")
+    drop(directory, "deep", "[" * 2000)
+    drop(directory, "list", "[]")
+    drop(directory, "numbers", '{"user": 1, "name": 2}')
+    drop(directory, "other", json.dumps({"user": "u", "name": "a", "interrupt": True}))
+    drop(directory, "large", text("a", configuration={"x": "y" * 5000}))
+    drop(directory, "withdrawn", text("a")).unlink()
+    outside = directory.path / "elsewhere"
+    outside.write_text(text("a"))
+    (inbox / "link").symlink_to(outside)
+    assert sought(directory, clock, "u.a") == ["link"]
+    assert os.read(writer, 1000) == text("a").encode()
+    os.close(writer)
+
+
+def test_a_sought_file_that_cannot_be_moved_is_sought_until_it_can(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    drop(directory, "a.json", text("a"))
+    drop(directory, "stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
+    (interruption,) = [one for _ in range(5) for one in directory.take(64, Room.ENDS)]
+    directory.seek(interruption, "u.a")
+    with monkeypatch.context() as full:
+
+        def fail(source: str, target: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(os, "replace", fail)
+        for _ in range(5):
+            assert directory.take(64, Room.ENDS) == []
+            assert directory.deadline_s > clock.now
+            clock.now = directory.deadline_s
+    clock.now += 2.0
+    assert [one.file_name for one in directory.take(64, Room.ENDS)] == ["a.json", "stop.json"]
 
 
 def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones(
