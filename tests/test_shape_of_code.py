@@ -18,7 +18,6 @@ _PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 _LARGE = {
     "mallob_py/batch/live/server.py _Server": 51,
     "mallob_py/kit/bags/ledger.py Ledger": 61,
-    "mallob_py/protocol/local_workers.py LocalWorkers": 96,
     "mallob_py/protocol/node.py Node": 55,
     "mallob_py/runtime/rank.py Rank": 62,
 }

@@ -555,7 +555,7 @@ class Node:
     def _begin_drain(self, asked_by: int, until_s: float, now: float) -> None:
         self._drain = _Drain(asked_by, until_s, until_s)
         for slot, pe in enumerate(self.pes):
-            if not pe.workers.is_draining:  # else it may wait for the worker that goes on there
+            if not pe.workers.giving_back.is_draining:  # else it may wait for the worker that goes on there
                 self._tell_pe(slot, Drain(), now)
 
     def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:

@@ -3,7 +3,7 @@
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
     matching.py       finds idle PEs for requests, in one of several ways
-    local_workers.py  the workers of this PE: adoption, suspension, being parent and child, giving back memory
+    local_workers.py  the workers of this PE: adoption, suspension, and what is said to them
     worker.py         the states of one worker, as a table
     leaving.py        processes that hand over what they have while the PE is at other work
     tree_messages.py  what workers of a job say to each other
@@ -281,7 +281,7 @@ class PE:
         if message.epoch > self.balancer.epoch:
             self._park(message.epoch, source, message)
         else:
-            self.workers.receive_leave_wanted(source, message, now)
+            self.workers.giving_back.receive_leave_wanted(source, message, now)
 
     # News for a parent in a job tree; the parent of index 0 is the client.
 
@@ -289,13 +289,13 @@ class PE:
         if message.index == 0:
             self.client.receive_offer(source, message, now)
         else:
-            self.workers.receive_offer(source, message)
+            self.workers.parenting.receive_offer(source, message)
 
     def _on_denied(self, source: int, message: Denied, now: float) -> None:
         if message.index == 0:
             self.client.receive_denied(source, message, now)
         else:
-            self.workers.receive_denied(source, message)
+            self.workers.parenting.receive_denied(source, message)
 
     def _on_request_failed(self, source: int, message: RequestFailed, now: float) -> None:
         if message.epoch > self.balancer.epoch:
@@ -303,19 +303,19 @@ class PE:
         elif message.index == 0:
             self.client.receive_failed(message, now)
         else:
-            self.workers.receive_failed(source, message, now)
+            self.workers.parenting.receive_failed(source, message, now)
 
     def _on_left(self, source: int, message: ChildLeft, now: float) -> None:
         if message.index == 0:
             self.client.receive_left(source, message, now)
         else:
-            self.workers.receive_left(source, message, now)
+            self.workers.parenting.receive_left(source, message, now)
 
     def _on_remember(self, source: int, message: Remember, now: float) -> None:
         if message.index == -1:
             self.client.receive_remember(message)
         else:
-            self.workers.receive_remember(message)
+            self.workers.parenting.receive_remember(message)
 
     def story(self, about: AnyMessage | None = None) -> str:
         """The last messages here, those of the same job where `about` has one, oldest first."""
@@ -330,7 +330,7 @@ class PE:
     @property
     def is_drained(self) -> bool:
         """After `Drain`: whether nothing is lost if the rank leaves."""
-        return self.workers.is_drained
+        return self.workers.giving_back.is_drained
 
     def is_quiescent(self) -> bool:
         """No deadline of the protocol itself, nothing parked, no half of a match (for checks)."""
@@ -355,28 +355,30 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
     WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
     WorkerAnswered: lambda pe, it, now: pe.workers.answered(it),
-    WorkerRaised: lambda pe, it, now: pe.workers.raised(it.worker, it.reason),
+    WorkerRaised: lambda pe, it, now: pe.workers.reports.raised(it.worker, it.reason),
     WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
     WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s, now),
-    WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
-    WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
-    WorkerProgresses: lambda pe, it, now: pe.workers.progresses(it.worker, it.progress),
-    WorkerOffers: lambda pe, it, now: pe.workers.offers(it.worker, it.interim),
-    WorkerSaves: lambda pe, it, now: pe.workers.saves(it.worker, it.data),
-    WorkerWantsCheckpoint: lambda pe, it, now: pe.workers.wants_checkpoint(it.worker),
-    WorkerToWorker: lambda pe, it, now: pe.workers.sends_to_worker(it.worker, it.pe, it.stay, it.data),
-    WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
-    WorkerMissed: lambda pe, it, now: pe.workers.missed(it),
-    WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
+    WorkerUsed: lambda pe, it, now: pe.workers.reports.used(it.worker, it.cpu_s, it.peak_bytes),
+    WorkerDemands: lambda pe, it, now: pe.workers.reports.demanded(it.worker, it.demand),
+    WorkerProgresses: lambda pe, it, now: pe.workers.reports.progresses(it.worker, it.progress),
+    WorkerOffers: lambda pe, it, now: pe.workers.reports.offers(it.worker, it.interim),
+    WorkerSaves: lambda pe, it, now: pe.workers.reports.saves(it.worker, it.data),
+    WorkerWantsCheckpoint: lambda pe, it, now: pe.workers.reports.wants_checkpoint(it.worker),
+    WorkerToWorker: lambda pe, it, now: pe.workers.tree_messages.to_worker(
+        it.worker, it.pe, it.stay, it.data
+    ),
+    WorkerToParent: lambda pe, it, now: pe.workers.tree_messages.to_parent(it.worker, it.data),
+    WorkerMissed: lambda pe, it, now: pe.workers.tree_messages.missed(it),
+    WorkerToChildren: lambda pe, it, now: pe.workers.tree_messages.to_children(it.worker, it.data),
     DescriptionHere: lambda pe, it, now: pe.workers.description_here(it.job),
     DescriptionMissing: lambda pe, it, now: pe.workers.description_missing(it.job, it.reason, it.fault, now),
     HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
-    DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
-    PauseWorker: lambda pe, it, now: pe.workers.pause(now),
-    UnpauseWorker: lambda pe, it, now: pe.workers.unpause(now),
-    Drain: lambda pe, it, now: pe.workers.drain(now),
-    SystemEnds: lambda pe, it, now: pe.workers.leave_for_good(now),
+    DropPast: lambda pe, it, now: pe.workers.giving_back.drop_past(it.count),
+    PauseWorker: lambda pe, it, now: pe.workers.giving_back.pause(now),
+    UnpauseWorker: lambda pe, it, now: pe.workers.giving_back.unpause(now),
+    Drain: lambda pe, it, now: pe.workers.giving_back.drain(now),
+    SystemEnds: lambda pe, it, now: pe.workers.giving_back.leave_for_good(now),
 }
 
 #: who takes which message: (PE, source, message, now)
@@ -394,7 +396,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
     Described: lambda pe, _, message, now: pe.workers.receive_described(message.stay, message.description),
     Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
-    TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
+    TreeMessage: lambda pe, source, message, now: pe.workers.tree_messages.receive(source, message),
     Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
     RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
     LeaveWanted: PE._on_leave_wanted,
@@ -406,7 +408,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     Offered: lambda pe, _, message, now: pe.client.receive_offered(message),
     Checkpoint: lambda pe, source, message, now: pe.client.receive_checkpoint(source, message),
     CheckpointWanted: lambda pe, source, message, now: pe.client.receive_checkpoint_wanted(source, message),
-    CheckpointGiven: lambda pe, _, message, now: pe.workers.receive_checkpoint(message),
+    CheckpointGiven: lambda pe, _, message, now: pe.workers.reports.receive_checkpoint(message),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _ON_MESSAGE.update(

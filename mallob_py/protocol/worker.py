@@ -185,6 +185,14 @@ class Worker:
         if act is not None:
             act(self, out, now)
 
+    def proceed(self, out: Outbox) -> None:
+        """Run as soon as the description is known, most often before the parent has answered."""
+        if self.state.has_process:
+            self.happens(Happens.READOPTED, out)
+        elif self.description is not None:
+            is_here = self.description.inline is not None
+            self.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, out)
+
     def update_process(self, out: Outbox) -> None:
         """Tell its process the volume and the children, if it has one that works."""
         if self.is_at_work:

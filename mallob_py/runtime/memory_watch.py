@@ -7,7 +7,7 @@ look the rank gives back, in this order, until its part of what is missing is ex
 2. suspended workers, least recently used first
 3. descriptions that no worker here needs, where another host has them
 4. if that was not enough: the process of the host's largest worker that is no root (`HostVote`).
-   It is paused (`protocol/local_workers.py`), and its job goes on.
+   It is paused (`protocol/giving_back.py`), and its job goes on.
 
 Sizes are the private memory of processes, that of the solvers they have started included, or the sizes of
 files: about what comes free when they go.
@@ -290,10 +290,12 @@ class RankReclaimable:
     def give_back_past(self, wanted_bytes: int) -> int:
         """The least recently used of each PE, PE by PE, then the next."""
         given_bytes = 0
-        while given_bytes < wanted_bytes and (holders := [pe for pe in self._pes if pe.workers.past()]):
+        while given_bytes < wanted_bytes and (
+            holders := [pe for pe in self._pes if pe.workers.giving_back.past()]
+        ):
             for pe in holders:
                 if given_bytes < wanted_bytes:
-                    given_bytes += self._size(pe, pe.workers.past()[0])
+                    given_bytes += self._size(pe, pe.workers.giving_back.past()[0])
                     self._tell(pe, DropPast(1))
         return given_bytes
 
@@ -311,7 +313,9 @@ class RankReclaimable:
     def _largest(self) -> tuple[int, PE] | None:
         """The running worker that uses most and is no root."""
         found = [
-            (self._size(pe, worker), pe) for pe in self._pes if (worker := pe.workers.pausable()) is not None
+            (self._size(pe, worker), pe)
+            for pe in self._pes
+            if (worker := pe.workers.giving_back.pausable()) is not None
         ]
         return max(found, key=lambda each: each[0], default=None)
 
@@ -329,7 +333,7 @@ class RankReclaimable:
         return size_bytes
 
     def _smallest_paused(self) -> PE | None:
-        paused = [pe for pe in self._pes if pe.workers.has_paused()]
+        paused = [pe for pe in self._pes if pe.workers.giving_back.has_paused()]
         return min(paused, key=lambda pe: self._paused[pe.rank], default=None)
 
     def smallest_paused_bytes(self) -> int | None:

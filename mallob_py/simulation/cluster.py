@@ -317,7 +317,7 @@ class Cluster(Network):
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
-        drains = any(self.pes[place].workers.is_draining for place in rank.places)
+        drains = any(self.pes[place].workers.giving_back.is_draining for place in rank.places)
         has_heard = rank.is_awake and rank.node is not None and not rank.node.is_halted
         if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
             rank.drains_until_s = -math.inf

@@ -19,6 +19,7 @@ import msgspec
 
 from mallob_py.protocol.config import Reuse
 from mallob_py.protocol.local_workers import LocalWorkers
+from mallob_py.protocol.worker_cache import WorkerCache
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import Setting, job_stream
 from mallob_py.text_table import format_table
@@ -42,7 +43,7 @@ def count_into(counts: Counter[str]) -> None:
     """Wrap the methods where the rule acts; for this process only."""
     query, renew, tick, is_free = (
         LocalWorkers.receive_query,
-        LocalWorkers._renew_holds,
+        WorkerCache.renew_holds,
         LocalWorkers.tick,
         LocalWorkers.is_free,
     )
@@ -50,7 +51,7 @@ def count_into(counts: Counter[str]) -> None:
     refused = set[int]()
 
     def counted_query(self: LocalWorkers, request: Any, now: float) -> None:
-        held, before = request.job in self._holds, self.active
+        held, before = request.job in self.cache.holds, self.active
         was_there = request.job in self.suspended
         was_granted = self._matcher.token_granted
         query(self, request, now)
@@ -69,24 +70,26 @@ def count_into(counts: Counter[str]) -> None:
             elif not was_there:
                 counts["denied, worker not there"] += 1
 
-    def counted_renew(self: LocalWorkers, now: float) -> None:
-        before = set(self._holds)
-        renew(self, now)
-        counts["holds begun"] += len(set(self._holds) - before)
+    def counted_renew(self: WorkerCache, *how: Any) -> None:
+        before = set(self.holds)
+        renew(self, *how)
+        counts["holds begun"] += len(set(self.holds) - before)
 
     def counted_tick(self: LocalWorkers, now: float) -> None:
-        before = len(self._holds)
+        before = len(self.cache.holds)
         tick(self, now)
-        counts["holds in vain"] += max(0, before - len(self._holds))
+        counts["holds in vain"] += max(0, before - len(self.cache.holds))
 
     def counted_is_free(self: LocalWorkers, job: int | None = None) -> bool:
-        if self._holds and job not in self._holds:
+        if self.cache.holds and job not in self.cache.holds:
             counts["roots of other jobs turned away"] += 1
             refused.add(id(self))
         return is_free(self, job)
 
     methods: Any = LocalWorkers
-    methods.receive_query, methods._renew_holds = counted_query, counted_renew
+    methods.receive_query = counted_query
+    cache: Any = WorkerCache
+    cache.renew_holds = counted_renew
     methods.tick, methods.is_free = counted_tick, counted_is_free
 
 

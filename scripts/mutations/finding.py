@@ -139,7 +139,7 @@ mallob_py/protocol/local_workers.py
     =>
       if is_free and self.is_obsolete(request):
           self.fail(request)
-      elif self.active is None:
+      elif self._staff.active is None:
           self.adopt(request, now)
       else:
           self._matcher.carry(request)

@@ -45,9 +45,6 @@ mallob_py/protocol/generation.py
 
 # what goes over
 mallob_py/protocol/local_workers.py
-  clients hear of the processes that were kept where nobody else asks for them
-    LocalWorkers._call_attention: never self._config.reuse is not Reuse.NONE
-    test_who_has_lost_its_parent_finds_its_place_by_the_client
   a parent asks for the children that it had
     LocalWorkers.adopt: without
       worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))
@@ -55,9 +52,6 @@ mallob_py/protocol/local_workers.py
   a client that takes a job over hears that its root has run
     LocalWorkers.adopt: never worker.is_carried_over and index == 0 and worker.has_run
     test_the_budget_of_a_job_counts_with_the_heir_of_its_client
-  stays of different generations differ
-    LocalWorkers.sends_to_worker: always stay >> _STAY_BITS == self._era
-    test_a_message_to_an_address_of_a_former_generation_comes_back
 
 mallob_py/protocol/succession.py
   an answer is kept until the job is over
@@ -84,17 +78,11 @@ mallob_py/protocol/succession.py
 # to be drained
 mallob_py/protocol/local_workers.py
   who is drained offers itself to nobody
-    LocalWorkers.is_resting: self._rests_until_s is not None or self.is_draining
+    LocalWorkers.is_resting: self._rests_until_s is not None or self.giving_back.is_draining
     => self._rests_until_s is not None
     test_a_race_comes_out_as_it_is_written
-  who is drained waits for a worker that has yet to hand over what it has
-    LocalWorkers.is_drained: is_at_work or self.leaving or is_waited_for => is_at_work or self.leaving
-    test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there
   a drained root gives up its seat when it has saved its job
     LocalWorkers.left: without self._let_go_of_a_drained_root(now)
-    test_a_race_comes_out_as_it_is_written
-  a drained root has what it has lent handed back
-    LocalWorkers._hand_over: without worker.seats.dismiss(since_epoch=0)
     test_a_race_comes_out_as_it_is_written
 
 mallob_py/protocol/generation.py
@@ -102,18 +90,35 @@ mallob_py/protocol/generation.py
     Membership._pursue: self._leaves.discard(self.address) => self._leaves.clear()
     test_of_those_who_are_left_and_all_are_to_leave_one_stays
 
-mallob_py/protocol/local_workers.py
-  the last rank does not begin to drain any more
-    LocalWorkers.drain: never self._is_last
-    test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work
+mallob_py/protocol/inheritance.py
+  clients hear of the processes that were kept where nobody else asks for them
+    Inheritance._call_attention: never self._config.reuse is not Reuse.NONE
+    test_who_has_lost_its_parent_finds_its_place_by_the_client
   what a carried over worker knows of its tree is told in each generation's numbers
-    LocalWorkers._renumber_family: succession.pe(one.rank) => one.rank
+    Inheritance._renumber_family: succession.pe(one.rank) => one.rank
     test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers
   a PE that keeps itself free for its worker goes on with that in a further generation
-    LocalWorkers.take_over: job == former._halted_job or (worker.is_carried_over and job in former._holds)
-    => job == former._halted_job
+    Inheritance.take_over: job == former.halted_job or (worker.is_carried_over and job in former._cache.holds)
+    => job == former.halted_job
     test_a_change_right_after_another_costs_hardly_more_processes_than_one
+
+mallob_py/protocol/tree_messages.py
+  stays of different generations differ
+    TreeMessages.to_worker: always stay >> STAY_BITS == self._era
+    test_a_message_to_an_address_of_a_former_generation_comes_back
+
+mallob_py/protocol/giving_back.py
   the last rank takes on work again
-    LocalWorkers.take_over: former.is_draining and not self._is_last => former.is_draining
+    GivingBack.take_over: former.is_draining and not is_last => former.is_draining
     test_the_last_rank_takes_work_again_though_it_was_to_be_drained
+  who is drained waits for a worker that has yet to hand over what it has
+    GivingBack.is_drained: is_at_work or self._staff.leaving or is_waited_for
+    => is_at_work or self._staff.leaving
+    test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there
+  a drained root has what it has lent handed back
+    GivingBack.hand_over: without worker.seats.dismiss(since_epoch=0)
+    test_a_race_comes_out_as_it_is_written
+  the last rank does not begin to drain any more
+    GivingBack.drain: never self._is_last
+    test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work
 """)

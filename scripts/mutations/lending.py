@@ -19,11 +19,6 @@ mallob_py/kit/bags/ledger.py
     Ledger._give: now + PROBE_S + 2 * self._bounds.pause_s(copy) => now + PROBE_S
     test_a_large_state_is_told_and_asked_after_more_rarely
 
-mallob_py/protocol/local_workers.py
-  as the system ends, workers that leave in order do
-    LocalWorkers.leave_for_good: never (worker := self.active) is not None and worker.leaves_in_order
-    test_a_race_comes_out_as_it_is_written
-
 mallob_py/kit/bags/ledger.py
   who asks once more for the same need is not served twice
     Ledger._is_served: need == wanted.need and now < served_s + SERVE_AGAIN_S => False
@@ -172,4 +167,9 @@ mallob_py/kit/bags/ledger.py
   who works on several accounts gives of the one with most left
     Ledger._lenders: without tasks.sort(key=itemgetter(0), reverse=True)
     test_who_works_on_several_accounts_gives_of_the_one_with_most_left
+
+mallob_py/protocol/giving_back.py
+  as the system ends, workers that leave in order do
+    GivingBack.leave_for_good: never (worker := self._staff.active) is not None and worker.leaves_in_order
+    test_a_race_comes_out_as_it_is_written
 """)

@@ -96,7 +96,7 @@ mallob_py/protocol/node.py
     Node._look_whether_drained: now >= self._found_s => True
     test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over
   a rank that is told once more that it is drained waits for its workers still
-    Node._begin_drain: always not pe.workers.is_draining
+    Node._begin_drain: always not pe.workers.giving_back.is_draining
     test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over
   a message that comes back too late for its generation reaches nobody
     Node._give_back: never congested.g != self._g_heard

@@ -71,11 +71,6 @@ mallob_py/protocol/job_tree.py
     Seats.receive_left: never not self.is_held(message.index, source, message.stay)
     test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay
 
-mallob_py/protocol/local_workers.py
-  a message for a former stay does not concern the present one
-    LocalWorkers._active_in: worker if worker is not None and worker.stay == stay else None => worker
-    test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay
-
 mallob_py/protocol/job_tree.py
   the request for a taken seat is withdrawn
     Seats.receive_offer: without self._matcher.withdraw(self._job, seat.index)
@@ -107,32 +102,26 @@ mallob_py/protocol/local_workers.py
 # adoption
 mallob_py/protocol/local_workers.py
   an adoption that is not deserved any more is declined
-    LocalWorkers.receive_adopt: never self.active is None and self.is_obsolete(request)
+    LocalWorkers.receive_adopt: never self._staff.active is None and self.is_obsolete(request)
     test_race_2_whoever_is_asked_to_adopt_a_worker_beyond_the_volume_declines
   whoever declines an adoption tells the parent
     LocalWorkers.receive_adopt:
       self.fail(request)
-      self._reject_early()
-    => self._reject_early()
+      self.parenting.reject_early()
+    => self.parenting.reject_early()
     test_race_2_whoever_is_asked_to_adopt_a_worker_beyond_the_volume_declines
   answers to a parent to be that declines are answered no
     LocalWorkers.receive_adopt:
       self.fail(request)
-      self._reject_early()
+      self.parenting.reject_early()
     => self.fail(request)
     test_a_child_whose_parent_to_be_declines_is_sent_away
   a token that comes back sends those away who waited for an adoption
-    LocalWorkers.receive_token_back: without self._reject_early()
+    LocalWorkers.receive_token_back: without self.parenting.reject_early()
     test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_there_comes_back
   a token that comes back takes part again
     LocalWorkers.receive_token_back: without self.update_token()
     test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again
-  an offer that is quicker than our own adoption waits for it
-    LocalWorkers.receive_offer: never self._may_yet_adopt()
-    test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it
-  a failure that is quicker than our own adoption waits for it
-    LocalWorkers.receive_failed: never self._may_yet_adopt()
-    test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost
   a query is denied while the PE's token is granted
     LocalWorkers.receive_query: never self._matcher.token_granted
     test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one
@@ -143,7 +132,7 @@ mallob_py/protocol/local_workers.py
 # reuse
 mallob_py/protocol/local_workers.py
   a PE that waits for a suspended worker's job waits for a bounded time
-    LocalWorkers.update_token: without deadline_s = min(deadline_s, *self._holds.values())
+    LocalWorkers.update_token: without deadline_s = min(deadline_s, *self.cache.holds.values())
     test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time
 
 mallob_py/protocol/job_tree.py
@@ -156,7 +145,7 @@ mallob_py/protocol/job_tree.py
 
 mallob_py/protocol/local_workers.py
   a denied query releases the PE for others
-    LocalWorkers.receive_query: without self._holds.pop(request.job, None)
+    LocalWorkers.receive_query: without self.cache.holds.pop(request.job, None)
     test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one
   past workers are remembered under their own index
     LocalWorkers._leave: PastWorker(worker.index, self._out.rank, epoch)
@@ -172,15 +161,6 @@ mallob_py/protocol/job_tree.py
     test_a_rank_is_remembered_for_its_last_place_only
 
 mallob_py/protocol/local_workers.py
-  the cache of suspended workers is bounded
-    LocalWorkers._put_aside: without self._make_room()
-    test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied
-  a PE keeps itself free for a suspended worker once per growth
-    LocalWorkers._renew_holds: worker.volume <= worker.index < volume => worker.index < volume
-    test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch
-  a suspended worker knows the volume of the last epoch
-    LocalWorkers._renew_holds: without worker.volume = volume
-    test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch
 
 # ends
 mallob_py/protocol/local_workers.py
@@ -256,15 +236,17 @@ mallob_py/protocol/tree_messages.py
     TreeMessages._give_back: always not message.returned
     test_race_10_a_message_whose_sender_has_left_too_is_dropped
   what a worker tells its parent waits until that has accepted it
-    TreeMessages.send_to_parent: worker.unsent.append(data) => self._send(worker, worker.parent, 0, 0, data)
+    TreeMessages._send_to_parent: worker.unsent.append(data) => self._send(worker, worker.parent, 0, 0, data)
     test_a_race_comes_out_as_it_is_written
   what a worker told its parent, which does not accept it any more, comes back
     TreeMessages.give_back_waiting: never worker.state is WorkerState.RUNNING
     test_a_race_comes_out_as_it_is_written
-
-mallob_py/protocol/local_workers.py
   a message that a process has not taken comes back
-    LocalWorkers.missed: without self._messages.miss(worker, it)
+    TreeMessages.missed: without self._give_back(pe, message)
+    test_a_race_comes_out_as_it_is_written
+  a leaver may speak
+    TreeMessages._speaker: self._staff.active_as(number) or self._staff.leaving.get(number)
+    => self._staff.active_as(number)
     test_a_race_comes_out_as_it_is_written
 
 mallob_py/protocol/client.py
@@ -290,30 +272,10 @@ mallob_py/protocol/client.py
     ClientJobs.on_epoch: without record.count(now, self._config.threads)
     test_a_change_of_volume_is_charged_from_its_epoch_on
 
-mallob_py/protocol/local_workers.py
-  the least recently used past worker goes first
-    LocalWorkers._least_worth_first: sorted(self.suspended.values(), key=worth)
-    => list(self.suspended.values())[::-1]
-    test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_than_there_are
-  a PE does not wait for a worker that it has dropped
-    LocalWorkers._drop: without self._holds.pop(worker.job, None)
-    test_a_pe_that_drops_the_worker_it_keeps_itself_free_for_is_free_for_all
-  a root is never paused
-    LocalWorkers._pausable: never worker.index == 0
-    test_the_root_of_a_job_is_never_paused
-  a worker that has handed over what it had since the system ends gets no further process
-    LocalWorkers.has_paused: never self._is_ending
-    test_a_race_comes_out_as_it_is_written
-
 mallob_py/protocol/worker.py
   what the process of a paused worker said last is not heard
     _go_without: without worker.number = next(worker._numbers)
     test_each_process_is_asked_for_under_a_number_of_its_own
-
-mallob_py/protocol/local_workers.py
-  a worker that is started again looks for its description first
-    LocalWorkers.unpause: self._proceed(worker) => worker.happens(Happens.DESCRIBED, self._out)
-    test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory
 
 # states of a worker
 mallob_py/protocol/worker.py
@@ -345,12 +307,13 @@ mallob_py/protocol/local_workers.py
     LocalWorkers._vacate: never worker.losses >= self._config.losses_max
     test_workers_that_always_die_before_they_run_are_not_tried_for_ever
   a resting PE carries on what it is matched with
-    LocalWorkers.receive_adopt: self.active is None and not self.is_resting => self.active is None
+    LocalWorkers.receive_adopt: self._staff.active is None and not self.is_resting
+    => self._staff.active is None
     test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children_are_sent_away
   a resting PE sends early children away
     LocalWorkers.receive_adopt: without
       if self.is_resting:
-          self._reject_early()
+          self.parenting.reject_early()
     test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children_are_sent_away
   a resting PE offers no token
     LocalWorkers.update_token: never self.is_resting
@@ -378,7 +341,7 @@ mallob_py/protocol/host_health.py
 # workers that leave in order (leaving.py)
 mallob_py/protocol/local_workers.py
   a PE that is to be empty does not take a suspended worker back
-    LocalWorkers.receive_query: always not self.is_draining or self._goes_on(request.job)
+    LocalWorkers.receive_query: always not self.giving_back.is_draining or self.cache.goes_on(request.job)
     test_a_pe_that_is_to_be_empty_does_not_take_its_suspended_worker_back
 
 mallob_py/protocol/leaving.py
@@ -399,9 +362,6 @@ mallob_py/protocol/tree_messages.py
 mallob_py/protocol/local_workers.py
   who leaves in order is not suspended
     LocalWorkers._put_aside: never self._hands_over(worker)
-    test_a_race_comes_out_as_it_is_written
-  who is paused leaves in order, too
-    LocalWorkers._pause: never worker.leaves_in_order
     test_a_race_comes_out_as_it_is_written
   who has left in order is not remembered
     LocalWorkers._leave: worker.state.has_process and not self._hands_over(worker) => worker.state.has_process
@@ -425,20 +385,10 @@ mallob_py/protocol/leaving.py
 
 mallob_py/protocol/local_workers.py
   a leaver's result counts
-    LocalWorkers.answered: self._by_any_number(it.worker) => self._by_number(it.worker)
-    test_a_race_comes_out_as_it_is_written
-  a root that has done more since, and saved it, may die again
-    LocalWorkers.saves: never isinstance(worker, Worker) and worker.done > worker.saved_done
-    test_a_race_comes_out_as_it_is_written
-  a root that keeps dying and saves no more than before ends its job
-    LocalWorkers.saves: worker.done > worker.saved_done => True
+    LocalWorkers.answered: self._staff.by_any_number(it.worker) => self._staff.by_number(it.worker)
     test_a_race_comes_out_as_it_is_written
   a leaver that dies is gone
     LocalWorkers.crashed: without self.leaving.left(worker.number)
-    test_a_race_comes_out_as_it_is_written
-  a leaver may speak
-    LocalWorkers.sends_to_parent: self._active_as(number) or self.leaving.get(number)
-    => self._active_as(number)
     test_a_race_comes_out_as_it_is_written
 
 # checkpoints (client.py)
@@ -450,19 +400,70 @@ mallob_py/protocol/client.py
     LastCheckpoint.begin: without self._root = (pe, stay)
     test_a_race_comes_out_as_it_is_written
 
-mallob_py/protocol/local_workers.py
-  a root that leaves may save its job
-    LocalWorkers.saves: self._by_any_number(number) => self._by_number(number)
-    test_a_race_comes_out_as_it_is_written
-  only a root saves its job
-    LocalWorkers.saves: never worker.index > 0
-    test_a_race_comes_out_as_it_is_written
-  only a root is given the checkpoint
-    LocalWorkers.wants_checkpoint: always worker.index == 0
-    test_a_race_comes_out_as_it_is_written
-
 mallob_py/protocol/client.py
   a root that was suspended may replace the checkpoint when it goes on
     ClientJobs.receive_checkpoint: never record.seats.is_held(0, source, message.stay)
+    test_a_race_comes_out_as_it_is_written
+
+mallob_py/protocol/staff.py
+  a message for a former stay does not concern the present one
+    Staff.active_in: worker if worker is not None and worker.stay == stay else None => worker
+    test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay
+
+mallob_py/protocol/parenting.py
+  an offer that is quicker than our own adoption waits for it
+    Parenting.receive_offer: never self._may_yet_adopt()
+    test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it
+  a failure that is quicker than our own adoption waits for it
+    Parenting.receive_failed: never self._may_yet_adopt()
+    test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost
+
+mallob_py/protocol/worker_cache.py
+  the cache of suspended workers is bounded
+    WorkerCache.put: without self.make_room()
+    test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied
+  a PE keeps itself free for a suspended worker once per growth
+    WorkerCache.renew_holds: worker.volume <= worker.index < volume => worker.index < volume
+    test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch
+  a suspended worker knows the volume of the last epoch
+    WorkerCache.renew_holds: without worker.volume = volume
+    test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch
+  the least recently used past worker goes first
+    WorkerCache.least_worth_first: sorted(self.workers.values(), key=worth)
+    => list(self.workers.values())[::-1]
+    test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_than_there_are
+  a PE does not wait for a worker that it has dropped
+    WorkerCache.drop: without self.holds.pop(worker.job, None)
+    test_a_pe_that_drops_the_worker_it_keeps_itself_free_for_is_free_for_all
+
+mallob_py/protocol/giving_back.py
+  a root is never paused
+    GivingBack._pausable: never worker.index == 0
+    test_the_root_of_a_job_is_never_paused
+  a worker that has handed over what it had since the system ends gets no further process
+    GivingBack.has_paused: never self._is_ending
+    test_a_race_comes_out_as_it_is_written
+  a worker that is started again looks for its description first
+    GivingBack.unpause: worker.proceed(self._out) => worker.happens(Happens.DESCRIBED, self._out)
+    test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory
+  who is paused leaves in order, too
+    GivingBack._pause: never worker.leaves_in_order
+    test_a_race_comes_out_as_it_is_written
+
+mallob_py/protocol/reports.py
+  a root that has done more since, and saved it, may die again
+    Reports.saves: never isinstance(worker, Worker) and worker.done > worker.saved_done
+    test_a_race_comes_out_as_it_is_written
+  a root that keeps dying and saves no more than before ends its job
+    Reports.saves: worker.done > worker.saved_done => True
+    test_a_race_comes_out_as_it_is_written
+  a root that leaves may save its job
+    Reports.saves: self._staff.by_any_number(number) => self._staff.by_number(number)
+    test_a_race_comes_out_as_it_is_written
+  only a root saves its job
+    Reports.saves: never worker.index > 0
+    test_a_race_comes_out_as_it_is_written
+  only a root is given the checkpoint
+    Reports.wants_checkpoint: always worker.index == 0
     test_a_race_comes_out_as_it_is_written
 """)

@@ -52,12 +52,8 @@ mallob_py/protocol/local_workers.py
     LocalWorkers._hands_over: worker.leaves_in_order and not rests => worker.leaves_in_order
     test_a_root_whose_workers_leave_in_order_rests_with_its_process_too
   of a job that saves, a root that rests is dropped when another one has begun
-    LocalWorkers.receive_release: without self._drop(worker)
+    LocalWorkers.receive_release: without self.cache.drop(worker)
     test_of_a_job_that_saves_no_two_roots_are_kept
-  a PE keeps itself free for the root whose turn it is there only
-    LocalWorkers._patience_s: self._config.turn_patience_s if is_here else None
-    => self._config.turn_patience_s
-    test_jobs_that_go_on_and_on_get_equal_pe_seconds
 
 mallob_py/protocol/client.py
   a root that saves does so before its job is given up
@@ -70,11 +66,6 @@ mallob_py/protocol/client.py
     ClientJobs.receive_offer: record is None or record.is_withdrawn or offer.epoch < record.since_epoch
     => record is None or record.is_withdrawn
     test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it
-
-mallob_py/protocol/local_workers.py
-  a root that rests on a rank that is to leave saves its job
-    LocalWorkers._save_resting_roots: not self.is_draining => True
-    test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves
 
 mallob_py/service/turns.py
   no more is lost by giving jobs up than a small part
@@ -103,4 +94,15 @@ mallob_py/service/turns.py
     JobQueue._begin: _AtWork(line, priority, standing, merit, is_again)
     => _AtWork(line, priority, standing, merit)
     test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none
+
+mallob_py/protocol/worker_cache.py
+  a PE keeps itself free for the root whose turn it is there only
+    WorkerCache._patience_s: self._config.turn_patience_s if is_here else None
+    => self._config.turn_patience_s
+    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+
+mallob_py/protocol/giving_back.py
+  a root that rests on a rank that is to leave saves its job
+    GivingBack.save_resting_roots: not self.is_draining => True
+    test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves
 """)

@@ -147,7 +147,7 @@ def test_a_rank_that_hears_of_its_drain_while_it_has_halted_drains_when_it_goes_
     assert not of_kind(node, Tell)
     begin(node, after)
     assert Tell(0, after, 0, 0, RankDrained()) in node.effects, "it has nothing to hand over"
-    assert node.pe.workers.is_draining
+    assert node.pe.workers.giving_back.is_draining
 
 
 def test_a_rank_that_is_drained_tells_who_wants_it_when_its_time_is_over() -> None:

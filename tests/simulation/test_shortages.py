@@ -83,7 +83,8 @@ def test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_tha
     for job, priority in ((1, 1.0), (2, 2.0), (3, 4.0)):
         cluster.submit(job, priority=priority)
         rest(cluster)
-    assert [cluster.processes[0, number].job for number in cluster.pes[0].workers.past()] == [1, 2]
+    past = cluster.pes[0].workers.giving_back.past()
+    assert [cluster.processes[0, number].job for number in past] == [1, 2]
     drop_past(cluster, 0)
     assert [process.job for process in cluster.processes.values()] == [2, 3]
     drop_past(cluster, 0, count=5)
@@ -129,7 +130,7 @@ def test_a_paused_worker_keeps_its_seat_without_a_process_and_nobody_is_asked_fo
 def test_the_root_of_a_job_is_never_paused() -> None:
     cluster, ranks = with_four_workers()
     before = processes_of(cluster, 1)
-    assert cluster.pes[ranks[0]].workers.pausable() is None
+    assert cluster.pes[ranks[0]].workers.giving_back.pausable() is None
     pause(cluster, ranks[0])
     rest(cluster)
     assert processes_of(cluster, 1) == before

@@ -1,0 +1,187 @@
+"""What a PE gives back when its host is short of memory, and when its rank is to leave, or the system ends.
+
+**Short of memory**: who asks for it measures that.
+First suspended workers, least recently used first, as if the cache were full: whoever queries them is
+denied (race 7). Then the process of the running worker, unless it is a root: it is *paused*. A paused
+worker keeps its seat, as one whose process has died too often does, so that its job goes on with the other
+workers. Were the seat given up, its parent would ask anew at once, and most likely this host, idle now,
+would begin to use up memory again. When there is memory, a paused worker gets another process, which
+begins anew; and whenever its job's volume drops below its index it leaves like any other.
+
+**To be drained.** A rank that is to leave soon starts nothing new: its PEs offer no token, deny queries, and
+pass on requests that come all the same. Workers that leave in order hand over what they have at once, and
+keep their seats without a process, so that those below them stay. But a root has what it has lent handed
+back to it: it sends its children away, saves its job, and only when its process is gone leaves the seat, so
+that the next root, elsewhere, begins with all that was done. A root that rests saves its job, too. Others
+run on until the rank leaves, also if the generation changes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Log, Outbox
+from mallob_py.protocol.messages import LeaveWanted, RootLeft
+from mallob_py.protocol.staff import Staff
+from mallob_py.protocol.tree_messages import TreeMessages
+from mallob_py.protocol.worker import Happens, Worker, WorkerState
+from mallob_py.protocol.worker_cache import WorkerCache
+
+
+class GivingBack:
+    """Pauses workers, and empties a PE in order. `update_token` is called when that PE may be free or not."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        config: Config,
+        staff: Staff,
+        cache: WorkerCache,
+        messages: TreeMessages,
+        update_token: Callable[[], None],
+    ) -> None:
+        self._out = out
+        self._config = config
+        self._staff = staff
+        self._cache = cache
+        self._messages = messages
+        self._update_token = update_token
+        #: this PE's rank is to leave: nothing new starts here
+        self.is_draining = False
+        #: the system ends: whoever has handed over what it had gets no further process
+        self._is_ending = False
+        #: all other ranks are gone, so that this one cannot leave
+        self._is_last = False
+
+    def take_over(self, former: GivingBack, is_last: bool) -> None:
+        """Go on with a PE of the last generation; `is_last`: its rank is the only one now."""
+        self._is_last = is_last
+        self.is_draining = former.is_draining and not is_last
+
+    # --- short of memory --------------------------------------------------------------------
+
+    def past(self) -> list[int]:
+        """The numbers of the suspended workers, those of least worth first."""
+        return [worker.number for worker in self._cache.least_worth_first()]
+
+    def drop_past(self, count: int) -> None:
+        """Let go of so many suspended workers."""
+        for worker in self._cache.least_worth_first()[: max(0, count)]:
+            self._cache.drop(worker)
+        self._update_token()
+
+    def pausable(self) -> int | None:
+        """The number of the running worker, unless it is a root."""
+        return None if (worker := self._pausable()) is None else worker.number
+
+    def _pausable(self) -> Worker | None:
+        worker = self._staff.active
+        return None if worker is None or worker.index == 0 or not worker.is_at_work else worker
+
+    def pause(self, now: float) -> None:
+        """End the process of the running worker, if it is `pausable`: it keeps its seat without one."""
+        if (worker := self._pausable()) is not None:
+            self._pause(worker, now)
+
+    def _pause(self, worker: Worker, now: float) -> None:
+        if worker.leaves_in_order:
+            self._staff.leaving.add(worker, now)
+            worker.happens(Happens.PAUSED_IN_ORDER, self._out)
+        else:
+            worker.happens(Happens.PAUSED, self._out)
+        self._messages.give_back_waiting(worker)
+
+    def has_paused(self) -> bool:
+        """Whether there is one that memory would help."""
+        is_worth_a_process = not self.is_draining and not self._is_ending
+        return (
+            is_worth_a_process
+            and self._staff.active is not None
+            and self._staff.active.state is WorkerState.PAUSED
+        )
+
+    def unpause(self, now: float) -> None:
+        """Give a paused worker another process."""
+        worker = self._staff.active
+        if worker is not None and self.has_paused():
+            worker.happens(Happens.UNPAUSED, self._out)
+            self._out.act(Log("unpaused", {"job": worker.job, "index": worker.index}))
+            worker.asked_s = now
+            worker.proceed(self._out)
+
+    def leave_for_good(self, now: float) -> None:
+        """The system ends: have the running worker hand over what it has, if it does that."""
+        self._is_ending = True
+        if (worker := self._staff.active) is not None and worker.leaves_in_order:
+            self._pause(worker, now)
+
+    # --- to be empty one day ------------------------------------------------------------------
+
+    def drain(self, now: float) -> None:
+        """Start nothing new from now on; see the module's docstring."""
+        if self._is_last:  # it was ordered before the others were gone
+            return
+        self.is_draining = True
+        self._cache.holds = {
+            job: until for job, until in self._cache.holds.items() if self._is_to_hand_over(job)
+        }
+        self.hand_over(now)
+        self.save_resting_roots(now)
+        self._update_token()
+
+    def save_resting_roots(self, now: float) -> None:
+        """Have the roots that rest here, and save, do so, a few at a time: their next turns are elsewhere."""
+        if not self.is_draining:
+            return
+        for worker in list(filter(self._can_leave_from_rest, self._cache.workers.values())):
+            if len(self._staff.leaving) >= self._config.leavers_max:
+                break
+            self._leave_from_rest(worker, now)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no process here does anything, or has anything to hand over."""
+        is_at_work = self._staff.active is not None and self._staff.active.is_at_work
+        is_waited_for = any(map(self._is_to_hand_over, self._cache.holds))
+        is_waited_for |= any(map(self._can_leave_from_rest, self._cache.workers.values()))
+        return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)
+
+    def _is_to_hand_over(self, job: int) -> bool:
+        """Whether the job's worker goes on here when it is found, and then leaves in order."""
+        return self._cache.goes_on(job) and self._cache.workers[job].leaves
+
+    def hand_over(self, now: float) -> None:
+        worker = self._staff.active
+        if worker is None or not worker.leaves_in_order:
+            return
+        if worker.index == 0:
+            worker.seats.dismiss(since_epoch=0)
+        self._pause(worker, now)
+
+    def saved_root(self) -> Worker | None:
+        """Return the root that has saved its job, and had back what it has lent: the next one may begin."""
+        root = self._staff.active
+        if not self.is_draining or root is None or root.index > 0 or root.accepted_epoch is None:
+            return None
+        has_left = all(one.job != root.job for one in self._staff.leaving)
+        return root if root.state is WorkerState.PAUSED and has_left else None
+
+    def receive_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
+        """A job is given up while it rests here: its root saves what it has."""
+        worker = self._cache.workers.get(message.job)
+        if worker is not None and self._can_leave_from_rest(worker):
+            self._leave_from_rest(worker, now)
+        else:
+            self._out.send(source, RootLeft(message.job))
+
+    def _can_leave_from_rest(self, worker: Worker) -> bool:
+        is_root = worker.index == 0 and not worker.is_carried_over
+        return is_root and worker.leaves and worker.state is WorkerState.SUSPENDED
+
+    def _leave_from_rest(self, worker: Worker, now: float) -> None:
+        del self._cache.workers[worker.job]
+        self._cache.holds.pop(worker.job, None)
+        self._staff.leaving.add(worker, now)
+        worker.happens(Happens.LEFT_IN_ORDER, self._out)
+        self._update_token()

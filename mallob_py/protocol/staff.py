@@ -1,0 +1,41 @@
+"""The workers of one PE by process and by stay: the active one, suspended ones, and those that leave."""
+
+from __future__ import annotations
+
+from mallob_py.protocol.leaving import Leaver, Leaving
+from mallob_py.protocol.worker import Worker
+
+
+class Staff:
+    """The workers of one PE: at most one is in a tree."""
+
+    def __init__(self, suspended: dict[int, Worker], leaving: Leaving) -> None:
+        self.active: Worker | None = None
+        #: by job
+        self.suspended = suspended
+        self.leaving = leaving
+
+    def active_in(self, stay: int) -> Worker | None:
+        worker = self.active
+        return worker if worker is not None and worker.stay == stay else None
+
+    def active_as(self, number: int) -> Worker | None:
+        worker = self.active
+        return worker if worker is not None and worker.number == number else None
+
+    def parent_of(self, job: int, index: int) -> Worker | None:
+        """The active worker here that is the parent of that child, if any."""
+        worker = self.active
+        if worker is None or worker.job != job or worker.seats.seat(index) is None:
+            return None
+        return worker
+
+    def by_number(self, number: int) -> Worker | None:
+        """The worker that has this process; None if it is gone."""
+        if self.active is not None and self.active.number == number:
+            return self.active if self.active.state.has_process else None
+        return next((worker for worker in self.suspended.values() if worker.number == number), None)
+
+    def by_any_number(self, number: int) -> Worker | Leaver | None:
+        """The same, of those that leave, too."""
+        return self.by_number(number) or self.leaving.get(number)
