@@ -126,16 +126,12 @@ def unknown(name: str, known: dict[str, str]) -> str:
 
 
 def our_declarations() -> tuple[type[Declaration], ...]:
-    """Return the declarations of the applications that come with this package and have options for
-    commands.
-    """
+    """Return the declarations of the applications that come with this package and have options."""
     return tuple(_declaration(place) for place in map(_DECLARED.__getitem__, _WITH_OPTIONS))
 
 
 def application_of(file: str) -> str:
-    """Return the application of a file of this name if nothing else is said: DEFAULT_APPLICATION, or as the
-    name ends.
-    """
+    """Return the application of a file of this name: as the name ends, else DEFAULT_APPLICATION."""
     for compressed in COMPRESSED_SUFFIXES:
         file = file.removesuffix(compressed)
     return _OF_SUFFIX.get(os.path.splitext(file)[1], DEFAULT_APPLICATION)

@@ -78,9 +78,7 @@ def _problems_of_one(
 
 
 def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
-    """Return (account of the lender, loan) of loans that no worker has taken in or thrown away; the root's
-    account is 0.
-    """
+    """Return (lender's account, loan) of loans that no worker has taken in or thrown away; the root's: 0."""
     lenders: dict[int, int] = {}
     dropped = set()
     for entry in sorted((entry for log in logs for entry in log), key=lambda entry: entry["t"]):

@@ -310,9 +310,7 @@ class Worker:
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """End, as no executor waits for the results any more; the root ends the job, the others wait for
-        that.
-        """
+        """End, as no executor waits for results any more; the root ends the job, others wait for that."""
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:

@@ -112,9 +112,7 @@ class Deciding:
         return replace(result, fields=dict(result.fields) | shared)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
-        """Return the portfolio that the job asks for; if it leaves that to us, the best one of what is
-        installed.
-        """
+        """Return the portfolio that the job asks for, else the best one of what is installed."""
         if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot tell which are to blame
             return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:

@@ -101,10 +101,7 @@ class Scribe:
             self._pipe.flush()
 
     def deliver(self) -> None:
-        """Wait until all is on the disk; other holders of the pipe must have closed it.
-
-        Raises ResultFileError.
-        """
+        """Wait until all is on the disk; other holders of the pipe have closed it. Raises ResultFileError."""
         code = self._wait()
         if code != 0:
             code = code if code > 0 else errno.EIO

@@ -201,10 +201,7 @@ class Solver:
         return answer
 
     def model(self) -> Literals:
-        """The model found last: variable v's literal at position v - 1.
-
-        Variables that the solver never met are set to false.
-        """
+        """The last model: variable v's literal at position v - 1; variables that were never met are false."""
         if not self._has_model:
             raise ValueError("there is no model: the last answer was not SATISFIABLE")
         model = -np.arange(1, self._n_vars + 1, dtype=np.int32)

@@ -102,9 +102,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def workers(self) -> int:
-        """The workers that its jobs can have at a time: PEs of the service as of now, or its own; 1 in a
-        call.
-        """
+        """The workers that its jobs can have at a time: PEs of the service now, or its own; 1 in a call."""
         if self._inner is not None:
             return 1
         most = self._terms.max_demand or math.inf

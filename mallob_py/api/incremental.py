@@ -125,9 +125,7 @@ class IncrementalSolver:
         self.delete()
 
     def add_clause(self, clause: Iterable[int], no_return: bool = True) -> bool | None:
-        """Add a clause. Return None, or True if `no_return` is false: clauses are first looked at in
-        `solve`.
-        """
+        """Add a clause. Return None, or True if `no_return` is false: `solve` is the first to look at it."""
         self._chain.add([clause])
         return None if no_return else True
 
@@ -171,9 +169,7 @@ class IncrementalSolver:
     def solve_limited(
         self, assumptions: Iterable[int] = (), expect_interrupt: bool = False, **fields: Any
     ) -> bool | None:
-        """Solve as `solve` does; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always
-        possible.
-        """
+        """As `solve`; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always possible."""
         return self.solve(assumptions, **fields)
 
     def interrupt(self) -> None:
@@ -196,9 +192,7 @@ class IncrementalSolver:
         _refuse_budget("decisions", budget)
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
-        """Warn that phases are not taken: advice that is not taken changes no answer, as with some of PySAT's
-        solvers.
-        """
+        """Warn that phases are not taken: such advice changes no answer, as with some of PySAT's solvers."""
         warnings.warn("several solvers of unlike kinds work on a job; they take no phases", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:

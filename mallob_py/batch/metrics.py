@@ -88,9 +88,7 @@ def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _sizes(schedule: Schedule) -> Sequence[float]:
-    """Return how many nodes each job has; where nodes are shared, its share of the first resource, in
-    nodes.
-    """
+    """Return how many nodes each job has; of shared nodes, its share of the first resource, in nodes."""
     cluster = schedule.workload.cluster
     if cluster is None:
         return [len(nodes) for nodes in schedule.allocations]

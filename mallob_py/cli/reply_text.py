@@ -41,9 +41,7 @@ def _filled(texts: Sequence[str], indent: str) -> str:
 
 
 def answer_lines(reply: Mapping[str, Any]) -> list[str]:
-    """Return a reply with a result as text: a line with its outcome and time, then its fields, a line
-    each.
-    """
+    """Return a reply with a result as text: a line with outcome and time, then its fields, a line each."""
     result, stats = reply["result"], reply["stats"]
     outcome = result.get("outcome", "result")
     ended = "" if outcome == "result" else f" ({outcome})"

@@ -192,10 +192,7 @@ def of_user(status: ServiceStatus, user: str | None) -> ServiceStatus:
 def make_table(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None, sorted_by: str = ""
 ) -> Table:
-    """A table in at most so many cells; None: however wide.
-
-    Where it is too wide, names are cut, then columns are left out.
-    """
+    """A table in at most so many cells; None: however wide. Too wide: names are cut, then columns."""
     texts = {column.key: [column.text(row) for row in rows] for column in columns}
     widths = {column.key: max(map(cell_len, (column.title, *texts[column.key]))) for column in columns}
     shown = _columns_that_fit(columns, widths, width)

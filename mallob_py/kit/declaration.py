@@ -151,7 +151,5 @@ class BagDeclaration(Declaration):
 
 
 def exit_code_of(exit_codes: Mapping[int, int], code: int) -> int:
-    """Return the exit code of a command that answers for one job, for a result of this code; see
-    `Declaration.exit_codes`.
-    """
+    """Return a command's exit code for one job with a result of this code; see `Declaration.exit_codes`."""
     return exit_codes.get(code, 1 if code == UNKNOWN else 0)

@@ -95,9 +95,7 @@ def prepare_result_file(path: str) -> str:
 
 
 def discard_unfinished(path: str, folder: ResultsFolder | None = None) -> None:
-    """Remove, at the client and after the job, all but the complete file, and let no worker deliver any
-    more.
-    """
+    """Remove, at the client after the job, all but the complete file; no worker delivers any more."""
     root = None if folder is None else folder.path
     with suppress(OSError), _parent_of(path, root) as parent:
         _remove_unfinished(path, parent, folder)

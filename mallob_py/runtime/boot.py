@@ -96,9 +96,7 @@ def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all ranks must be told alike, but for `pes`, the number that this one hosts (None:
-    see cores.py).
-    """
+    """The settings that all ranks must be told alike, but for `pes`, of this one (None: see cores.py)."""
 
     config: Config
     pes: int | None = 1

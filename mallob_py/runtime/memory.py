@@ -52,9 +52,7 @@ class Room(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The names that one version of control groups gives to its files, and the line of `stat` with idle
-    caches.
-    """
+    """The names of one version of control groups for its files, and the line of `stat` with idle caches."""
 
     folders: tuple[str, ...]
     limit: str

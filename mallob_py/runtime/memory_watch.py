@@ -96,9 +96,7 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Hold the turn: memory was given back without ending a worker, and no rank ends one until that can
-        be seen.
-        """
+        """Hold the turn: memory came back without a worker's end; no rank ends one until that shows."""
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)

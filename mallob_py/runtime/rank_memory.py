@@ -24,9 +24,7 @@ class _Descriptions(Protocol):
 
 
 class RankMemory:
-    """The memory of one rank. `tell(slot, stimulus)` reaches a PE; `fetching()` are jobs whose description is
-    wanted.
-    """
+    """The memory of one rank. `tell(slot, stimulus)` reaches a PE; `fetching()`: jobs being fetched."""
 
     def __init__(
         self,

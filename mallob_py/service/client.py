@@ -204,9 +204,7 @@ class _File(NamedTuple):
 
 
 class PendingJobs:
-    """The jobs of one client that have no reply yet. `look` costs two listings and the reading of files that
-    are new.
-    """
+    """The jobs of one client without a reply yet. `look` costs two listings and reading what is new."""
 
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"

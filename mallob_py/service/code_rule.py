@@ -15,18 +15,14 @@ from mallob_py.service import JobFileError
 
 
 class CodeRule:
-    """The rule of one service: `applications` bring code, `is_allowed` says that all users may have them run
-    it.
-    """
+    """One service's rule: `applications` bring code, `is_allowed` says that all users may have it run."""
 
     def __init__(self, applications: Set[str], is_allowed: bool) -> None:
         self._applications = applications
         self._is_allowed = is_allowed
 
     def check(self, application: str, is_over_http: bool, owner: int | None) -> None:
-        """Raise JobFileError if a job may not run code. `owner` is the user id of the job file's owner, None
-        if unknown.
-        """
+        """Raise JobFileError if a job may not run code. `owner`: user id of the job file's owner, or None."""
         if self._is_allowed or application not in self._applications:
             return
         if is_over_http:

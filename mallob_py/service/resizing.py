@@ -89,9 +89,7 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
 
 
 def check_hosts(order: Resize) -> None:
-    """Check the hosts of an order, which another program than our command line may have written. Raises
-    Refusal.
-    """
+    """Check the hosts of an order, which may not come from our command line. Raises Refusal."""
     for host in order.hosts:
         if not is_host_name(host.name) or (host.most is not None and host.most < 1):
             raise Refusal(f"{host.name!r} is no host such as node2, with one rank there at least")

@@ -153,10 +153,7 @@ def read_setting(path: Path) -> Setting:
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One job to come.
-
-    It is solved when it has done `work_s`, at a speed of volume ** `speedup`; never, if that is 0.
-    """
+    """A job to come. Solved when it has done `work_s`, at a speed of volume ** `speedup`; never if 0."""
 
     arrival_s: float
     client: int
@@ -227,10 +224,7 @@ def _interarrival_s(jobs: Jobs, choose: random.Random) -> float:
 
 
 def read_stream(path: Path, pes: int) -> list[JobSpec]:
-    """The jobs of a CSV file with the columns STREAM_COLUMNS, a header line or none.
-
-    Raises SettingError that names the line.
-    """
+    """Jobs of a CSV file with STREAM_COLUMNS, header or none. SettingError names the line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

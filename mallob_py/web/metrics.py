@@ -91,9 +91,7 @@ _TITLE = re.compile(rb"mallob-py serve: rank (\d+)")
 
 
 def _memory(status: ServiceStatus) -> dict[int, float]:
-    """Return the memory of all ranks beside the clients' ones: a launcher is the parent of all ranks of its
-    host.
-    """
+    """Return the memory of all ranks but the clients': a launcher is the parent of its host's ranks."""
     host = socket.gethostname()
     found: dict[int, float] = {}
     for process in status.processes:

@@ -95,9 +95,7 @@ class UserTokens:
         self._users: Mapping[str, str] = {}
 
     def visitor(self, authorization: str | None) -> Visitor | None:
-        """Return the user whose token this header holds, if it is a user's. Tokens are compared by their
-        digests.
-        """
+        """Return the user whose token this header holds, if it does. Digests of tokens are compared."""
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None

@@ -60,9 +60,7 @@ def loop_s(
 def _side_by_side(
     number: int, application: BagApplication, configuration: dict[str, Any]
 ) -> tuple[float, float]:
-    """Return how long so many plain loops take side by side, as the cores can do no better; CPU seconds of
-    one.
-    """
+    """Return how long plain loops take side by side, as the cores can do no better; CPU seconds of one."""
     context = multiprocessing.get_context("fork")
     ended: multiprocessing.SimpleQueue[tuple[float, float]] = context.SimpleQueue()
     loops = [

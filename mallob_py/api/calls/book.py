@@ -74,9 +74,7 @@ class Group:
     )
 
     def __init__(self, content: Any, count: int = 0, *, chunk: int = 0, is_whole: bool = False) -> None:
-        """`chunk`: calls per batch, 0: as is best. `is_whole`: it is not asked back. `content` is the
-        user's.
-        """
+        """`chunk`: calls per batch, 0: as is best. `is_whole`: not asked back. `content` is the user's."""
         self.content = content
         self.chunk = chunk
         self.is_whole = is_whole

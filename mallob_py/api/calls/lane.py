@@ -137,9 +137,7 @@ class Lane:
         *,
         is_own: bool,
     ) -> None:
-        """`start` hands in a job for it; `new_number` gives numbers of functions. `is_own`: of one map
-        only.
-        """
+        """`start` hands in a job for it; `new_number` numbers functions. `is_own`: of one map only."""
         self.number = number
         self.terms = terms
         self.is_own = is_own

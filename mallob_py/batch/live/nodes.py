@@ -40,10 +40,7 @@ class NodeState(enum.Enum):
 
 
 class Node(msgspec.Struct):
-    """`slots` are the numbers of all that it has had, of which it has the first `count` now.
-
-    `reason`: why it is not up.
-    """
+    """`slots`: the numbers of all that it ever had; it has the first `count`. `reason`: why it is not up."""
 
     name: str
     slots: list[int]

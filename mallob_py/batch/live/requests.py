@@ -130,10 +130,7 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """The jobs asked for, and how many wait in all.
-
-    `turns`: turns a second of the scheduler's loop (`loop_rate.shown`).
-    """
+    """Jobs asked for, and how many wait in all. `turns`: of the scheduler's loop (`loop_rate.shown`)."""
 
     policy: str
     running: list[JobLine]

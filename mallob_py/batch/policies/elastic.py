@@ -149,9 +149,7 @@ class Malleable:
         return False
 
     def _givers(self, view: View, able: list[Running]) -> tuple[list[Running], int]:
-        """Return the jobs that can be shrunk now, in the order in which they are, and by how many nodes in
-        all.
-        """
+        """Return the jobs that can be shrunk now, in the order of shrinking, and by how many nodes in all."""
         givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
         if self._shrinks_as_program:
             givers.sort(key=lambda one: one.job.low - one.size)

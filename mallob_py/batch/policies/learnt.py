@@ -25,9 +25,7 @@ By = Literal["queue", "user"]
 
 
 class Experience:
-    """The part of their estimates that the jobs of a queue (or user) have used; one that has used all is
-    there at first.
-    """
+    """The part of their estimates that jobs of a queue (or user) have used; at first, all of it."""
 
     def __init__(self, by: By = "queue") -> None:
         self._by = by

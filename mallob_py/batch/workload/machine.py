@@ -28,9 +28,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was understood, where that is not
-    plain.
-    """
+    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was understood, if not plain."""
 
     nodes: int
     processors_per_node: int = 1
@@ -128,9 +126,7 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
 
 
 def _enough(demand: Demand) -> int:
-    """Return the nodes of the largest job, which often had the whole machine, or as many as the load asks
-    for.
-    """
+    """Return the nodes of the largest job, which often had the whole machine, or what the load asks for."""
     if demand.busy <= LOAD_MAX * demand.largest:
         return demand.largest
     return math.ceil(demand.busy / _USUAL_LOAD)

@@ -22,9 +22,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first one: who connects, for which of the client's jobs. `python` is its version, such as
-    "3.11".
-    """
+    """The first one: who connects, for which of the client's jobs. `python`: its version, as "3.11"."""
 
     lane: int
     serial: int

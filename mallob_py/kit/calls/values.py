@@ -30,9 +30,7 @@ class CannotSend(pickle.PicklingError):
 
 
 class CallError(Exception):
-    """Stands for an exception of a call that cannot be unpickled here; its text has the type and the
-    message.
-    """
+    """Stands for a call's exception that cannot be unpickled here; its text has the type and the message."""
 
 
 class RemoteTraceback(Exception):
@@ -90,9 +88,7 @@ def load(buffers: Sequence[Buffer]) -> Any:
 
 
 def dump_error(error: BaseException, own_file: str) -> tuple[bytes | None, str, str]:
-    """An exception, its text if it cannot be read, and the traceback without what `own_file` has at its
-    top.
-    """
+    """An exception, its text if it cannot be read, and the traceback without `own_file` at its top."""
     trace = user_frames(error.__traceback__, own_file)
     text = "".join(traceback.format_exception(type(error), error, trace))
     if len(text) > _TRACEBACK_CHARACTERS_MAX:

@@ -50,9 +50,7 @@ class Watch:
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
-        """Whether the rank is silent; to be asked once a second or more often, from when on it is to be
-        heard.
-        """
+        """Whether the rank is silent, once it is to be heard; to be asked once a second or more often."""
         if self._looked_s is not None:
             self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
         self._looked_s = now
@@ -71,9 +69,7 @@ _PATIENCE_S = 30.0
 
 
 def patience_of(timeout_s: float | None) -> float:
-    """Return how long those who wait for a new generation wait for one of them, if ranks may be silent so
-    long.
-    """
+    """Return how long a new generation is waited for, if ranks may be silent for so long."""
     return _PATIENCE_S if timeout_s is None else timeout_s
 
 

@@ -324,9 +324,7 @@ class ForkedWorld:
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _end_by_force(self, rank: int, pid: int) -> None:
-        """End the others if a rank has died, as they would wait for it. Unless its end was wanted,
-        tell why.
-        """
+        """End the others if a rank has died, as they would wait for it; tell why, unless it was wanted."""
         if self._statuses[rank] < 0 and not self._told_to_stop and not self._ends_by_force:
             consequence = "this ends the others" if self._pids else "none is left"
             tell(guard.epitaph(rank, pid, self._statuses[rank], consequence))

@@ -196,10 +196,7 @@ class Transfer:
         return self.folder / str(job)
 
     def fetch(self, job: int, size: int, sources: tuple[int, ...]) -> None:
-        """Bring a description to this host.
-
-        `on_here` or `on_failed` follows, or nothing if the job ends before.
-        """
+        """Bring a description to this host. `on_here` or `on_failed` follows, unless the job ends before."""
         if self._use(job):
             self._on_here(job)
         elif self._keeper == self._rank:

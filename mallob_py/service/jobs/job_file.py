@@ -196,9 +196,7 @@ def json_schema(kind: type) -> dict[str, Any]:
 
 
 def field_table() -> list[tuple[str, str, str, str]]:
-    """Return for each field its name, what it must be, its default in JSON ("" for none) and what it
-    means.
-    """
+    """Return each field's name, what it must be, its default in JSON ("" for none) and what it means."""
     from msgspec import inspect
 
     rows = []

@@ -272,9 +272,7 @@ RESULTS_FOLDER = "results"
 
 
 class ResultFiles:
-    """The files of results of one client. Jobs are known by their internal ids, which are never given
-    twice.
-    """
+    """Files of results of one client. Jobs are known by their internal ids, never given twice."""
 
     def __init__(self, folder: Path, client_dir: Path, keys: Mapping[str, Sequence[str]]) -> None:
         """`keys`: by application. Several clients and services may share `folder`."""

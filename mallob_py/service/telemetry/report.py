@@ -54,9 +54,7 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class CreationRatio(msgspec.Struct, frozen=True):
-    """Figures of the jobs' ratios; `total`: created workers of all jobs over the sum of their largest
-    volumes.
-    """
+    """Figures of the jobs' ratios; `total`: all created workers over the sum of the largest volumes."""
 
     median: float | None
     max: float | None

@@ -113,9 +113,7 @@ _LOOK_LASTS_S = 5.0
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """The progress that a job's application tells: so much is done, of `total` where that is known; `rate` is
-    per second.
-    """
+    """A job's progress as its application tells it: `done` of `total`, if known; `rate` per second."""
 
     done: float
     rate: float
