@@ -70,6 +70,8 @@ _POLL_DELAY_S = 0.05
 _STEM_SIZE_MAX = 60
 #: the reply to a job that is being ended takes milliseconds, unless the service is in trouble
 _REPLY_TIMEOUT_S = 30.0
+#: of jobs that others come after
+_NAMED_MAX = 5
 #: of the line that says how a job is getting on
 _PERIOD_S = 0.5
 
@@ -80,6 +82,7 @@ _PERIOD_S = 0.5
 def run_submit(options: SubmitOptions) -> int:
     api_dir = Path(options.api_dir)
     jobs = make_jobs(options)
+    _say_what_is_missing(jobs, client.folder_of(api_dir, options.client))
     submissions = [(job, client.submit(api_dir, job, client=options.client)) for job in jobs]
     if not client.service_is_running(api_dir, options.client):
         print(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one", file=sys.stderr)
@@ -118,6 +121,17 @@ def run_submit(options: SubmitOptions) -> int:
         if rows:
             print(answer_table(rows))
     return 2 if any("error" in reply for _, _, reply in rows) else printer.exit_code
+
+
+def _say_what_is_missing(jobs: Sequence[Mapping[str, Any]], client_dir: Path) -> None:
+    """Who comes after a job that nobody has handed in yet waits for it: a typing error is seen here alone."""
+    named = [job[key] for job in jobs for key in ("dependencies", "after-ok") if key in job]
+    asked = {one for names in named if isinstance(names, list) for one in names if isinstance(one, str)}
+    asked = {one for one in asked if not unfit_for_file_name(one)}.difference(map(_identity, jobs))
+    if missing := client.not_handed_in(client_dir, sorted(asked)):
+        names = printable(", ".join(missing[:_NAMED_MAX])) + (", ..." if len(missing) > _NAMED_MAX else "")
+        text = f"nobody has handed in {names} yet; what comes after it waits until somebody does"
+        print(f"mallob-py submit: {text}", file=sys.stderr)
 
 
 def _settings_of(options: SubmitOptions, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,7 +300,7 @@ def _existing(written: Any, absolute: Any) -> Any:
     return absolute
 
 
-def _identity(job: dict[str, Any]) -> str:
+def _identity(job: Mapping[str, Any]) -> str:
     return identity_of(str(job["user"]), str(job["name"]))
 
 

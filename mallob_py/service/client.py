@@ -17,7 +17,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
@@ -36,6 +36,7 @@ from mallob_py.service.store.entries import (
     reply_name,
 )
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.journal import contents_of_file, ended_before
 from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.spare_file import SpareFile
 
@@ -186,6 +187,25 @@ def read_reply(path: Path) -> dict[str, Any] | None:
 
 
 _TRIES = 10
+#: of a job file; in a larger one no job is looked for
+_READ_BYTES_MAX = 1 << 26
+#: more files are not looked into for a warning
+_LOOKED_INTO_MAX = 5000
+
+
+def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
+    """Those of these jobs that have no reply, no file, and have not ended: none where too many files wait."""
+    missing = [one for one in identities if not os.path.lexists(client_dir / "out" / reply_name(one))]
+    if not missing:
+        return []
+    try:
+        if sum(1 for folder in ("in", "journal") for _ in os.scandir(client_dir / folder)) > _LOOKED_INTO_MAX:
+            return []
+        ended = ended_before(client_dir)
+        known = PendingJobs(client_dir).look().identities
+    except OSError:
+        return []
+    return [one for one in missing if one not in known and not ended(one)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +277,7 @@ class PendingJobs:
 def _identity_in(path: Path) -> str:
     """Raises FileNotFoundError."""
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(contents_of_file(os.fspath(path), _READ_BYTES_MAX))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError):

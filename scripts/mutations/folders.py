@@ -79,12 +79,14 @@ mallob_py/service/store/in_folder.py
     test_a_threaded_client_seeks_files_as_well
 
 mallob_py/service/store/file_search.py
-  what is no file is not read when a job's file is sought
-    FileSearch._look_into: always stat.S_ISREG(status.st_mode) and status.st_size <= self._size_max_bytes
-    test_what_is_no_file_or_none_of_a_job_is_sought_in_vain
   an interruption means no file that came after it
     FileSearch._look_into: always not candidate.is_new or changed_ns / 1e9 <= self._until_s[identity]
     test_a_file_that_came_after_its_interruption_is_not_meant_by_it
+
+mallob_py/service/store/journal.py
+  what is no file is not read before its turn
+    contents_of_file: always stat.S_ISREG(os.stat(path).st_mode)
+    test_what_is_no_file_or_none_of_a_job_is_sought_in_vain
 
 mallob_py/service/store/directory.py
   a sought file that cannot be moved is sought again

@@ -517,6 +517,32 @@ def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_
         job_of(str(formula), "--after", "nouser.")
 
 
+def test_a_job_that_comes_after_one_that_nobody_has_handed_in_is_told_and_handed_in(
+    api_dir: Path, formula: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = api_dir / "jobs.0"
+    (box / "out" / "u.replied.json").write_text("{}")
+    (box / ".finished").write_text("v.other\t\nu.ended\tresult\n")
+    (box / "in" / "any").write_text('{"user": "u", "name": "waits"}')
+    os.mkfifo(box / "in" / "pipe")
+    (box / "journal").mkdir(exist_ok=True)
+    (box / "journal" / "7.job.some").write_text('{"user": "u", "name": "runs"}')
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text('{"user": "u", "name": "first"}')
+    second.write_text('{"user": "u", "name": "second", "dependencies": ["u.first", "u.waits", "/../x", 3]}')
+    known = [f"--after=u.{name}" for name in ("replied", "ended", "waits", "runs")]
+    assert main_module.main(["submit", "--api-dir", str(api_dir), str(first), str(second), *known]) == 0
+    assert "nobody" not in capsys.readouterr().err
+    late = ["--after", "u.replie", "--after-ok", "u.other"]
+    assert main_module.main(["submit", "--api-dir", str(api_dir), str(formula), *late]) == 0
+    told = capsys.readouterr()
+    assert "nobody has handed in u.other, u.replie yet" in told.err
+    assert told.out
+    second.write_text('{"user": "u", "name": "third", "dependencies": "u.x", "after-ok": 7}')
+    assert main_module.main(["submit", "--api-dir", str(api_dir), str(second)]) == 0
+    assert "nobody" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -47,7 +47,7 @@ from mallob_py.service.store.entries import (
 from mallob_py.service.store.file_search import Candidate, FileSearch
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
 from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, RETRY_DELAY_S, InFolder, Room, Watching
-from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, Replies, contents
+from mallob_py.service.store.journal import FINISHED, FinishedLog, InternalIds, Journal, Replies, contents
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
 
@@ -105,7 +105,7 @@ class JobDirectory:
         self._log = log
         self._clock = clock
         self._size_max_bytes = size_max_bytes
-        self._finished = FinishedLog(self.path / ".finished")
+        self._finished = FinishedLog(self.path / FINISHED)
         self._flush_policy = flush_policy or Buffered()
         self._journal = Journal(self.path, self._finished, self._flush_policy)
         self._out = os.fspath(self._journal.out_dir)

@@ -10,14 +10,13 @@ import heapq
 import itertools
 import math
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from mallob_py.service.jobs.job_file import identity_of
-from mallob_py.service.store.journal import contents
+from mallob_py.service.store.journal import contents_of_file
 
 #: per call; small files are many, large ones take long
 _FILES_AT_ONCE = 128
@@ -61,7 +60,7 @@ class FileSearch(Generic[_Name, _Asker]):
     """Searches among files, each of which has a name and is asked for by somebody."""
 
     def __init__(self, candidates: Callable[[], Iterable[Candidate[_Name]]], size_max_bytes: int) -> None:
-        """`candidates`: yields the files of this moment. Those above `size_max_bytes` are not read."""
+        """`candidates`: yields the files of this moment. Of each so many bytes are read."""
         self._candidates = candidates
         self._size_max_bytes = size_max_bytes
         self._questions: list[_Question[_Asker]] = []
@@ -115,9 +114,7 @@ class FileSearch(Generic[_Name, _Asker]):
         data = b""
         try:
             changed_ns = os.lstat(candidate.path).st_ctime_ns
-            status = os.stat(candidate.path)
-            if stat.S_ISREG(status.st_mode) and status.st_size <= self._size_max_bytes:
-                data = contents(candidate.path, self._size_max_bytes)
+            data = contents_of_file(candidate.path, self._size_max_bytes)
             said = msgspec.json.decode(data, type=_Identified)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return len(data)  # it has gone, cannot be read, or is no job

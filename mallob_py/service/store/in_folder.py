@@ -33,7 +33,7 @@ from pathlib import Path
 from inotify_simple import INotify, flags, parse_events
 
 from mallob_py.service.store.entries import is_job_file
-from mallob_py.service.store.journal import contents, is_json
+from mallob_py.service.store.journal import contents, contents_of_file, is_json
 
 _REMOTE_TYPES = frozenset(
     (
@@ -395,11 +395,8 @@ class InFolder:
 
     def _glance(self, name: str) -> _Glance | None:
         """Return what can be seen of a file; None if it may not be complete, or is none."""
-        path = f"{self._own}/{name}"
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                return None
-            data = contents(path, _GLANCE_BYTES + 1)
+            data = contents_of_file(f"{self._own}/{name}", _GLANCE_BYTES + 1)
         except OSError:
             return None
         if not (name in self._complete or (len(data) <= _GLANCE_BYTES and is_json(data))):

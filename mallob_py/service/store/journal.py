@@ -33,6 +33,7 @@ between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import heapq
 import math
@@ -62,6 +63,9 @@ from mallob_py.service.store.reply_pipes import ReplyPipes
 from mallob_py.service.store.spare_file import SpareFile
 
 KEEP_MAX = 100_000
+#: in a client's folder
+FINISHED = ".finished"
+_FINISHED_BYTES_MAX = 1 << 26
 #: what a former service may have been writing
 _UNFINISHED = re.compile("~[0-9]{1,19}")
 
@@ -119,6 +123,18 @@ class FinishedLog:
         os.replace(temporary, self.path)
         self._line_count = len(kept)
         self.close()  # the descriptor leads to the file that was replaced
+
+
+def ended_before(client_dir: Path) -> Callable[[str], bool]:
+    """Return what tells of an identity whether a job of it is known to have ended. Raises OSError.
+
+    For others than the service, as it changes nothing.
+    """
+    try:
+        lines = b"\n" + own_folder.read_file(client_dir / FINISHED, bytes_max=_FINISHED_BYTES_MAX)
+    except FileNotFoundError:
+        lines = b""
+    return lambda identity: f"\n{identity}{_BETWEEN}".encode() in lines
 
 
 #: what is read at once: little at first, as most files are small
@@ -592,6 +608,13 @@ def contents(path: str, size_max: int = -1) -> bytes:
     finally:
         os.close(descriptor)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def contents_of_file(path: str, size_max: int) -> bytes:
+    """At most so many bytes of a file. Raises OSError for what is none, such as a pipe, and leaves it be."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return contents(path, size_max)
 
 
 def is_json(data: bytes) -> bool:
