@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +30,8 @@ _ASK_AGAIN_S = 0.1
 
 Job = TypeVar("Job")
 Played = TypeVar("Played")
+Run = TypeVar("Run", bound=Hashable)
+Outcome = TypeVar("Outcome", bound=msgspec.Struct)
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -62,6 +64,17 @@ class Output:
         """Add the result of one run to `<name>-runs.jsonl`."""
         with self._runs.open("ab") as file:
             file.write(msgspec.json.encode({"run": run, "result": result}) + b"\n")
+
+    def play(
+        self,
+        play: Callable[[Run], Outcome],
+        runs: Iterable[Run],
+        processes: int | None,
+        name: Callable[[Run], str],
+    ) -> dict[Run, Outcome]:
+        """Return the outcome of each run, as `side_by_side`; what is there twice is played once."""
+        todo = list(dict.fromkeys(runs))
+        return dict(zip(todo, side_by_side(play, todo, processes, name, self.keep), strict=True))
 
     def tables(self, tables: Sequence[Table], remarks: str) -> None:
         """Print the tables; write them as Markdown and JSON."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mallob_py.batch.experiments import agreement, cp, elastic, fair
+from mallob_py.batch.experiments.traces import Trace
 from mallob_py.batch.workload.elastisim import Statistics
 from mallob_py.experiments.output import Output
 
@@ -16,14 +17,15 @@ from mallob_py.experiments.output import Output
 def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = fair.Case("KTH", fair.CASES[0].file, 8, (5, 20), (0, 30), (0, 12))
+    kth = Trace("KTH", fair.CASES[0].trace.file, 8)
+    case = fair.Case(kth, (5, 20), (0, 30), (0, 12))
     monkeypatch.setattr(fair, "CASES", (case, fair.CASES[1]))
     lines = [
         f"{number} {9 * number} -1 {20 + 11 * number % 40} {1 + number % 8} -1 -1 {1 + number % 8} 90 -1"
         " 1 1 1 1 1 1 -1 -1\n"
         for number in range(1, 31)
     ]
-    (tmp_path / case.file).write_bytes(gzip.compress("".join(lines).encode()))
+    (tmp_path / kth.file).write_bytes(gzip.compress("".join(lines).encode()))
     out = tmp_path / "out"
     fair.run(Output(out, "fair"), 1, tmp_path)
     tables = json.loads((out / "fair.json").read_text())

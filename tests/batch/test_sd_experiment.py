@@ -19,7 +19,7 @@ def trace(folder: Path, case: sd.Case, jobs: list[tuple[int, int, int, int]]) ->
         f"{number} {at} -1 {run} {cores} -1 -1 {cores} {estimate} -1 1 1 1 -1 1 10 -1 -1\n"
         for number, (at, cores, run, estimate) in enumerate(jobs, 1)
     ]
-    (folder / case.file).write_bytes(gzip.compress("".join(lines).encode()))
+    (folder / case.trace.file).write_bytes(gzip.compress("".join(lines).encode()))
 
 
 def test_jobs_of_unknown_size_or_no_time_count_as_the_least(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
 from mallob_py.batch.workload.elastisim import Statistics, read_elastisim, statistics_of
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,15 +39,13 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Write the table. The workloads are in `traces`, or in a folder `oracle` in it or beside it."""
     if traces is None:
         raise ValueError("the workloads of this experiment are needed: give their folder by --traces")
-    cells = [*PUBLISHED, *(cell for cell in _OTHERS if cell not in PUBLISHED)]
     folders = (traces, traces / "oracle", traces.parent / "oracle")
     folder = next((one for one in folders if (one / _MALLEABLE).exists()), None)
     if folder is None:
         raise ValueError(f"{traces}: no {_MALLEABLE} there, nor in a folder oracle in it or beside it")
-    work = [(str(folder / jobs), policy) for jobs, policy in cells]
     rows = list[tuple[str | float, ...]]()
-    found = side_by_side(_play, work, processes, " ".join, output.keep)
-    for cell, one in zip(cells, found, strict=True):
+    found = output.play(partial(_play, folder), [*PUBLISHED, *_OTHERS], processes, " ".join)
+    for cell, one in found.items():
         kind = "rigid" if cell[0] == _RIGID else "malleable"
         if cell in PUBLISHED:
             rows.append((kind, f"{cell[1]} (P)", *map(str, PUBLISHED[cell])))
@@ -62,7 +60,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
             )
         )
     output.tables([Table("Agreement policies", _HEADER, tuple(rows))], _REMARKS)
-    output.figure("agreement", partial(_draw, dict(zip(cells, found, strict=True))))
+    output.figure("agreement", partial(_draw, found))
 
 
 def _draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
@@ -82,7 +80,7 @@ def _draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
 
 
-def _play(job: tuple[str, str]) -> Statistics:
-    path, policy = job
-    workload = read_elastisim(Path(path))
+def _play(folder: Path, cell: tuple[str, str]) -> Statistics:
+    jobs, policy = cell
+    workload = read_elastisim(folder / jobs)
     return statistics_of(simulate(workload, policy_of(policy), order=EventOrder.ELASTISIM))

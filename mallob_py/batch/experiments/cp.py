@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mallob_py.batch.experiments.traces import missing, path_in
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.policy import Action, Policy, View
@@ -27,7 +28,7 @@ from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.changes import with_exact_estimates
 from mallob_py.batch.workload.eurora import CLUSTER, expected_wait_s, instances_of, joined, read_eurora
 from mallob_py.experiments.intervals import interval, winner
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 from mallob_py.text_table import Cell
 
 if TYPE_CHECKING:
@@ -120,18 +121,16 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
 
     `full`: one of five of all instances, and the log put together from all.
     """
-    path = _path(traces)
+    path = path_in(traces, _FILE)
     if path is None:
-        raise ValueError(f"the experiment cp needs a folder with {_FILE}: give it by --traces")
+        raise missing("cp", (_FILE,))
     if full:
         instances = (*[name for name in instances_of(path) if _size(name)][::_EVERY], _LOG)
         runs = [Run(instance, policy) for instance in instances for policy in POLICIES]
     else:
         runs = [Run(instance, policy) for instance in INSTANCES for policy in POLICIES]
         runs += [Run(INSTANCES[0], policy, exact) for policy, exact in _WHY]
-    runs = list(dict.fromkeys(runs))
-    schedules = side_by_side(partial(_play, path), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, schedules, strict=True))
+    results = output.play(partial(_play, path), runs, processes, Run.name)
     if full:
         output.tables([_by_size(results), _of_log(results)], _REMARKS)
         return
@@ -147,13 +146,6 @@ def _size(name: str) -> int:
     """The number of jobs that an instance of a real log is called by; 0: a random choice of jobs."""
     found = re.match(r"hist_(\d+)_", name)
     return int(found[1]) if found else 0
-
-
-def _path(traces: Path | None) -> Path | None:
-    """The logs, in the folder or in its folder `traces`."""
-    if traces is None:
-        return None
-    return next((path for path in (traces / _FILE, traces / "traces" / _FILE) if path.exists()), None)
 
 
 def _play(path: Path, one: Run) -> Measured:

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.batch.costs import JVM_NODES, JVM_RESIZES, FreeResizes, PerNode, ResizeCost
+from mallob_py.batch.experiments.traces import CURIE, HPC2N, KTH, RICC, Trace, missing, path_in
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import Metrics, metrics_of
 from mallob_py.batch.registry import policy_names, policy_of
 from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.speedup import Power
 from mallob_py.batch.workload.changes import HALF_TO_DOUBLE, SpeedModel, make_malleable
-from mallob_py.batch.workload.swf import read_swf, workload_of
 from mallob_py.experiments.intervals import interval, winner
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,52 +81,21 @@ where the intervals of all differences, part by part, exclude 0."""
 class Case(msgspec.Struct, frozen=True):
     """A part of a trace: its rows, those of the full run, and the first rows of other parts as long."""
 
-    name: str
-    file: str
-    nodes: int
+    trace: Trace
     rows: tuple[int, int]
     full_rows: tuple[int, int]
     others: tuple[int, ...] = ()
-    cores_per_node: int = 1
-    partition: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.trace.name
 
 
 CASES = (
-    Case(
-        "KTH",
-        "KTH-SP2-1996-2.1-cln.swf.gz",
-        100,
-        (7_500, 8_300),
-        (5_000, 15_000),
-        (1_500, 3_000, 9_000, 12_000, 15_000),
-    ),
-    Case(
-        "HPC2N",
-        "HPC2N-2002-2.1-cln.swf.gz",
-        240,
-        (40_900, 41_700),
-        (40_000, 50_000),
-        (13_500, 67_500, 135_000, 148_500, 189_000),
-    ),
-    Case(
-        "RICC",
-        "RICC-2010-2.swf.gz",
-        1024,
-        (418_000, 418_700),
-        (414_770, 424_770),
-        (415_500, 417_000, 419_500, 421_000, 423_000),
-        cores_per_node=8,
-    ),
-    Case(
-        "Curie",
-        "CEA-Curie-2011-2.1-cln.swf.gz",
-        5040,
-        (54_500, 55_200),
-        (50_000, 60_000),
-        (20_000, 60_000, 90_000, 120_000, 150_000),
-        cores_per_node=16,
-        partition=10,
-    ),
+    Case(KTH, (7_500, 8_300), (5_000, 15_000), (1_500, 3_000, 9_000, 12_000, 15_000)),
+    Case(HPC2N, (40_900, 41_700), (40_000, 50_000), (13_500, 67_500, 135_000, 148_500, 189_000)),
+    Case(RICC, (418_000, 418_700), (414_770, 424_770), (415_500, 417_000, 419_500, 421_000, 423_000)),
+    Case(CURIE, (54_500, 55_200), (50_000, 60_000), (20_000, 60_000, 90_000, 120_000, 150_000)),
 )
 
 
@@ -163,14 +132,12 @@ Measures = dict[Run, Measured]
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
     """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
-    cases = [case for case in CASES if traces is not None and _path(case, traces)]
+    cases = [case for case in CASES if path_in(traces, case.trace.file)]
     if traces is None or not cases:
-        files = " or ".join(case.file for case in CASES)
-        raise ValueError(f"the experiment fair needs a folder with {files}: give it by --traces")
+        raise missing("fair", (case.trace.file for case in CASES))
     runs = [one for case in cases for one in _runs(case.name)]
     runs += [] if full else [one for case in cases for one in _runs_of_others(case)]
-    found = side_by_side(partial(_play, traces, full), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, found, strict=True))
+    results = output.play(partial(_play, traces, full), runs, processes, Run.name)
     tables = [
         _overview("Mean turnaround, relative to EASY", cases, results, "turnaround_s"),
         _overview("Bounded slowdown, relative to EASY", cases, results, "bounded_slowdown"),
@@ -179,7 +146,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     tables += [] if full else [table for case in cases if case.others for table in _of_others(case, results)]
     for case in cases:
         first, last = case.full_rows if full else case.rows
-        title = f"{case.name}, rows {first} to {last - 1}, {case.nodes} nodes"
+        title = f"{case.name}, rows {first} to {last - 1}, {case.trace.nodes} nodes"
         easy = results[Run(case.name, _BASE, 0.0, "0")].metrics
         base = f"EASY: {easy.turnaround_s:.0f} s, {easy.bounded_slowdown:.1f}; busy {easy.utilisation:.2f}"
         tables += [
@@ -256,23 +223,7 @@ def _gains(schedule: Schedule) -> tuple[float | None, float | None]:
 
 @lru_cache(maxsize=1)
 def _load(case: Case, traces: Path, first: int, last: int) -> Workload:
-    """A part of the trace; jobs of less than a second take one."""
-    path = _path(case, traces)
-    assert path is not None
-    return workload_of(
-        read_swf(path),
-        name=case.name,
-        nodes=case.nodes,
-        processors_per_node=case.cores_per_node,
-        partition=case.partition,
-        rows=slice(first, last),
-        minimal_run_s=1,
-    )
-
-
-def _path(case: Case, traces: Path) -> Path | None:
-    """The trace, in the folder or in its folder `traces`."""
-    return next((path for path in (traces / case.file, traces / "traces" / case.file) if path.exists()), None)
+    return case.trace.part(traces, slice(first, last))
 
 
 # --- tables and figures ---------------------------------------------------------------------

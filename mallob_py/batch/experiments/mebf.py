@@ -18,6 +18,7 @@ import msgspec
 
 from mallob_py.batch.costs import Redistribution
 from mallob_py.batch.experiments import sd
+from mallob_py.batch.experiments.traces import CURIE, HPC2N, RICC, path_in
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.registry import policy_of
@@ -34,7 +35,7 @@ from mallob_py.batch.workload.changes import (
 from mallob_py.batch.workload.generators import kit_shape
 from mallob_py.batch.workload.swf import read_swf, workload_of
 from mallob_py.experiments.intervals import interval
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,8 +53,8 @@ SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
 #: jobs by the nodes that they begin on, up to so many
 _GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math.inf}
-#: parts where jobs wait: (file, or none for a case of the experiment sd, and the first job)
-_TRACES = {"HPC2N": ("HPC2N-2002-2.1-cln.swf.gz", 120_000), "Curie": ("", 180_000), "RICC": ("", 0)}
+#: parts where jobs wait: the file, and the first job
+_TRACES = {"HPC2N": (HPC2N.file, 120_000), "Curie": (CURIE.file, 180_000), "RICC": (RICC.file, 0)}
 _TRACE_JOBS = 5_000
 _EASY = "easy"
 
@@ -177,7 +178,7 @@ _TABLES: tuple[tuple[str, _Columns, dict[tuple[str, str], int]], ...] = (
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Parts of traces are left out without these. OSError, SwfError: one cannot be read."""
-    here = [name for name in _TRACES if traces is not None and _path(name, traces) is not None]
+    here = [name for name, (file, _) in _TRACES.items() if path_in(traces, file)]
     columns = {
         f"{name}, {'exact' if exact else 'users'}": (Case(_TRACE_JOBS, 1.0, trace=name, exact=exact), "basic")
         for name in here
@@ -187,9 +188,8 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
         *_TABLES,
         *([(f"Parts of traces, {_TRACE_JOBS} jobs, by estimates", columns, {})] if here else []),
     ]
-    runs = list(dict.fromkeys(one for _, columns, _ in tables for one in _runs(columns)))
-    outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, outcomes, strict=True))
+    runs = [one for _, columns, _ in tables for one in _runs(columns)]
+    results = output.play(partial(_play, traces), runs, processes, Run.name)
     shown = [_table(*table, results, not place) for place, table in enumerate(tables)]
     output.tables([*shown, _events(results), _sizes(results), _utilisation(results)], _REMARKS)
     for name, table in (("mebf-scalability", _TABLES[1]), ("mebf-shares", _TABLES[3])):
@@ -209,20 +209,16 @@ def _policy(variant: str, gaps: str) -> str:
     return f"mebf:variant={variant},gaps={gaps}"
 
 
-def _path(trace: str, traces: Path) -> Path | None:
-    file = _TRACES[trace][0] or next(case.file for case in sd.CASES if case.name == trace)
-    return next((path for path in (traces / file, traces / "traces" / file) if path.exists()), None)
-
-
 @cache
 def _part(trace: str, traces: Path) -> Workload:
     """Return a number of jobs of a trace."""
     file, first = _TRACES[trace]
-    if file:
-        path = _path(trace, traces)
+    case = next((case for case in sd.CASES if case.name == trace), None)
+    if case is None:
+        path = path_in(traces, file)
         assert path is not None
         return workload_of(read_swf(path), name=trace, rows=slice(first, first + _TRACE_JOBS))
-    whole = sd.load(next(case for case in sd.CASES if case.name == trace), traces)
+    whole = sd.load(case, traces)
     part = slice(first, first + _TRACE_JOBS)
     jobs = [
         msgspec.structs.replace(job, id=number, kind=Kind.RIGID)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from mallob_py.batch.experiments.traces import CURIE, RICC, Trace, missing, path_in
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Policy
 from mallob_py.batch.simulator import Imbalance, Schedule, simulate
-from mallob_py.batch.workload.swf import Swf, read_swf, workload_of
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,35 +58,28 @@ _REMARKS = (
 class Case(msgspec.Struct, frozen=True):
     """A trace, and what was published of it."""
 
-    name: str
-    file: str
-    nodes: int
-    cores_per_node: int
+    trace: Trace
     #: makespan [s], response [s], slowdown
     published_easy: tuple[float, float, float]
     published: tuple[str | float, ...]
-    partition: int | None = None
-    rows: tuple[int, int] | None = None
+    rows: slice | None = None
+
+    @property
+    def name(self) -> str:
+        return self.trace.name
 
 
 CASES = (
     Case(
-        "Curie",
-        "CEA-Curie-2011-2.1-cln.swf.gz",
-        5040,
-        16,
+        CURIE,
         (21615111, 29858.5, 3666.5),
         ("published, MAXSD 10", "", "", "1.0", ".50", ".296", "20476", "17102"),
-        partition=10,
     ),
     Case(
-        "RICC",
-        "RICC-2010-2.swf.gz",
-        1024,
-        8,
+        RICC,
         (407043, 43537, 1341),
         ("published, best", "", "", "", "", ".743", "", ""),
-        rows=(414770, 424770),
+        slice(414770, 424770),
     ),
 )
 
@@ -145,13 +138,11 @@ class Measured(msgspec.Struct, frozen=True):
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
-    cases = {case.name: case for case in CASES if traces is not None and path_of(case, traces)}
+    cases = {case.name: case for case in CASES if path_in(traces, case.trace.file)}
     if traces is None or not cases:
-        files = " or ".join(case.file for case in CASES)
-        raise ValueError(f"the experiment sd needs a folder with {files}: give it by --traces")
+        raise missing("sd", (case.trace.file for case in CASES))
     runs = [one for case in cases for one in _runs(case)]
-    schedules = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, schedules, strict=True))
+    results = output.play(partial(_play, traces), runs, processes, Run.name)
     tables = [_easy_table(cases.values(), results), *(_table(case, results) for case in cases.values())]
     output.tables(tables, _REMARKS)
     for case in cases:
@@ -169,36 +160,15 @@ def _runs(case: str) -> list[Run]:
     ]
 
 
-def path_of(case: Case, traces: Path) -> Path | None:
-    """The trace, in the folder or in its folder `traces`."""
-    return next((path for path in (traces / case.file, traces / "traces" / case.file) if path.exists()), None)
-
-
 def load(case: Case, traces: Path) -> Workload:
     """The jobs of a case, all of which can share nodes.
 
     Jobs of unknown size count as one node, those of less than a second as one second, as in the
     publication's number of jobs.
     """
-    path = path_of(case, traces)
-    assert path is not None
-    workload = workload_of(
-        _with_sizes(read_swf(path)),
-        name=case.name,
-        nodes=case.nodes,
-        processors_per_node=case.cores_per_node,
-        partition=case.partition,
-        rows=slice(*case.rows) if case.rows else None,
-        minimal_run_s=1,
-    )
+    workload = case.trace.part(traces, case.rows, repaired=True)
     jobs = [msgspec.structs.replace(job, kind=Kind.MALLEABLE) for job in workload.jobs]
     return msgspec.structs.replace(workload, jobs=jobs)
-
-
-def _with_sizes(swf: Swf) -> Swf:
-    rows = swf.rows.copy()
-    rows[(rows[:, 4] <= 0) & (rows[:, 7] <= 0), 4] = 1
-    return msgspec.structs.replace(swf, rows=rows)
 
 
 def _play(traces: Path, one: Run) -> Measured:

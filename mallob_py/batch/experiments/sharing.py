@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.batch.experiments import sd
+from mallob_py.batch.experiments.traces import path_in
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.metrics import NodePower, energy_of
 from mallob_py.batch.policies.backfilling import Easy
@@ -29,7 +30,7 @@ from mallob_py.batch.simulator import Imbalance, Schedule, simulate
 from mallob_py.batch.workload.changes import with_arrivals_scaled, with_exact_estimates
 from mallob_py.batch.workload.generators import cirne_like
 from mallob_py.experiments.intervals import Interval, interval
-from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.experiments.output import Output, Table
 from mallob_py.text_table import Cell
 
 if TYPE_CHECKING:
@@ -131,12 +132,11 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     runs += [
         Run(seed, exact, form, None, True) for seed in SEEDS for exact in (False, True) for form in FORMS
     ]
-    has_curie = traces is not None and sd.path_of(CURIE, traces) is not None
+    has_curie = path_in(traces, CURIE.trace.file) is not None
     if has_curie:
         runs += [Run(0, False), *(Run(0, False, form, 10.0) for form in FORMS)]
         runs += [Run(0, False, "no check", None, worst) for worst in (False, True)]
-    outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, outcomes, strict=True))
+    results = output.play(partial(_play, traces), runs, processes, Run.name)
     tables = [_generated(results), _models(results, has_curie)]
     if has_curie:
         tables += _heatmaps(results, Run(0, False, "no check", 10.0))
