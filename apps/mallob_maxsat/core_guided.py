@@ -138,8 +138,8 @@ class CoreGuided:
     # --- cores ------------------------------------------------------------------------------------
 
     def _smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
-        """Leave literals out, those of small weights first, until the solver does not see at once what
-        follows; a large core is put to it again instead, as it often finds a smaller one.
+        """Leave literals out, those of small weights first, for so many conflicts in all; a large core is
+        put to the solver again instead, as it often finds a smaller one.
         """
         oracle = self.oracle
         for _ in range(_TRIMS_MAX):
@@ -152,13 +152,18 @@ class CoreGuided:
             core = list(oracle.core)
         else:
             return core
-        for literal in sorted(core, key=lambda literal: self.soft[literal]):
-            if literal not in core or len(core) <= 1:
+        by_weight = core = sorted(core, key=lambda literal: self.soft[literal])
+        end = oracle.conflicts + _MINIMIZE_CONFLICTS
+        for literal in by_weight:
+            if len(core) <= 1 or oracle.conflicts >= end:
+                break
+            if literal not in core:
                 continue
             rest = [one for one in core if one != literal]
-            verdict = yield from oracle.ask(rest, _MINIMIZE_CONFLICTS)
+            verdict = yield from oracle.ask(rest, end - oracle.conflicts)
             if verdict is Verdict.UNSATISFIABLE:
-                core = list(oracle.core)
+                left = set(oracle.core)
+                core = [one for one in core if one in left]
             elif verdict is Verdict.SATISFIABLE:
                 self._note_model()
             else:

@@ -88,6 +88,11 @@ class Oracle:
         """Decide for these literals."""
         self._solver.set_phases(literals)
 
+    @property
+    def conflicts(self) -> int:
+        """The number of conflicts that it has had."""
+        return self._solver.conflicts
+
     def propagate(self, literals: Sequence[int]) -> tuple[bool, list[int]]:
         return self._solver.propagate(literals)
 

@@ -186,14 +186,23 @@ class Solver:
         """Search through at most about this many conflicts; call again to go on."""
         self._has_model = False
         self._assumptions = list(assumptions)
-        if self._family in (Family.KISSAT, Family.LINGELING):
-            raise ValueError(f"{self._engine.prefix} has no conflict budget")
+        self._check_has_budget()
         self._function("cbudget")(self._handle, conflicts)
         limited = self._function("solve_lim")
         if self._family is Family.CADICAL:
             return self._answer(limited(self._handle, self._assumptions, 0))
         found = limited(self._handle, self._assumptions, 0, 0)
         return self._answer(0 if found is None else 1 if found else -1)
+
+    @property
+    def conflicts(self) -> int:
+        """The number of conflicts in all calls by now. Raises ValueError for solvers without a budget."""
+        self._check_has_budget()
+        return int(self._function("acc_stats")(self._handle)["conflicts"])
+
+    def _check_has_budget(self) -> None:
+        if self._family in (Family.KISSAT, Family.LINGELING):
+            raise ValueError(f"{self._engine.prefix} has no conflict budget")
 
     def _answer(self, status: int) -> Verdict:
         answer = Verdict(status)

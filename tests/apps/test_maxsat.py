@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from mallob_maxsat.declaration import MaxSatDeclaration
 from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
 from mallob_maxsat.improving import Improving
 from mallob_maxsat.local_search import LocalSearch, _Assignment, _Clauses
-from mallob_maxsat.oracle import Oracle
+from mallob_maxsat.oracle import Asking, Oracle
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.roles import ROLES_MAX, searches_of
 from mallob_maxsat.state import Bounds
@@ -119,6 +120,29 @@ def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random
     check(bounds, problem, least_cost(*formula))
 
 
+def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
+    """Not for so many with each question: a core of many literals would cost more than all the rest."""
+    problem = problem_of([], [(weight, [weight]) for weight in range(1, N_VARS + 1)])
+
+    class Hesitant(Oracle):
+        asked: list[tuple[list[int], int]]
+        conflicts = 5000
+
+        def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking[Verdict]:
+            assert conflicts is not None
+            self.asked.append((list(assumptions), conflicts))
+            self.conflicts += 400
+            self.model = -np.arange(1, N_VARS + 1, dtype=np.int32)
+            return Verdict.SATISFIABLE
+            yield
+
+    oracle = Hesitant(problem, "glucose4")
+    oracle.asked = []
+    below = CoreGuided(problem, Bounds(problem), oracle)
+    assert _answer(below._smaller([3, 1, 2, 5, 4])) == [1, 2, 3, 4, 5]
+    assert oracle.asked == [([2, 3, 4, 5], 1000), ([1, 3, 4, 5], 600), ([1, 2, 4, 5], 200)]
+
+
 @pytest.mark.parametrize("turns", [3, 90, 110, 140, 180, 250])
 def test_what_cores_leave_is_what_a_better_solution_costs(
     turns: int, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +189,7 @@ def test_an_encoding_lets_pass_exactly_what_is_within_its_bound(
         assert (verdict is Verdict.SATISFIABLE) == (total <= bound)
 
 
-def _answer(asking: Any) -> Verdict:
+def _answer(asking: Any) -> Any:
     while True:
         try:
             next(asking)
@@ -350,7 +374,9 @@ def _clauses_that_hold(index: int) -> int:
     whole[:, 1:14] = signs
     for clause in problem.relaxed:
         whole[:, clause[-1]] = ~_holds(whole, clause[:-1])
-    costs = np.array([_cost_or_more(problem, row) for row in np.where(whole[:, 1:14], 1, -1)])
+    hard, soft, weights = problem.clauses()
+    costs = sum(weight * ~_holds(whole, clause) for clause, weight in zip(soft, weights, strict=True))
+    costs[~np.all([_holds(whole, clause) for clause in hard], axis=0)] = problem.cost_max + 2
     bounds = Bounds(problem)
     learned, told = [], 0
     searches = list(searches_of(index, problem, bounds, is_told=True))
@@ -369,12 +395,6 @@ def _clauses_that_hold(index: int) -> int:
 
 def _holds(whole: Any, clause: list[int]) -> Any:
     return np.any([whole[:, abs(literal)] == (literal > 0) for literal in clause], axis=0)
-
-
-def _cost_or_more(problem: Problem, signs: Any) -> int:
-    model = (np.arange(1, len(signs) + 1) * signs).astype(np.int32)
-    cost = problem.cost(model)
-    return problem.cost_max + 2 if cost is None else cost
 
 
 def clauses_of(lists: list[list[int]]) -> Clauses:

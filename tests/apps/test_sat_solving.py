@@ -72,14 +72,18 @@ def test_an_engine_with_a_budget_can_be_continued(engine: str) -> None:
     if ENGINES[engine].family in (Family.KISSAT, Family.LINGELING):
         with pytest.raises(ValueError, match="no conflict budget"):
             solver.solve_for(10)
+        with pytest.raises(ValueError, match="no conflict budget"):
+            assert solver.conflicts
         return
     first = solver.solve_for(5)
     assert first is Verdict.UNDECIDED
+    assert (before := solver.conflicts) > 0
     with pytest.raises(ValueError, match="no model"):
         solver.model()
     answers = [solver.solve_for(5000) for _ in range(40)]
     assert Verdict.SATISFIABLE not in answers
     assert Verdict.UNSATISFIABLE in answers
+    assert solver.conflicts > before
 
 
 @pytest.mark.parametrize(
