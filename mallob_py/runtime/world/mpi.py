@@ -146,14 +146,12 @@ def begin_loading_mpi() -> threading.Thread:
     """Load the MPI library of the wheel in a thread, to be joined; if it is another one, in vain.
 
     Its networks measure the processor's clock when they are loaded: 40 ms of waiting where it does not tell.
+    So it is loaded by a call of C, which does without Python's lock; `ctypes.CDLL` of it would keep that.
     """
     import ctypes
 
-    def load() -> None:
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(_library_of_wheel())
-
-    thread = threading.Thread(target=load)
+    load = ctypes.CDLL(None).dlopen
+    thread = threading.Thread(target=load, args=(os.fsencode(_library_of_wheel()), os.RTLD_NOW))
     thread.start()
     return thread
 

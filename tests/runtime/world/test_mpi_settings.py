@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world.mpi import prepare_mpi, spares_others
+from mallob_py.runtime.world.mpi import begin_loading_mpi, prepare_mpi, spares_others
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,18 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_mpichs_wheel_goes_without_the_shared_memory_of_ucx() -> None:
     prepare_mpi()
     assert os.environ["UCX_TLS"] == "^posix,sysv"
+
+
+def test_the_wheels_library_is_loaded_beforehand_if_it_can_be(tmp_path: Path) -> None:
+    library = tmp_path / "lib" / "libmpi.so.12"
+    begin_loading_mpi().join()
+    assert str(library) not in Path("/proc/self/maps").read_text(), "it is empty"
+    extension = find_spec("msgspec._core")
+    assert extension is not None
+    assert extension.origin is not None
+    shutil.copy(extension.origin, library)
+    begin_loading_mpi().join()
+    assert str(library) in Path("/proc/self/maps").read_text()
 
 
 def test_who_names_networks_keeps_them() -> None:
