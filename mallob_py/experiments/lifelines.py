@@ -28,7 +28,8 @@ import numpy as np
 
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.kit.bags.bag import Bag
-from mallob_py.kit.bags.ledger import Address, AnyBagMessage, Ledger, Lend, Neighbours, Return, Settle
+from mallob_py.kit.bags.ledger import Ledger, Neighbours
+from mallob_py.kit.bags.messages import Address, AnyBagMessage, Lend, Return, Settle
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.setting import Network
 from mallob_py.trees import children_of, parent_of
@@ -266,7 +267,7 @@ class Sharers:
                 continue
             if at_s >= worker.free_s:
                 end_s = self._turn(worker, at_s)
-                if worker.ledger.is_finished:
+                if worker.ledger.books.is_finished:
                     return self._outcome(worker.ledger, end_s)
 
     def _turn(self, worker: _Worker, now: float) -> float:
@@ -337,7 +338,7 @@ class Sharers:
             heapq.heappush(self._events, (at_s, self._number, worker, message))
 
     def _outcome(self, root: Ledger, end_s: float) -> Sharing:
-        assert root.result() == self.done, "nodes are lost or counted twice"
+        assert root.books.result() == self.done, "nodes are lost or counted twice"
         volume_s = sum(end_s - worker.seated_s for worker in self._workers)
         before_s = sum(min(worker.first_s, end_s) - worker.seated_s for worker in self._workers)
         efficiency = self.done / NODES_PER_S / volume_s

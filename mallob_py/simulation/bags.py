@@ -25,17 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit.bags.bag import Bag
-from mallob_py.kit.bags.ledger import (
-    BOUNDS,
+from mallob_py.kit.bags.books import Entry
+from mallob_py.kit.bags.ledger import BOUNDS, Bounds, Ledger, Neighbours
+from mallob_py.kit.bags.messages import (
     Address,
     AnyBagMessage,
     Better,
-    Bounds,
     Cut,
-    Entry,
-    Ledger,
     Lifeline,
-    Neighbours,
     WorkWanted,
     decode,
     encode,
@@ -438,21 +435,21 @@ class BagCluster:
                 break
             self._do(kind, what)
             root = self._seats.get(0)
-            if root is not None and root.ledger.is_finished:
+            if root is not None and root.ledger.books.is_finished:
                 return self._outcome(root)
         raise NeverEnds(f"not done after {self.now:.1f} s")
 
     def _outcome(self, root: _Worker) -> BagOutcome:
-        result = root.ledger.result()
+        result = root.ledger.books.result()
         if self._least is not None:
-            best = root.ledger.best
+            best = root.ledger.books.best
             if best is None or best[0] != self._least:
                 raise WrongResult(f"the cheapest leaf is said to be {best}, and costs {self._least}")
             result = best
         found = (int(result[0]), int(result[1]))
-        wasted, told = self._done - self._expected[0], root.ledger.wasted_in_all()
+        wasted, told = self._done - self._expected[0], root.ledger.books.wasted_in_all()
         if self._least is not None:
-            wasted, told = self._done - root.ledger.done(), root.ledger.wasted_in_all()
+            wasted, told = self._done - root.ledger.books.done(), root.ledger.books.wasted_in_all()
         elif found != self._expected:
             raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
         if told > wasted:
@@ -522,8 +519,8 @@ class BagCluster:
                 bounds = Bounds(loan_bytes, told_bytes_per_s, small_state_bytes=2 * loan_bytes)
             ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s, bounds=bounds)
             if self.logs is not None:
-                ledger.log = []
-                self.logs.append(ledger.log)
+                ledger.books.log = []
+                self.logs.append(ledger.books.log)
             worker = _Worker(address, index, ledger)
         self._take_seat(worker, index, address)
 
@@ -538,7 +535,7 @@ class BagCluster:
             worker.ledger.close_root()
         self._seats[index] = self._workers[address] = worker
         if index == 0:
-            if worker.ledger.root is None:
+            if worker.ledger.books.root is None:
                 worker.ledger.open_root(self.now, self._checkpoint)
             worker.checkpoint_s = self._next_checkpoint_s()
         worker.busy_until_s = worker.woken_s = math.inf
@@ -547,8 +544,8 @@ class BagCluster:
     def _leave(self, worker: _Worker) -> None:
         """Told to leave: the seat is free at once, the process has a grace."""
         del self._seats[worker.index]
-        if worker.ledger.root is not None:
-            self._checkpoint = worker.ledger.checkpoint()
+        if worker.ledger.books.root is not None:
+            self._checkpoint = worker.ledger.books.checkpoint()
         worker.is_leaving = True
         worker.ledger.leave(self.now)
         self._flush(worker)
@@ -592,7 +589,7 @@ class BagCluster:
         ledger = worker.ledger
         ledger.tick(self.now)
         if worker.index == 0 and not worker.is_leaving and self.now >= worker.checkpoint_s:
-            self._checkpoint = ledger.checkpoint()
+            self._checkpoint = ledger.books.checkpoint()
             worker.checkpoint_s = self._next_checkpoint_s()
         if worker.is_leaving:
             if ledger.has_left:
@@ -661,8 +658,8 @@ class BagCluster:
             worker.ledger.undelivered(source, message, self.now)
         else:
             worker.ledger.receive(source, message, self.now)
-        if worker.ledger.root is not None and worker.ledger.done() > self._expected[0]:
-            raise WrongResult(f"{worker.ledger.done()} tasks are done of {self._expected[0]}")
+        if worker.ledger.books.root is not None and worker.ledger.books.done() > self._expected[0]:
+            raise WrongResult(f"{worker.ledger.books.done()} tasks are done of {self._expected[0]}")
         self._flush(worker)
         if worker.busy_until_s == math.inf:
             self._wake(worker, self.now)

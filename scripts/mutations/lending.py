@@ -26,9 +26,6 @@ mallob_py/kit/bags/ledger.py
   a loan that has not come is given once more
     Ledger._is_served: now < served_s + SERVE_AGAIN_S => True
     test_who_still_asks_when_a_loan_should_have_come_is_served_again
-  a repayment of a loan that is not in the books goes to nobody
-    Ledger._remove: without del self._given[number]
-    test_a_repayment_that_comes_twice_counts_once
   an older settlement does not replace a newer one
     Ledger._settled: never message.seq <= loan.seq
     test_a_settlement_that_was_overtaken_is_passed_over
@@ -38,20 +35,13 @@ mallob_py/kit/bags/ledger.py
   what is taken back is told on if nothing is left of its account
     Ledger._take_back: without self._close_if_done(account, now)
     test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up
-  what a settlement tells holds the best solution, too
-    Ledger._state: State(done, self._result_bytes(result), tuple(bags), wasted, self._incumbent.data)
-    => State(done, self._result_bytes(result), tuple(bags), wasted)
-    test_a_search_finds_the_best_whatever_becomes_of_who_has_found_it
   who returns tasks returns the best solution, too
-    Ledger._return: State(account.done, result, bags, account.wasted, self._incumbent.data)
+    Ledger._return: State(account.done, result, bags, account.wasted, self.books.incumbent.data)
     => State(account.done, result, bags, account.wasted)
     test_who_leaves_brings_what_its_tasks_were_pruned_by
   a settlement in part tells its lender of a better solution
-    Ledger._settled: without self._hear_of_better(message.state.best)
+    Ledger._settled: without self.books.hear_of_better(message.state.best)
     test_a_settlement_in_part_brings_what_its_tasks_were_pruned_by
-  who has heard of a better solution tells its bags
-    Ledger._hear_of_better: never self._incumbent.heard(data, self._now)
-    test_who_hears_of_a_better_solution_learns_it_and_tells_others
   a silent borrower is done without at last
     Ledger._probe: never loan.probes > PROBES_MAX
     test_a_silent_borrower_is_asked_after_and_then_done_without
@@ -60,16 +50,6 @@ mallob_py/kit/bags/ledger.py
       account.number == 0 or account.has_work() or account.loans or account.last_words is not None
     => account.number == 0 or account.has_work() or account.last_words is not None
     test_the_result_is_exact_whatever_becomes_of_workers
-  the job is not done while loans are open
-    Ledger.is_finished: account is not None and not account.has_work() and not account.loans
-    => account is not None and not account.has_work()
-    test_what_is_lent_comes_back_as_a_result
-  what a settlement tells contains what was lent on
-    Ledger._state: without bags.extend(loan.copy.bags)
-    test_a_checkpoint_is_the_whole_job
-  results of borrowers are in what is told
-    Ledger._state: without result = self._fold(result, decode_value(loan.copy.result))
-    test_a_checkpoint_is_the_whole_job
   who leaves answers for its borrowers no more
     Ledger._settled: never message.number in self._handed_over
     test_one_that_leaves_hands_over_its_work_and_what_it_has_lent
@@ -113,11 +93,8 @@ mallob_py/kit/bags/ledger.py
     Ledger._asked: message.looks > 0 and others and left < math.inf => message.looks > 0 and others
     test_a_request_does_not_look_around_where_nobody_knows_how_much_is_left
   workers come to know those that requests tell of
-    Ledger._asked: without self.hear_of(message.others)
+    Ledger._asked: without self.others.hear_of(message.others)
     test_workers_come_to_know_others_by_requests_and_bags
-  who has gone is not known again because others tell of it
-    Ledger.hear_of: always other not in self.gone
-    test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it
   who hands over has gone
     Ledger.receive: never isinstance(message, Return)
     test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it
@@ -127,12 +104,6 @@ mallob_py/kit/bags/ledger.py
   new neighbours are told at once who waits
     Ledger.neighbours_changed: without self._lifelines_s = now
     test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_after_a_while
-  no more are remembered than there is room for
-    Ledger.hear_of: never len(self.known) >= KNOWN_MAX
-    test_workers_come_to_know_others_by_requests_and_bags
-  nobody asks itself
-    Ledger.hear_of: always other != self._address
-    test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself
   who is nearly done asks already
     Ledger._ask_ahead: never spare < 0 and now >= self._ask_s
     test_who_is_nearly_done_asks_already_and_gives_nothing_away
@@ -159,7 +130,7 @@ mallob_py/kit/bags/ledger.py
     Ledger._ask_ahead: without self.level_tasks = self.next_level(left)
     test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done
   among few, who has work seldom looks for more
-    Ledger.next_level: max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.known))) => LEVEL_PARTS_MAX
+    Ledger.next_level: max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.others.known))) => LEVEL_PARTS_MAX
     test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done
   who borrows first does as many tasks at a time as its lender
     Ledger.receive: without self.chunk_tasks = max(1, chunk)
@@ -172,4 +143,37 @@ mallob_py/protocol/giving_back.py
   as the system ends, workers that leave in order do
     GivingBack.leave_for_good: never (worker := self._staff.active) is not None and worker.leaves_in_order
     test_a_race_comes_out_as_it_is_written
+
+mallob_py/kit/bags/books.py
+  a repayment of a loan that is not in the books goes to nobody
+    Books.remove: without del self.given[number]
+    test_a_repayment_that_comes_twice_counts_once
+  what a settlement tells holds the best solution, too
+    Books.state: State(done, result_bytes(result), tuple(bags), wasted, self.incumbent.data)
+    => State(done, result_bytes(result), tuple(bags), wasted)
+    test_a_search_finds_the_best_whatever_becomes_of_who_has_found_it
+  who has heard of a better solution tells its bags
+    Books.hear_of_better: never self.incumbent.heard(data, self.now)
+    test_who_hears_of_a_better_solution_learns_it_and_tells_others
+  the job is not done while loans are open
+    Books.is_finished: account is not None and not account.has_work() and not account.loans
+    => account is not None and not account.has_work()
+    test_what_is_lent_comes_back_as_a_result
+  what a settlement tells contains what was lent on
+    Books.state: without bags.extend(loan.copy.bags)
+    test_a_checkpoint_is_the_whole_job
+  results of borrowers are in what is told
+    Books.state: without result = self._fold(result, decode_value(loan.copy.result))
+    test_a_checkpoint_is_the_whole_job
+
+mallob_py/kit/bags/others.py
+  who has gone is not known again because others tell of it
+    Others.hear_of: always other not in self.gone
+    test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it
+  no more are remembered than there is room for
+    Others.hear_of: never len(self.known) >= KNOWN_MAX
+    test_workers_come_to_know_others_by_requests_and_bags
+  nobody asks itself
+    Others.hear_of: always other != self._address
+    test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself
 """)

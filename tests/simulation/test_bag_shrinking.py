@@ -24,8 +24,8 @@ def fixture_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     settled = Ledger._settled
 
     def count_all(ledger: Ledger, source: Any, message: Any, now: float) -> None:
-        if message.final and message.number not in ledger._given and ledger.root is not None:
-            ledger._take_in(ledger.root, message.state)
+        if message.final and message.number not in ledger.books.given and ledger.books.root is not None:
+            ledger.books.take_in(ledger.books.root, message.state)
         settled(ledger, source, message, now)
 
     monkeypatch.setattr(Ledger, "_settled", count_all)

@@ -26,9 +26,11 @@ from mallob_py.kit.app import (
     WorkerContext,
 )
 from mallob_py.kit.bags.bag import Bag, BagError
+from mallob_py.kit.bags.books import Counted
 from mallob_py.kit.bags.incumbent import number_of
 from mallob_py.kit.bags.laws import check_bag
-from mallob_py.kit.bags.ledger import Counted, Ledger, Neighbours, decode, encode
+from mallob_py.kit.bags.ledger import Ledger, Neighbours
+from mallob_py.kit.bags.messages import decode, encode
 from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 
 #: an environment variable: the folder where workers write down what they do to their books
@@ -139,14 +141,15 @@ def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> 
     workers = [Ledger(work, seed) for seed in range(2)]
     root = workers[0]
     root.open_root(0.0)
-    while not root.is_finished:
+    while not root.books.is_finished:
         for index, worker in enumerate(workers):
             worker.process(1 + worker.done_here, 0.0)
             worker.tick(0.0)
             sent, worker.outbox = worker.outbox, []
             for _, message in sent:
                 workers[1 - index].receive((index, 0), decode(encode(message)), 0.0)
-    _told(application, configuration, Counted(root.done(), root.result(), root.best))
+    books = root.books
+    _told(application, configuration, Counted(books.done(), books.result(), books.best))
 
 
 class _Work:
@@ -208,14 +211,14 @@ class BagWorker:
         if folder := os.environ.get(LOG_LOANS):
             path = Path(folder, f"{context.job}.{os.urandom(8).hex()}.jsonl")
             self._log = path.open("wb", buffering=0)
-            self.ledger.log = []
+            self.ledger.books.log = []
 
     def run(self) -> Result | None:
         """None: it has left."""
         ledger, context = self.ledger, self._context
         while True:
             now = time.monotonic()
-            is_busy = ledger.has_work and not self._is_leaving
+            is_busy = ledger.books.has_work and not self._is_leaving
             due_s = min(ledger.next_deadline(), self._checkpoint_s)
             wait_s = 0.0 if is_busy else min(_PARK_S, max(0.0, due_s - now))
             for message in context.poll(wait_s):
@@ -234,14 +237,14 @@ class BagWorker:
             if not self._is_leaving:
                 self.work(now)
             self._flush()
-            if ledger.root is not None:
-                done = ledger.done()
+            if ledger.books.root is not None:
+                done = ledger.books.done()
                 total = None if self._total is None else max(1.0, done, self._total)
                 context.report_progress(done, total, unit="tasks")
-                if ledger.best is not self._offered and not ledger.is_finished:
-                    self._offered = ledger.best
-                    self._offer(Counted(done, None, ledger.best))
-            if ledger.is_finished:
+                if ledger.books.best is not self._offered and not ledger.books.is_finished:
+                    self._offered = ledger.books.best
+                    self._offer(Counted(done, None, ledger.books.best))
+            if ledger.books.is_finished:
                 return self._answer()
             has_left = self._is_leaving and ledger.has_left
             if has_left or now >= self._checkpoint_s:
@@ -254,22 +257,22 @@ class BagWorker:
         if self._context.index > 0:
             self.ledger.close_root()
             self._checkpoint_s = math.inf
-        elif self.ledger.root is None:
+        elif self.ledger.books.root is None:
             last = self._context.last_checkpoint()
             if self._context.leaving or self._context.index > 0:
                 return  # else the job would begin anew, and tell so
             self.ledger.open_root(now, last)
-            self._restored = self.ledger.done()
+            self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
         self.ledger.neighbours_changed(now)
 
     def _save(self, now: float) -> None:
         """Have the next root go on from here, if this is the root."""
-        if self.ledger.root is None:
+        if self.ledger.books.root is None:
             return
-        data = self.ledger.checkpoint()
+        data = self.ledger.books.checkpoint()
         self._total = self._expected_total()
-        self._offer(self.ledger.counted(data))
+        self._offer(self.ledger.books.counted(data))
         self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
@@ -277,8 +280,8 @@ class BagWorker:
         self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
 
     def _expected_total(self) -> float | None:
-        left = self.ledger.expected_left()
-        return self.ledger.done() + left if math.isfinite(left) else None
+        left = self.ledger.books.expected_left()
+        return self.ledger.books.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
         """Have a job that is interrupted or reaches its limit answered with what is done so far."""
@@ -304,7 +307,7 @@ class BagWorker:
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             now = ended_s
-            if now >= due_s or ledger.outbox or not ledger.has_work or self._messages.poll(0):
+            if now >= due_s or ledger.outbox or not ledger.books.has_work or self._messages.poll(0):
                 return
 
     def _adapt_count(self, spent: _Spent) -> None:
@@ -324,9 +327,9 @@ class BagWorker:
 
     def _write_log(self) -> None:
         """Before anybody is told, so that what others write down of it has its beginning here."""
-        if self._log is not None and self.ledger.log:
-            self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.log))
-            self.ledger.log.clear()
+        if self._log is not None and self.ledger.books.log:
+            self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.books.log))
+            self.ledger.books.log.clear()
 
     def _flush(self) -> None:
         self._write_log()
@@ -340,18 +343,18 @@ class BagWorker:
                 self._context.send_to(dest, data)
 
     def _answer(self) -> Result:
-        ledger = self.ledger
-        found = Counted(ledger.done(), ledger.result(), ledger.best)
+        books = self.ledger.books
+        found = Counted(books.done(), books.result(), books.best)
         fields = _told(self._application, self._context.configuration, found)
         self._write_log()
         counts: dict[str, Any] = {
             "tasks": found.tasks,
-            "tasks_in_vain": ledger.wasted_in_all(),
+            "tasks_in_vain": books.wasted_in_all(),
             "tasks_restored": self._restored,
         }
-        if ledger.largest_bag > LARGE_BAG_BYTES:
+        if books.largest_bag > LARGE_BAG_BYTES:
             counts["warning"] = (
-                f"bags of up to {ledger.largest_bag / 1e6:.1f} MB were sent: put what all tasks need into the"
+                f"bags of up to {books.largest_bag / 1e6:.1f} MB were sent: put what all tasks need into the"
                 " payload (`read`), which workers share, and into tasks only where to find it"
             )
         return Result(DONE, fields=fields | counts)

@@ -53,21 +53,31 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import Enum
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from mallob_py.kit.bags.bag import Bag, BagError, Work
-from mallob_py.kit.bags.incumbent import Incumbent
-from mallob_py.kit.bags.values import check_value, decode_value, encode_value
-
-#: of a worker, as the transport names it; compared and handed back, never looked into
-Address: TypeAlias = tuple[int, int]
+from mallob_py.kit.bags.books import Account, Books, Loan, What, result_bytes
+from mallob_py.kit.bags.messages import (
+    Address,
+    AnyBagMessage,
+    Better,
+    Cut,
+    Forget,
+    Lend,
+    Lifeline,
+    LoanState,
+    Moved,
+    Probe,
+    Return,
+    Settle,
+    State,
+    Unknown,
+    WorkWanted,
+)
+from mallob_py.kit.bags.others import Others
 
 #: how often somebody who has nothing asks again, growing each time up to the last: slowly, as among
 #: thousands it takes many requests until the last who have much are found
@@ -103,171 +113,15 @@ PROBES_MAX = 15
 #: a borrower that was taken over, and has not been heard of since, is told so once more after this: before it
 #: has found its former lender gone and has thrown the work away
 MOVED_AGAIN_S = 1.5
-#: a repayment that nobody confirms is sent again after this, growing
-REPAY_AGAIN_S = 0.5
 #: an account whose lender has left waits so long for another one to take it over
 ORPHANED_S = 2.0
 #: lifelines kept; who is not served asks again elsewhere
 ASKERS_MAX = 64
-#: others that are remembered, and how many of them are told with a request or a bag
-KNOWN_MAX = 256
-TOLD = 4
-#: so many that have gone are not remembered again, though others still tell of them
-GONE_MAX = 256
-
-
-class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The state of an account: `done` tasks with a `result` (none: empty), and the `bags` left.
-
-    `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell. `best`: the
-    best solution that its tasks were pruned by (none: empty).
-    """
-
-    done: int
-    result: bytes
-    bags: tuple[bytes, ...]
-    wasted: int = 0
-    best: bytes = b""
-
-
-class Counted(NamedTuple):
-    """Tasks that are done, their result and the best solution that is known (None: there is none)."""
-
-    tasks: int
-    result: Any
-    best: Any
-
-
-class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A loan given, as it is handed over with the account it belongs to."""
-
-    number: int
-    borrower: Address
-    seq: int
-    state: State
-
-
-class BagMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what workers send each other."""
-
-
-class WorkWanted(BagMessage, frozen=True, tag=1):
-    #: None: the sender
-    asker: Address | None
-    #: drawn by each worker once
-    token: int
-    hops: int
-    #: how often who asks has run out of tasks: asked once more for the same need, nobody gives twice
-    need: int
-    #: workers whom the sender knows, so that all come to know some from everywhere
-    others: tuple[Address, ...] = ()
-    #: so many are to be looked at before one gives
-    looks: int = 0
-    #: of those looked at, who has the most tasks left (None: the sender), and how many
-    richest: Address | None = None
-    most: float = 0.0
-    #: only who has more tasks left than this gives
-    above: float = 0.0
-
-
-class Lifeline(BagMessage, frozen=True, tag=9):
-    #: as of a request
-    token: int
-    need: int
-
-
-class Cut(BagMessage, frozen=True, tag=10):
-    pass
-
-
-class Lend(BagMessage, frozen=True, tag=2):
-    number: int
-    bag: bytes
-    others: tuple[Address, ...] = ()
-    #: tasks that the lender does between two looks at its messages
-    chunk: int = 1
-    #: the best solution that the lender knows
-    best: bytes = b""
-
-
-class Settle(BagMessage, frozen=True, tag=3):
-    number: int
-    seq: int
-    final: bool
-    state: State
-
-
-class Return(BagMessage, frozen=True, tag=4):
-    number: int
-    state: State
-    loans: tuple[LoanState, ...]
-
-
-class Moved(BagMessage, frozen=True, tag=5):
-    number: int
-
-
-class Forget(BagMessage, frozen=True, tag=6):
-    number: int
-
-
-class Probe(BagMessage, frozen=True, tag=7):
-    number: int
-
-
-class Unknown(BagMessage, frozen=True, tag=8):
-    number: int
-
-
-class Better(BagMessage, frozen=True, tag=11):
-    best: bytes
-
-
-AnyBagMessage: TypeAlias = (
-    WorkWanted | Lifeline | Cut | Lend | Settle | Return | Moved | Forget | Probe | Unknown | Better
-)
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyBagMessage)
 
 
 def _tells_of_work(message: AnyBagMessage) -> bool:
     """Whether its sender has some, so that it is worth asking; most come from those who have none."""
     return isinstance(message, Lend) or (isinstance(message, WorkWanted) and message.above > 0.0)
-
-
-class What(Enum):
-    """The kinds of change to a worker's books."""
-
-    #: an account: the root's (0), from a checkpoint with `done` tasks or anew, or for a loan
-    OPENED = "opened"
-    #: a loan of an account, given
-    LENT = "lent"
-    #: an account told its lender or client: `own` tasks done on it here, `done` in all; it is `final`, or not
-    TOLD = "told"
-    #: an account was handed back; `done` is without its loans
-    RETURNED = "returned"
-    #: a loan's state number `seq` has become part of the account, and the loan is closed
-    TAKEN = "taken"
-    #: a loan of another is the account's from now on
-    INHERITED = "inherited"
-    #: an account is forgotten
-    DROPPED = "dropped"
-    #: the root's account is settled: the job is done
-    FINISHED = "finished"
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a log of loans; see `What`."""
-
-    t: float
-    what: What
-    account: int
-    loan: int = 0
-    seq: int = 0
-    done: int = 0
-    own: int = 0
-    final: bool = False
 
 
 class Neighbours:
@@ -295,54 +149,7 @@ class Bounds(NamedTuple):
 BOUNDS = Bounds()
 
 
-@dataclass(slots=True)
-class _Loan:
-    borrower: Address
-    #: what we take back if it must be
-    copy: State
-    seq: int = 0
-    probe_s: float = math.inf
-    probes: int = 0
-    #: its borrower may not know yet that we are its lender
-    is_inherited: bool = False
-
-
-@dataclass(slots=True)
-class _Account:
-    """An account; `number` 0 is the job itself, which is owed to no other worker."""
-
-    number: int
-    lender: Address | None
-    bag: Bag | None
-    done: int = 0
-    #: of these, the ones that were done on this account and by this worker
-    own: int = 0
-    wasted: int = 0
-    result: Any = None
-    loans: dict[int, _Loan] = field(default_factory=dict)
-    seq: int = 0
-    settle_s: float = math.inf
-    #: what it was repaid or returned by; sent again until somebody confirms it
-    last_words: Settle | Return | None = None
-    repeat_delay_s: float = REPAY_AGAIN_S
-    #: its lender has left; given up then
-    orphaned_until_s: float = math.inf
-    #: tasks done when results were taken out of the bag last
-    gathered: int = -1
-    #: tasks done as of the last state that was told to anybody
-    told: int = 0
-    #: how often the last bag that was lent had to be split again
-    halvings: int = 0
-
-    def has_work(self) -> bool:
-        return self.bag is not None and not self.bag.is_empty()
-
-    def untold(self) -> int:
-        """Tasks done, as far as known here, since its state was told last."""
-        return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
-
-
-def _bytes_to_lend(account: _Account, bag: Bag, bytes_max: int) -> bytes:
+def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
     """What of a bag that was split off is lent at once; the rest goes back to the account's."""
     assert account.bag is not None
     halvings = 0
@@ -367,33 +174,22 @@ class Ledger:
 
     `settle_s`: how often an account is settled in part, if `bounds` allow it. `outbox` takes (address or
     NEIGHBOURS, message).
-    `log`: if it is a list, it takes entries of what is done to the books; they are to be written before the
-    messages are sent.
     """
 
     def __init__(
         self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS, bounds: Bounds = BOUNDS
     ) -> None:
-        self._work = work
+        self.books = Books(work)
         self._random = random.Random(seed)
         self.token = self._random.getrandbits(62)
-        #: ours, once we have heard it from others
-        self._address: Address | None = None
+        self.others = Others(self._random)
         self._settle_s = settle_s
         self._hops = hops
         self._bounds = bounds
-        #: the last one is worked on first
-        self.accounts: list[_Account] = []
-        #: whose account each loan that we have given belongs to
-        self._given: dict[int, _Account] = {}
         #: those who have nothing, in the order in which they asked, and by which ASK
         self._askers: dict[Address, Lifeline] = {}
-        #: others we have heard of, to pass requests on to
-        self.known: dict[Address, None] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
-        #: that are no longer there
-        self.gone: dict[Address, None] = {}
         #: below how many tasks somebody who has much more is looked for
         self.level_tasks = math.inf
         self._need = 0
@@ -411,14 +207,7 @@ class Ledger:
         self._leaving = False
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
-        self.log: list[Entry] | None = None
-        self._now = 0.0
         self.outbox: list[tuple[Address | Neighbours, AnyBagMessage]] = []
-        self._incumbent = Incumbent(work.minimizes)
-        #: the bytes of the largest bag that was sent or told of here
-        self.largest_bag = 0
-        #: tasks done here for nobody, which no lender has been told of yet
-        self.wasted = 0
         #: tasks done by this worker
         self.done_here = 0
         #: whether the last call of `process` emptied a bag, so that more tasks would have taken no longer
@@ -428,95 +217,21 @@ class Ledger:
 
     def open_root(self, now: float, checkpoint: bytes | None = None) -> None:
         """Begin the job, or go on where a checkpoint was."""
-        assert self.root is None, "the job has begun"
-        account = _Account(0, None, None)
-        self._now = now
-        self.accounts.insert(0, account)
-        if checkpoint is None:
-            account.bag = self._work.first_bag()
-            self._look_for_better(account.bag)
-        else:
-            self._take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
-            account.told = account.done
-        self._teach(account.bag)
-        self._note(What.OPENED, account, done=account.done)
+        self.books.now = now
+        self.books.open_root(checkpoint)
         self._serve(now)
 
     def close_root(self) -> None:
         """This worker is not the root any more: another one is, with books of its own."""
-        if (account := self.root) is not None:
+        if (account := self.books.root) is not None:
             self._drop(account)
-
-    @property
-    def root(self) -> _Account | None:
-        return self.accounts[0] if self.accounts and self.accounts[0].number == 0 else None
-
-    def checkpoint(self) -> bytes:
-        """All of the job, as the root knows it."""
-        assert self.root is not None
-        state = self._state(self.root)
-        self._note(What.TOLD, self.root, done=state.done, own=self.root.own)
-        return _encoder.encode(state)
-
-    @staticmethod
-    def counted(checkpoint: bytes) -> Counted:
-        """Return the count and the result of the tasks of a checkpoint that are done."""
-        state = msgspec.msgpack.decode(checkpoint, type=State)
-        result, best = (decode_value(data) if data else None for data in (state.result, state.best))
-        return Counted(state.done, result, best)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether this is the root and the whole job is done."""
-        account = self.root
-        return account is not None and not account.has_work() and not account.loans
-
-    def result(self) -> Any:
-        """The result of the whole job (None if there was no task)."""
-        assert self.is_finished
-        assert self.root is not None
-        self._gather(self.root)
-        self._note(What.FINISHED, self.root, done=self.root.done, own=self.root.own)
-        return self.root.result
-
-    @property
-    def best(self) -> Any:
-        """The best solution that is known here (None: there is none); at the end, the best of all."""
-        return self._incumbent.best
-
-    def expected_left(self) -> float:
-        """About how many tasks of the job are left, as far as the root knows; infinity: nobody knows."""
-        assert self.root is not None
-        bag = self.root.bag
-        left = bag.expected_tasks() if bag is not None and not bag.is_empty() else 0.0
-        for loan in self.root.loans.values():
-            for data in loan.copy.bags:
-                if left == math.inf:
-                    return left
-                left += self._work.bag_from_bytes(data).expected_tasks()
-        return left
-
-    def done(self) -> int:
-        """Tasks done for the job, as far as the root has been told."""
-        assert self.root is not None
-        return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
-
-    def wasted_in_all(self) -> int:
-        """The number of tasks done in vain, as far as the root has been told."""
-        assert self.root is not None
-        told = sum(loan.copy.wasted for loan in self.root.loans.values())
-        return self.wasted + self.root.wasted + told
 
     # --- work ----------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        return any(account.has_work() for account in self.accounts)
-
     def process(self, count: int, now: float) -> int:
         """Do about `count` tasks; returns how many were done (0: there is nothing to do)."""
-        self._now = now
-        for account in reversed(self.accounts):
+        self.books.now = now
+        for account in reversed(self.books.accounts):
             if account.has_work():
                 assert account.bag is not None
                 done = self._process(account.bag, count)
@@ -528,11 +243,11 @@ class Ledger:
                 self._has_worked = True
                 self.ran_dry = account.bag.is_empty()
                 self.chunk_tasks = count
-                self._look_for_better(account.bag)
+                self.books.look_for_better(account.bag)
                 self._spread(now)
                 self._serve(now)
                 self._close_if_done(account, now)
-                if self.has_work and not self._leaving:
+                if self.books.has_work and not self._leaving:
                     self._ask_ahead(now)
                 return done
         return 0
@@ -545,30 +260,14 @@ class Ledger:
             error.add_note(f"{type(bag).__name__}.process({count}) raised this{_task_at_work(bag)}")
             raise
 
-    def _look_for_better(self, bag: Bag) -> None:
-        """Whether a bag has found a better solution than is known: then all of ours learn it."""
-        if self._incumbent.found(bag.best(), self._now):
-            for account in self.accounts:
-                if account.bag is not bag:
-                    self._teach(account.bag)
-
-    def _hear_of_better(self, data: bytes) -> None:
-        if self._incumbent.heard(data, self._now):
-            for account in self.accounts:
-                self._teach(account.bag)
-
-    def _teach(self, bag: Bag | None) -> None:
-        if bag is not None and self._incumbent.best is not None:
-            bag.learn(self._incumbent.best)
-
     def _spread(self, now: float) -> None:
-        self._incumbent.spread(now, lambda best: self._send(NEIGHBOURS, Better(best)))
+        self.books.incumbent.spread(now, lambda best: self._send(NEIGHBOURS, Better(best)))
 
     def _ask_ahead(self, now: float) -> None:
         """Ask for more before there is nothing to do, or look for a worker that has much more."""
         if self.done_here < self._enough_until:
             return
-        left = self.expected_tasks()
+        left = self.books.expected_tasks()
         chunk = self.chunk_tasks
         spare = left - CHUNKS_AHEAD * chunk
         if spare < 0 and now >= self._ask_s:
@@ -582,18 +281,14 @@ class Ledger:
 
     def next_level(self, left: float) -> float:
         """Return the number of tasks down to which there is no need to look for a richer worker."""
-        parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.known)))
+        parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.others.known)))
         return left - left / parts if left < math.inf else math.inf
-
-    def expected_tasks(self) -> float:
-        bags = (account.bag for account in self.accounts)
-        return sum(bag.expected_tasks() for bag in bags if bag is not None and not bag.is_empty())
 
     def next_deadline(self) -> float:
         """When `tick` has something to do again."""
-        deadline_s = math.inf if self.has_work or self._leaving else self._ask_s
-        deadline_s = min(deadline_s, self._incumbent.tell_s)
-        for account in self.accounts:
+        deadline_s = math.inf if self.books.has_work or self._leaving else self._ask_s
+        deadline_s = min(deadline_s, self.books.incumbent.tell_s)
+        for account in self.books.accounts:
             deadline_s = min(deadline_s, account.settle_s, account.orphaned_until_s)
             for loan in account.loans.values():
                 deadline_s = min(deadline_s, loan.probe_s)
@@ -601,9 +296,9 @@ class Ledger:
 
     def tick(self, now: float) -> None:
         """Do what is due: settle in part, ask, ask after silent borrowers."""
-        self._now = now
+        self.books.now = now
         self._spread(now)
-        for account in tuple(self.accounts):
+        for account in tuple(self.books.accounts):
             if now >= account.orphaned_until_s:
                 self._drop(account)
                 continue
@@ -612,48 +307,47 @@ class Ledger:
                     self._probe(account, number, loan, now)
             if now >= account.settle_s:
                 self._settle(account, now)
-        if not self.has_work and not self._leaving and now >= self._ask_s:
+        if not self.books.has_work and not self._leaving and now >= self._ask_s:
             self._ask(now, is_first=self._ask_delay_s == FIRST_REQUEST_S)
 
     def neighbours_changed(self, now: float) -> None:
         """Others are the parent or the children now: who has nothing asks them."""
-        if not self.has_work and not self._leaving:
+        if not self.books.has_work and not self._leaving:
             self._ask_delay_s = ASK_AGAIN_S
             self._lifelines_s = now
             self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
         """Hand all accounts back (but the job itself, which goes by `checkpoint`), and take in no more."""
-        self._now = now
+        self.books.now = now
         self._leaving = True
         self._askers.clear()
-        for account in self.accounts:
+        for account in self.books.accounts:
             if account.number != 0 and account.last_words is None:
                 self._return(account, now)
 
     @property
     def has_left(self) -> bool:
         """Whether all that was to be handed back has been taken, and the root has what it has lent."""
-        return not any(account.number != 0 or account.loans for account in self.accounts)
+        return not any(account.number != 0 or account.loans for account in self.books.accounts)
 
     # --- messages in -----------------------------------------------------------------------------
 
     def receive(self, source: Address, message: AnyBagMessage, now: float) -> None:
-        self._now = now
+        self.books.now = now
         match message:
             case WorkWanted(asker):
                 if message.token != self.token:
                     self._asked(source, message, now)
                 elif asker is not None:
-                    self._address = asker
-                    self.known.pop(asker, None)
+                    self.others.is_us(asker)
             case Lifeline():
                 self._hold(source, message, now)
             case Cut():
                 self._askers.pop(source, None)
             case Lend(number, bag, others, chunk, best):
-                self.hear_of(others)
-                self._hear_of_better(best)
+                self.others.hear_of(others)
+                self.books.hear_of_better(best)
                 if self.done_here == 0:
                     self.chunk_tasks = max(1, chunk)
                 self._borrow(source, number, bag, now)
@@ -664,40 +358,38 @@ class Ledger:
             case Moved(number):
                 self._moved(source, number, now)
             case Forget(number):
-                if (account := self._account(number)) is not None:
+                if (account := self.books.account(number)) is not None:
                     self._drop(account)
             case Probe(number):
-                if (account := self._account(number)) is not None:
+                if (account := self.books.account(number)) is not None:
                     self._settle(account, now)
                 else:
                     self._send(source, Unknown(number))
             case Unknown(number):
                 self._take_back(number, source, now)
             case Better(best):
-                self._hear_of_better(best)
+                self.books.hear_of_better(best)
         self._spread(now)
         if isinstance(message, Return):
-            self._has_gone(source)  # or will have very soon
+            self._forget(source)  # or will have very soon
         else:
-            self.gone.pop(source, None)
-            if len(self.known) < KNOWN_MAX or _tells_of_work(message):
-                self.hear_of((source,))
+            self.others.heard(source, _tells_of_work(message))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
-        self._now = now
-        self._has_gone(dest)
+        self.books.now = now
+        self._forget(dest)
         match message:
             case Lend(number) | Probe(number):
                 self._take_back(number, dest, now)
             case Settle(number) | Return(number):
-                account = self._account(number)
+                account = self.books.account(number)
                 if account is not None and account.lender == dest:
                     account.orphaned_until_s = min(account.orphaned_until_s, now + ORPHANED_S)
             case Moved(number):
                 self._take_back(number, dest, now)
             case WorkWanted(asker):
-                if asker is None and not self.has_work:
+                if asker is None and not self.books.has_work:
                     self._ask_s = now
             case _:
                 pass
@@ -718,11 +410,11 @@ class Ledger:
         """Send a request to one of those known, if there are any."""
         self._need += self._has_worked
         self._has_worked = False
-        others = list(self.known)
+        others = list(self.others.known)
         if not others:
             return False
         looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
-        told = self._some_known()
+        told = self.others.some()
         wanted = WorkWanted(None, self.token, hops, self._need, told, looks, most=above, above=above)
         self._send(self._random.choice(others), wanted)
         return True
@@ -732,10 +424,10 @@ class Ledger:
             return
         asker = source if message.asker is None else message.asker
         richest = source if message.richest is None else message.richest
-        others = [each for each in self.known if each != asker]
-        left = self.expected_tasks()
+        others = [each for each in self.others.known if each != asker]
+        left = self.books.expected_tasks()
         is_poorer = message.most > left
-        told = self._some_known()
+        told = self.others.some()
         onward = WorkWanted(asker, message.token, message.hops, message.need, told, above=message.above)
         if message.looks > 0 and others and left < math.inf:
             richest_known = richest if is_poorer else None
@@ -750,7 +442,7 @@ class Ledger:
             return
         elif others and message.hops > 0:
             self._send(self._random.choice(others), replace(onward, hops=message.hops - 1))
-        self.hear_of(message.others)
+        self.others.hear_of(message.others)
 
     def _hold(self, asker: Address, message: Lifeline, now: float) -> None:
         """Give to a neighbour now, or when there is something to give."""
@@ -764,26 +456,6 @@ class Ledger:
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
-    def hear_of(self, others: Iterable[Address]) -> None:
-        """Remember them, instead of any others if these are too many: so they come to be from everywhere."""
-        for other in others:
-            if other != self._address and other not in self.known and other not in self.gone:
-                if len(self.known) >= KNOWN_MAX:
-                    del self.known[self._random.choice(list(self.known))]
-                self.known[other] = None
-
-    def _has_gone(self, address: Address) -> None:
-        """It is not asked again, even if others tell of it."""
-        self.known.pop(address, None)
-        self._askers.pop(address, None)
-        self.gone[address] = None
-        if len(self.gone) > GONE_MAX:
-            del self.gone[next(iter(self.gone))]
-
-    def _some_known(self) -> tuple[Address, ...]:
-        known = list(self.known)
-        return tuple(self._random.sample(known, min(TOLD, len(known))))
-
     def _lend(self, asker: Address, wanted: WorkWanted | Lifeline, now: float) -> bool:
         for account in self._lenders():
             assert account.bag is not None
@@ -793,11 +465,11 @@ class Ledger:
                 return True
         return False
 
-    def _lenders(self) -> list[_Account]:
+    def _lenders(self) -> list[Account]:
         """The accounts whose bags take longer to be done than half of them to be sent; the richest first."""
         tasks = [
             (account.bag.expected_tasks(), account)
-            for account in reversed(self.accounts)
+            for account in reversed(self.books.accounts)
             if account.bag is not None and not account.bag.is_empty()
         ]
         tasks.sort(key=itemgetter(0), reverse=True)
@@ -805,7 +477,7 @@ class Ledger:
 
     def _give(
         self,
-        account: _Account,
+        account: Account,
         borrower: Address,
         wanted: WorkWanted | Lifeline,
         bag: Bag,
@@ -814,16 +486,18 @@ class Ledger:
         number = self._random.getrandbits(62) | 1
         data = _bytes_to_lend(account, bag, self._bounds.loan_bytes)
         copy = State(0, b"", (data,))
-        account.loans[number] = _Loan(borrower, copy, probe_s=now + PROBE_S + 2 * self._bounds.pause_s(copy))
-        self._given[number] = account
+        account.loans[number] = Loan(borrower, copy, probe_s=now + PROBE_S + 2 * self._bounds.pause_s(copy))
+        self.books.given[number] = account
         self._enough_until = 0.0
         self._served.pop(wanted.token, None)
         if len(self._served) >= SERVED_MAX:
             del self._served[next(iter(self._served))]
         self._served[wanted.token] = (wanted.need, now)
-        self._note(What.LENT, account, number)
-        self.largest_bag = max(self.largest_bag, len(data))
-        self._send(borrower, Lend(number, data, self._some_known(), self.chunk_tasks, self._incumbent.data))
+        self.books.note(What.LENT, account, number)
+        self.books.largest_bag = max(self.books.largest_bag, len(data))
+        self._send(
+            borrower, Lend(number, data, self.others.some(), self.chunk_tasks, self.books.incumbent.data)
+        )
 
     def _serve(self, now: float) -> None:
         """Give to those who wait, as long as there is something to give."""
@@ -841,14 +515,11 @@ class Ledger:
         if self._leaving:
             self._send(lender, Unknown(number))
             return
-        account = _Account(number, lender, self._work.bag_from_bytes(data))
-        self._teach(account.bag)
+        account = self.books.open(number, lender, data)
         account.settle_s = now + self._settle_s
-        self.accounts.append(account)
-        self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
-        self.level_tasks = self.next_level(self.expected_tasks())
+        self.level_tasks = self.next_level(self.books.expected_tasks())
         self._enough_until = 0.0
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())
@@ -859,14 +530,14 @@ class Ledger:
 
     # --- settling ------------------------------------------------------------------------------------
 
-    def _close_if_done(self, account: _Account, now: float) -> None:
+    def _close_if_done(self, account: Account, now: float) -> None:
         """Repay an account that has nothing left."""
         if account.number == 0 or account.has_work() or account.loans or account.last_words is not None:
             return
         account.last_words = self._settlement(account, final=True)
         self._settle(account, now)
 
-    def _settle(self, account: _Account, now: float) -> None:
+    def _settle(self, account: Account, now: float) -> None:
         """Tell the lender: its last words once more if they are not confirmed, else what there is so far."""
         assert account.lender is not None
         if account.last_words is not None:
@@ -878,17 +549,17 @@ class Ledger:
             self._send(account.lender, settlement)
             account.settle_s = now + self._settle_s + self._bounds.pause_s(settlement.state)
 
-    def _settlement(self, account: _Account, final: bool) -> Settle:
+    def _settlement(self, account: Account, final: bool) -> Settle:
         account.seq += 1
-        account.wasted, self.wasted = account.wasted + self.wasted, 0
-        state = self._state(account)
-        self._note(What.TOLD, account, 0, account.seq, state.done, account.own, final)
+        self.books.told_wasted(account)
+        state = self.books.state(account)
+        self.books.note(What.TOLD, account, 0, account.seq, state.done, account.own, final)
         return Settle(account.number, account.seq, final, state)
 
     def _settled(self, source: Address, message: Settle, now: float) -> None:
         if message.number in self._handed_over:
             return  # it will hear from who has taken it over
-        account = self._given.get(message.number)
+        account = self.books.given.get(message.number)
         if account is None:
             self._send(source, Forget(message.number))
             return
@@ -896,31 +567,31 @@ class Ledger:
         loan.borrower = source
         if message.seq <= loan.seq:
             return
-        self._hear_of_better(message.state.best)
+        self.books.hear_of_better(message.state.best)
         loan.seq, loan.copy = message.seq, message.state
         loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
         loan.probes, loan.is_inherited = 0, False
         if message.final:
             assert not message.state.bags
-            self._remove(account, message.number)
-            self._note(What.TAKEN, account, message.number, message.seq, message.state.done)
-            self._take_in(account, message.state)
+            self.books.remove(account, message.number)
+            self.books.note(What.TAKEN, account, message.number, message.seq, message.state.done)
+            self.books.take_in(account, message.state)
             self._send(source, Forget(message.number))
             self._close_if_done(account, now)
 
     def _take_back(self, number: int, borrower: Address, now: float) -> None:
         """Work on what was lent ourselves: its borrower will not."""
-        account = self._given.get(number)
+        account = self.books.given.get(number)
         if account is None or account.loans[number].borrower != borrower:
             return
         loan = account.loans[number]
-        self._remove(account, number)
-        self._note(What.TAKEN, account, number, loan.seq, loan.copy.done)
-        self._take_in(account, loan.copy)
+        self.books.remove(account, number)
+        self.books.note(What.TAKEN, account, number, loan.seq, loan.copy.done)
+        self.books.take_in(account, loan.copy)
         self._serve(now)
         self._close_if_done(account, now)
 
-    def _probe(self, account: _Account, number: int, loan: _Loan, now: float) -> None:
+    def _probe(self, account: Account, number: int, loan: Loan, now: float) -> None:
         loan.probes += 1
         if loan.probes > PROBES_MAX:
             self._take_back(number, loan.borrower, now)
@@ -930,20 +601,20 @@ class Ledger:
 
     # --- leaving in order ------------------------------------------------------------------------------
 
-    def _return(self, account: _Account, now: float) -> None:
-        self._gather(account)
+    def _return(self, account: Account, now: float) -> None:
+        self.books.gather(account)
         bags = () if account.bag is None or account.bag.is_empty() else (account.bag.to_bytes(),)
         loans = tuple(
             LoanState(number, loan.borrower, loan.seq, loan.copy) for number, loan in account.loans.items()
         )
-        account.wasted, self.wasted = account.wasted + self.wasted, 0
-        result = self._result_bytes(account.result)
-        own = State(account.done, result, bags, account.wasted, self._incumbent.data)
+        self.books.told_wasted(account)
+        result = result_bytes(account.result)
+        own = State(account.done, result, bags, account.wasted, self.books.incumbent.data)
         account.told = account.done
-        self._note(What.RETURNED, account, done=account.done, own=account.own)
+        self.books.note(What.RETURNED, account, done=account.done, own=account.own)
         account.last_words = Return(account.number, own, loans)
         for number in account.loans:
-            del self._given[number]
+            del self.books.given[number]
             self._handed_over.add(number)
         account.loans.clear()
         account.bag = None
@@ -953,25 +624,25 @@ class Ledger:
         if message.number in self._handed_over:
             return
         self._send(source, Forget(message.number))
-        account = self._given.get(message.number)
+        account = self.books.given.get(message.number)
         if account is None:
             return
-        self._remove(account, message.number)
-        self._note(What.TAKEN, account, message.number, done=message.state.done)
-        self._take_in(account, message.state)
+        self.books.remove(account, message.number)
+        self.books.note(What.TAKEN, account, message.number, done=message.state.done)
+        self.books.take_in(account, message.state)
         for each in message.loans:
-            self._hear_of_better(each.state.best)
-            self._note(What.INHERITED, account, each.number)
-            account.loans[each.number] = _Loan(
+            self.books.hear_of_better(each.state.best)
+            self.books.note(What.INHERITED, account, each.number)
+            account.loans[each.number] = Loan(
                 each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True
             )
-            self._given[each.number] = account
+            self.books.given[each.number] = account
             self._send(each.borrower, Moved(each.number))
         self._serve(now)
         self._close_if_done(account, now)
 
     def _moved(self, source: Address, number: int, now: float) -> None:
-        account = self._account(number)
+        account = self.books.account(number)
         if account is None:
             self._send(source, Unknown(number))
             return
@@ -980,86 +651,16 @@ class Ledger:
         if account.last_words is not None:  # the former lender may have left before it heard of it
             self._settle(account, now)
 
-    # --- books ---------------------------------------------------------------------------------------------
-
-    def _note(
-        self,
-        what: What,
-        account: _Account,
-        loan: int = 0,
-        seq: int = 0,
-        done: int = 0,
-        own: int = 0,
-        final: bool = False,
-    ) -> None:
-        if self.log is not None:
-            self.log.append(Entry(self._now, what, account.number, loan, seq, done, own, final))
-
-    def _account(self, number: int) -> _Account | None:
-        return next((each for each in self.accounts if each.number == number and number != 0), None)
-
-    def _remove(self, account: _Account, number: int) -> None:
-        del account.loans[number]
-        del self._given[number]
-
-    def _drop(self, account: _Account) -> None:
+    def _drop(self, account: Account) -> None:
         """Forget an account: it is repaid, or its lender does without us."""
-        self.accounts.remove(account)
-        self._note(What.DROPPED, account)
-        self.wasted += account.untold()
+        self.books.drop(account)
         for number, loan in account.loans.items():
-            del self._given[number]
             self._send(loan.borrower, Forget(number))
 
-    def _take_in(self, account: _Account, state: State) -> None:
-        self._hear_of_better(state.best)
-        account.done += state.done
-        account.wasted += state.wasted
-        if state.result:
-            account.result = self._fold(account.result, decode_value(state.result))
-        for data in state.bags:
-            bag = self._work.bag_from_bytes(data)
-            if account.bag is None:
-                self._teach(bag)
-                account.bag = bag
-            else:
-                account.bag.merge(bag)
-
-    def _gather(self, account: _Account) -> None:
-        """Take the results out of the bag."""
-        if account.bag is not None and account.done != account.gathered:
-            result = account.bag.take_result()
-            if result is not None:
-                check_value(result)
-            account.result = self._fold(account.result, result)
-            account.gathered = account.done
-
-    def _state(self, account: _Account) -> State:
-        """The account with all that it has lent, as of the last settlements, to be told."""
-        self._gather(account)
-        done, wasted, result = account.done, account.wasted, account.result
-        bags: list[bytes] = []
-        if account.has_work():
-            assert account.bag is not None
-            bags.append(account.bag.to_bytes())
-        for loan in account.loans.values():
-            done += loan.copy.done
-            wasted += loan.copy.wasted
-            if loan.copy.result:
-                result = self._fold(result, decode_value(loan.copy.result))
-            bags.extend(loan.copy.bags)
-        account.told = done
-        self.largest_bag = max(self.largest_bag, *map(len, bags), 0)
-        return State(done, self._result_bytes(result), tuple(bags), wasted, self._incumbent.data)
-
-    def _fold(self, one: Any, other: Any) -> Any:
-        if one is None or other is None:
-            return other if one is None else one
-        return self._work.fold(one, other)
-
-    @staticmethod
-    def _result_bytes(result: Any) -> bytes:
-        return b"" if result is None else encode_value(result)
+    def _forget(self, other: Address) -> None:
+        """A worker has gone: it is not asked again, even if others tell of it."""
+        self.others.has_gone(other)
+        self._askers.pop(other, None)
 
     def _send(self, dest: Address | Neighbours, message: AnyBagMessage) -> None:
         self.outbox.append((dest, message))
@@ -1072,13 +673,3 @@ def _task_at_work(bag: Bag) -> str:
     except Exception as error:
         return f" (and current_task raises {type(error).__name__}: {error})"
     return f" at {task}" if task else ""
-
-
-def encode(message: AnyBagMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(data: bytes) -> AnyBagMessage:
-    """Raises msgspec.DecodeError."""
-    message: AnyBagMessage = _decoder.decode(data)
-    return message

@@ -10,7 +10,7 @@ from fake_context import FakeContext
 
 from mallob_py.kit import TreeMessage
 from mallob_py.kit.bags import Bag, BagApplication, application
-from mallob_py.kit.bags.ledger import Lend, encode
+from mallob_py.kit.bags.messages import Lend, encode
 
 
 class Clock:
@@ -104,7 +104,7 @@ def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: p
     context = FakeContext({}, 1, {})
     worker = application.BagWorker(EndlessApplication(clock), context)
     worker.ledger.open_root(0.0)
-    bag = worker.ledger.root.bag
+    bag = worker.ledger.books.root.bag
     worker.work(clock.monotonic())
     assert bag.chunks > 20
     assert 0.1 <= clock.monotonic() <= 0.11
@@ -120,7 +120,7 @@ def test_a_new_worker_knows_after_a_few_chunks_how_long_one_is(monkeypatch: pyte
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
     worker = application.BagWorker(EndlessApplication(clock), FakeContext({}, 1, {}))
     worker.ledger.open_root(0.0)
-    bag = worker.ledger.root.bag
+    bag = worker.ledger.books.root.bag
     while worker.count * clock.task_s < 1e-3:
         worker.ledger.outbox.append(None)  # that it returns after each chunk
         worker.work(clock.monotonic())
@@ -138,7 +138,7 @@ def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pyt
     context = FakeContext({}, 1, {})
     worker = application.BagWorker(EndlessApplication(clock), context)
     worker.take(TreeMessage(0, encode(Lend(9, b"", (), 1800)), sender=(0, 0)))
-    bag = worker.ledger.accounts[0].bag
+    bag = worker.ledger.books.accounts[0].bag
     context.ring()  # that it returns after each chunk
     before_s = clock.monotonic()
     worker.work(before_s)

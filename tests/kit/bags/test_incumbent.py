@@ -12,8 +12,10 @@ from fake_context import FakeContext
 
 from mallob_py.kit import Payload, Result
 from mallob_py.kit.bags import Bag, BagApplication, BagError, BrokenLaw, check_bag
+from mallob_py.kit.bags.books import Books
 from mallob_py.kit.bags.incumbent import TELL_S, Incumbent
-from mallob_py.kit.bags.ledger import NEIGHBOURS, Better, Ledger, Lend, Return, Settle, WorkWanted
+from mallob_py.kit.bags.ledger import NEIGHBOURS, Ledger
+from mallob_py.kit.bags.messages import Better, Lend, Return, Settle, WorkWanted
 from mallob_py.simulation.bags import SearchBag, SearchWork
 
 ROOT, LEFT = (0, 10), (1, 11)
@@ -79,10 +81,10 @@ def test_who_hears_of_a_better_solution_learns_it_and_tells_others() -> None:
     search_on(left, 0.0)
     better = sent_by(left, Better)
     root.receive(LEFT, better, 0.0)
-    assert root.best == left.best
-    assert root.root is not None
-    assert isinstance(root.root.bag, SearchBag)
-    assert root.root.bag.best() == left.best
+    assert root.books.best == left.books.best
+    assert root.books.root is not None
+    assert isinstance(root.books.root.bag, SearchBag)
+    assert root.books.root.bag.best() == left.books.best
     assert (NEIGHBOURS, better) in root.outbox
     root.outbox.clear()
     root.receive(LEFT, better, 1.0)
@@ -91,47 +93,47 @@ def test_who_hears_of_a_better_solution_learns_it_and_tells_others() -> None:
 
 def test_who_borrows_knows_what_the_lender_does() -> None:
     root, left, _ = two_workers()
-    while root.best is None:
+    while root.books.best is None:
         root.process(8, 0.0)
     root.receive((2, 12), WorkWanted(None, 8, 0, 0), 0.0)
     left.receive(ROOT, sent_by(root, Lend), 0.0)
-    assert left.best == root.best
+    assert left.books.best == root.books.best
 
 
 def test_a_settlement_in_part_brings_what_its_tasks_were_pruned_by() -> None:
     root, left, loan = two_workers()
     left.receive(ROOT, loan, 0.0)
-    while left.best is None:
+    while left.books.best is None:
         left.process(8, 0.0)
     left.outbox.clear()
     left.tick(2.0)
     settle = sent_by(left, Settle)
     assert not settle.final
     root.receive(LEFT, settle, 2.0)
-    assert Ledger.counted(root.checkpoint()).best == left.best
+    assert Books.counted(root.books.checkpoint()).best == left.books.best
 
 
 def test_who_leaves_brings_what_its_tasks_were_pruned_by() -> None:
     root, left, loan = two_workers()
     left.receive(ROOT, loan, 0.0)
-    while left.best is None:
+    while left.books.best is None:
         left.process(8, 0.0)
     left.outbox.clear()
     left.leave(0.5)
     root.receive(LEFT, sent_by(left, Return), 0.5)
-    assert root.best == left.best
+    assert root.books.best == left.books.best
 
 
 def test_a_root_that_goes_on_knows_the_best_of_its_checkpoint() -> None:
     root, successor = Ledger(WORK, seed=1), Ledger(WORK, seed=2)
     root.open_root(0.0)
-    while root.best is None:
+    while root.books.best is None:
         root.process(8, 0.0)
-    successor.open_root(1.0, root.checkpoint())
-    assert successor.best == root.best
+    successor.open_root(1.0, root.books.checkpoint())
+    assert successor.books.best == root.books.best
     search_on(successor, 1.0)
-    assert successor.is_finished
-    assert successor.best[0] == LEAST
+    assert successor.books.is_finished
+    assert successor.books.best[0] == LEAST
 
 
 @pytest.mark.parametrize("best", [np.int64(3), (), ("a",), True, [3], math.nan])

@@ -13,9 +13,7 @@ from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import BagWorker as BagWorker
 from mallob_py.kit.bags.ledger import (
     BOUNDS,
-    GONE_MAX,
     HOPS,
-    KNOWN_MAX,
     LEVEL_PARTS_MAX,
     LEVEL_PARTS_MIN,
     LIFELINE_AGAIN_S,
@@ -28,9 +26,11 @@ from mallob_py.kit.bags.ledger import (
     RICHER,
     SERVE_AGAIN_S,
     Bounds,
+    Ledger,
+)
+from mallob_py.kit.bags.messages import (
     Cut,
     Forget,
-    Ledger,
     Lend,
     Lifeline,
     Moved,
@@ -41,6 +41,7 @@ from mallob_py.kit.bags.ledger import (
     Unknown,
     WorkWanted,
 )
+from mallob_py.kit.bags.others import GONE_MAX, KNOWN_MAX
 from mallob_py.simulation.bags import TreeBag, TreeWork
 
 ROOT, LEFT, RIGHT = (0, 10), (1, 11), (2, 12)
@@ -95,23 +96,23 @@ def lend(lender: Worker, borrower: Worker) -> Lend:
 
 def test_a_worker_alone_does_all(root: Worker) -> None:
     assert root.work() == []
-    assert root.ledger.is_finished
-    assert tuple(map(int, root.ledger.result())) == TOTAL
-    assert root.ledger.done() == TOTAL[0]
+    assert root.ledger.books.is_finished
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+    assert root.ledger.books.done() == TOTAL[0]
 
 
 def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
     left = Worker(LEFT)
     loan = lend(root, left)
     root.work()
-    assert not root.ledger.is_finished
+    assert not root.ledger.books.is_finished
     [(dest, repayment)] = left.work()
     assert dest == ROOT
     assert isinstance(repayment, Settle)
     assert repayment.final
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
-    assert root.ledger.is_finished
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert root.ledger.books.is_finished
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:
@@ -124,7 +125,7 @@ def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:
         [(_, repayment)] = borrower.work()
         root.hear(borrower.address, repayment)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_task_that_is_too_large_is_lent_all_the_same() -> None:
@@ -185,7 +186,7 @@ def test_a_repayment_that_comes_twice_counts_once(root: Worker) -> None:
     root.hear(LEFT, repayment)
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_repayment_is_sent_again_until_it_is_confirmed(root: Worker) -> None:
@@ -209,14 +210,14 @@ def test_the_work_of_a_borrower_that_is_gone_is_done_by_its_lender(root: Worker,
         for dest, message in left.sent():
             if dest == ROOT:
                 root.hear(LEFT, message)
-        assert root.ledger.done() == 3 + 5
+        assert root.ledger.books.done() == 3 + 5
     root.ledger.undelivered(LEFT, Probe(loan.number), 2.0)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
     # what it does all the same goes to nobody
     [(_, repayment)] = left.work()
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_silent_borrower_is_asked_after_and_then_done_without(root: Worker) -> None:
@@ -229,7 +230,7 @@ def test_a_silent_borrower_is_asked_after_and_then_done_without(root: Worker) ->
         assert (LEFT, Probe(loan.number)) in root.sent()
     root.ledger.tick(now + PROBE_S)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_process_that_was_started_anew_does_not_know_its_loan(root: Worker) -> None:
@@ -239,7 +240,7 @@ def test_a_process_that_was_started_anew_does_not_know_its_loan(root: Worker) ->
     assert (dest, answer) == (ROOT, Unknown(loan.number))
     root.hear(LEFT, answer)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_who_has_nothing_waits_as_a_lifeline_until_there_is_work(root: Worker) -> None:
@@ -277,8 +278,8 @@ def test_a_request_looks_at_a_few_and_the_richest_of_them_gives() -> None:
     thief = (7, 17)
     for number, worker in enumerate((first, rich, poor)):
         worker.ledger.open_root(0.0)
-        nodes = [node for node in worker.ledger.root.bag.nodes for _ in range((1, 3, 2)[number])]
-        worker.ledger.root.bag = Measured(nodes)
+        nodes = [node for node in worker.ledger.books.root.bag.nodes for _ in range((1, 3, 2)[number])]
+        worker.ledger.books.root.bag = Measured(nodes)
     first.hear(LEFT, Cut())
     rich.hear(RIGHT, Cut())
     [(dest, onward)] = first.hear(thief, WorkWanted(None, 7, 2, 1, looks=2))
@@ -313,14 +314,14 @@ def test_workers_come_to_know_others_by_requests_and_bags(root: Worker) -> None:
     far, farther = (8, 8), (9, 9)
     root.hear(LEFT, WorkWanted(None, 7, 1, 0, (far,)))
     left = Worker(LEFT)
-    left.hear(ROOT, Lend(5, root.ledger.root.bag.to_bytes(), (farther,)))
-    assert farther in left.ledger.known
+    left.hear(ROOT, Lend(5, root.ledger.books.root.bag.to_bytes(), (farther,)))
+    assert farther in left.ledger.others.known
     right = Worker(RIGHT)
     right.hear(LEFT, WorkWanted(None, 7, 0, 0, (far,)))
-    assert far in right.ledger.known
+    assert far in right.ledger.others.known
     for number in range(3 * KNOWN_MAX):
         right.hear(LEFT, WorkWanted(None, 7, 0, 0, ((number, 1),)))
-    assert len(right.ledger.known) == KNOWN_MAX
+    assert len(right.ledger.others.known) == KNOWN_MAX
 
 
 def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> None:
@@ -328,7 +329,7 @@ def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> Non
     own = WorkWanted(LEFT, left.ledger.token, 1, 0)
     left.hear(RIGHT, own)
     left.hear(RIGHT, WorkWanted(None, 7, 0, 0, (LEFT,)))
-    assert set(left.ledger.known) == {RIGHT}
+    assert set(left.ledger.others.known) == {RIGHT}
 
 
 class Measured(TreeBag):
@@ -374,7 +375,7 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     worker = Worker(ROOT)
     worker.ledger.open_root(0.0)
     worker.hear(LEFT, Cut())
-    worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
+    worker.ledger.books.root.bag = Measured(worker.ledger.books.root.bag.nodes)
     chunk = TOTAL[0] // 5
     worker.ledger.level_tasks = 0.0
     assert worker.work(chunk) == [], "four chunks are left"
@@ -382,9 +383,9 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     [(dest, message)] = worker.work(chunk + 10)
     assert (dest, type(message)) == (LEFT, WorkWanted)
     assert (message.hops, message.above) == (HOPS, 0)
-    assert worker.ledger.has_work
+    assert worker.ledger.books.has_work
     assert isinstance(worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))[0][1], Lend)
-    while worker.ledger.root.bag.expected_tasks() >= chunk:
+    while worker.ledger.books.root.bag.expected_tasks() >= chunk:
         worker.work(10)
     worker.ledger.chunk_tasks = chunk
     assert worker.hear(RIGHT, WorkWanted(None, 7, 0, 2)) == []
@@ -394,7 +395,7 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     worker = Worker(ROOT)
     worker.ledger.open_root(0.0)
     worker.hear(LEFT, Cut())
-    bag = worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
+    bag = worker.ledger.books.root.bag = Measured(worker.ledger.books.root.bag.nodes)
     worker.ledger.level_tasks = 0.0
     chunk = TOTAL[0] // 50
     for _ in range(8):
@@ -404,36 +405,37 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     before = bag.counted
     worker.work(chunk)
     assert bag.counted > before
-    assert worker.ledger.has_work
+    assert worker.ledger.books.has_work
 
 
 def owner(address: tuple[int, int], copies: int) -> Worker:
     """One who has got so many times the tasks of WORK, and knows LEFT."""
     worker = Worker(address)
     worker.ledger.open_root(0.0)
-    worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
+    root = worker.ledger.books.root
+    root.bag = Measured([node for node in root.bag.nodes for _ in range(copies)])
     worker.hear(LEFT, Cut())
-    worker.ledger.level_tasks = worker.ledger.next_level(worker.ledger.expected_tasks())
+    worker.ledger.level_tasks = worker.ledger.next_level(worker.ledger.books.expected_tasks())
     return worker
 
 
 def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
     poor, equal, rich = owner(RIGHT, 3), owner(LEFT, 4), owner(ROOT, 7)
-    bag = poor.ledger.root.bag
+    bag = poor.ledger.books.root.bag
     first = bag.expected_tasks()
     while not (sent := poor.work(1)):
         pass
     assert bag.expected_tasks() == pytest.approx((1 - 1 / LEVEL_PARTS_MIN) * first, abs=2)
     [(dest, wanted)] = sent
     assert dest == LEFT
-    assert wanted.above == RICHER * poor.ledger.root.bag.expected_tasks()
+    assert wanted.above == RICHER * poor.ledger.books.root.bag.expected_tasks()
     assert equal.hear(RIGHT, wanted) == [], "it has not twice as much, and does not pass it on"
     assert equal.hear(RIGHT, replace(wanted, most=0.0)) == [], "though it was found to have most before"
     [(dest, loan)] = rich.hear(RIGHT, wanted)
     assert dest == RIGHT
     assert isinstance(loan, Lend)
     poor.hear(ROOT, loan)
-    assert len(poor.ledger.accounts) == 2
+    assert len(poor.ledger.books.accounts) == 2
 
 
 def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None:
@@ -441,11 +443,11 @@ def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None
         rich, other = owner(ROOT, 5), owner(LEFT, 1)
         [(_, small)] = other.hear(RIGHT, WorkWanted(None, 8, 0, 1))
         rich.hear(LEFT, small)
-        rich.ledger.accounts[1].bag = Measured(rich.ledger.accounts[1].bag.nodes)
-        before = [account.bag.expected_tasks() for account in rich.ledger.accounts]
+        rich.ledger.books.accounts[1].bag = Measured(rich.ledger.books.accounts[1].bag.nodes)
+        before = [account.bag.expected_tasks() for account in rich.ledger.books.accounts]
         [(_, loan)] = rich.hear(RIGHT, asks)
         assert isinstance(loan, Lend)
-        after = [account.bag.expected_tasks() for account in rich.ledger.accounts]
+        after = [account.bag.expected_tasks() for account in rich.ledger.books.accounts]
         assert after[0] < 0.8 * before[0]
         assert after[1] == before[1]
         rich.hear(RIGHT, Cut())
@@ -453,10 +455,10 @@ def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None
 
 def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     poor, first, second = owner(RIGHT, 1), owner(LEFT, 1), owner(ROOT, 1)
-    left = poor.ledger.root.bag.expected_tasks()
+    left = poor.ledger.books.root.bag.expected_tasks()
     wanted = WorkWanted(None, 7, 0, 1, (), 1, most=RICHER * left, above=RICHER * left)
-    second.ledger.hear_of((RIGHT,))
-    first.ledger.known = {ROOT: None}
+    second.ledger.others.hear_of((RIGHT,))
+    first.ledger.others.known = {ROOT: None}
     [(dest, onward)] = first.hear(RIGHT, wanted)
     assert (dest, onward.asker, onward.richest) == (ROOT, RIGHT, RIGHT)
     assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
@@ -467,8 +469,8 @@ def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done(
     known: int, parts: int
 ) -> None:
     worker = owner(ROOT, 1)
-    worker.ledger.hear_of((1000 + each, 0) for each in range(known - 1))
-    bag = worker.ledger.root.bag = Counted(10_000)
+    worker.ledger.others.hear_of((1000 + each, 0) for each in range(known - 1))
+    bag = worker.ledger.books.root.bag = Counted(10_000)
     worker.ledger.level_tasks = worker.ledger.next_level(10_000)
     lefts = [bag.expected_tasks()]
     while len(lefts) < 7:
@@ -510,14 +512,14 @@ def test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it() -> Non
     worker.hear(RIGHT, Cut())
     worker.ledger.undelivered(LEFT, Cut(), 0.0)
     worker.hear(RIGHT, WorkWanted(None, 7, 0, 1, (LEFT,)))
-    assert list(worker.ledger.known) == [RIGHT]
+    assert list(worker.ledger.others.known) == [RIGHT]
     worker.hear(RIGHT, Return(5, State(0, b"", ()), ()))
-    assert not worker.ledger.known, "it hands over, so it leaves"
+    assert not worker.ledger.others.known, "it hands over, so it leaves"
     worker.hear(LEFT, Cut())
-    assert list(worker.ledger.known) == [LEFT], "it is there after all"
+    assert list(worker.ledger.others.known) == [LEFT], "it is there after all"
     for number in range(2 * GONE_MAX):
         worker.ledger.undelivered((number, 1), Cut(), 0.0)
-    assert len(worker.ledger.gone) == GONE_MAX
+    assert len(worker.ledger.others.gone) == GONE_MAX
 
 
 def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not() -> None:
@@ -527,9 +529,9 @@ def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_n
     worker.hear((1000, 1), WorkWanted(None, 7, 0, 1))
     worker.hear((1001, 1), WorkWanted(None, 8, 0, 1, most=2.0, above=2.0))
     worker.hear((1002, 1), Lend(9, WORK.first_bag().to_bytes()))
-    assert (1000, 1) not in worker.ledger.known
-    assert {(1001, 1), (1002, 1)} < set(worker.ledger.known)
-    assert len(worker.ledger.known) == KNOWN_MAX
+    assert (1000, 1) not in worker.ledger.others.known
+    assert {(1001, 1), (1002, 1)} < set(worker.ledger.others.known)
+    assert len(worker.ledger.others.known) == KNOWN_MAX
 
 
 def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
@@ -553,8 +555,8 @@ def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) 
     assert dest == ROOT
     root.hear(RIGHT, again)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
-    assert left.ledger.wasted == right.ledger.wasted == 0
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+    assert left.ledger.books.wasted == right.ledger.books.wasted == 0
 
 
 def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_gives_up(
@@ -584,8 +586,8 @@ def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_
     [(_, repayment)] = right.work()
     root.hear(RIGHT, repayment)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
-    assert right.ledger.wasted == 0
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+    assert right.ledger.books.wasted == 0
 
 
 def test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up(root: Worker) -> None:
@@ -603,13 +605,13 @@ def test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up(
     right.hear(ROOT, Moved(onward.number), 1.0)
     right.ledger.undelivered(LEFT, settlement, 1.0)  # which has gone: that is no news of its lender now
     right.ledger.tick(1.0 + ORPHANED_S)
-    assert right.ledger.has_work
+    assert right.ledger.books.has_work
     for dest, repayment in (*right.sent(), *right.work()):
         if dest == ROOT:
             root.hear(RIGHT, repayment)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
-    assert right.ledger.wasted == 0
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+    assert right.ledger.books.wasted == 0
 
 
 def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: Worker) -> None:
@@ -622,8 +624,8 @@ def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: W
     right.ledger.undelivered(LEFT, settlement, 1.0)
     right.work(3)
     right.ledger.tick(1.0 + ORPHANED_S)
-    assert not right.ledger.has_work
-    assert right.ledger.wasted == 3  # what it told before, its lender's lender may have been told
+    assert not right.ledger.books.has_work
+    assert right.ledger.books.wasted == 3  # what it told before, its lender's lender may have been told
     assert right.hear(ROOT, Moved(onward.number))[-1] == (ROOT, Unknown(onward.number))
 
 
@@ -638,10 +640,10 @@ def test_a_checkpoint_is_the_whole_job(root: Worker) -> None:
             root.hear(LEFT, message)
     root.work(7)
     again = Worker((3, 13))
-    again.ledger.open_root(0.0, root.ledger.checkpoint())
-    assert again.ledger.done() == 3 + 6 + 7
+    again.ledger.open_root(0.0, root.ledger.books.checkpoint())
+    assert again.ledger.books.done() == 3 + 6 + 7
     again.work()
-    assert tuple(map(int, again.ledger.result())) == TOTAL
+    assert tuple(map(int, again.ledger.books.result())) == TOTAL
 
 
 def test_what_was_done_for_nobody_is_told_with_the_next_account(root: Worker) -> None:
@@ -650,22 +652,22 @@ def test_what_was_done_for_nobody_is_told_with_the_next_account(root: Worker) ->
     left.work(2)
     root.ledger.undelivered(LEFT, Probe(loan.number), 1.0)
     left.hear(ROOT, Forget(loan.number))
-    assert root.ledger.wasted_in_all() == 0
+    assert root.ledger.books.wasted_in_all() == 0
     lend(root, left)
     for dest, message in left.work():
         if dest == ROOT:
             root.hear(LEFT, message)
     root.work()
-    assert tuple(map(int, root.ledger.result())) == TOTAL
-    assert root.ledger.wasted_in_all() == 2
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+    assert root.ledger.books.wasted_in_all() == 2
 
 
 def test_what_a_checkpoint_holds_is_not_in_vain_if_another_root_goes_on_from_it(root: Worker) -> None:
     again = Worker((3, 13))
-    again.ledger.open_root(0.0, root.ledger.checkpoint())
+    again.ledger.open_root(0.0, root.ledger.books.checkpoint())
     again.work(2)
     again.ledger.close_root()
-    assert again.ledger.wasted == 2
+    assert again.ledger.books.wasted == 2
 
 
 def test_a_settlement_that_was_overtaken_is_passed_over(root: Worker) -> None:
@@ -678,7 +680,7 @@ def test_a_settlement_that_was_overtaken_is_passed_over(root: Worker) -> None:
         settlements += [message for _, message in left.sent() if isinstance(message, Settle)]
     for settlement in reversed(settlements):
         root.hear(LEFT, settlement)
-    assert root.ledger.done() == 3 + 4
+    assert root.ledger.books.done() == 3 + 4
 
 
 def test_a_root_that_leaves_waits_for_what_it_has_lent_and_its_checkpoint_has_it_then(root: Worker) -> None:
@@ -692,10 +694,10 @@ def test_a_root_that_leaves_waits_for_what_it_has_lent_and_its_checkpoint_has_it
     root.hear(LEFT, message)
     assert root.ledger.has_left
     following = Worker(RIGHT)
-    following.ledger.open_root(2.0, root.ledger.checkpoint())
-    assert following.ledger.done() == 3 + 5
+    following.ledger.open_root(2.0, root.ledger.books.checkpoint())
+    assert following.ledger.books.done() == 3 + 5
     following.work()
-    assert tuple(following.ledger.result()) == TOTAL
+    assert tuple(following.ledger.books.result()) == TOTAL
 
 
 def test_who_leaves_takes_no_loan(root: Worker) -> None:
@@ -710,13 +712,13 @@ def test_a_loan_that_another_has_by_now_is_not_taken_back(root: Worker) -> None:
     loan = lend(root, left)
     root.ledger.undelivered(RIGHT, Probe(loan.number), 1.0)
     root.work()
-    assert not root.ledger.is_finished
+    assert not root.ledger.books.is_finished
 
 
 def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) -> None:
     left, right = Worker(LEFT), Worker(RIGHT)
     lend(root, left)
-    bag = left.ledger.accounts[-1].bag
+    bag = left.ledger.books.accounts[-1].bag
     assert isinstance(bag, TreeBag)
     bag.split = lambda: TreeBag([])  # type: ignore[method-assign]
     [(_, empty)] = left.hear(RIGHT, ask(right))

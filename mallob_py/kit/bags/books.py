@@ -1,0 +1,323 @@
+"""A worker's accounts and the loans that it has given: what is done, what is left, and for whom.
+
+A *loan* is a part of an account's bag that another worker has; the account keeps a copy until it is settled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mallob_py.kit.bags.bag import Bag, Work
+from mallob_py.kit.bags.incumbent import Incumbent
+from mallob_py.kit.bags.messages import Address, Return, Settle, State
+from mallob_py.kit.bags.values import check_value, decode_value, encode_value
+
+#: a repayment that nobody confirms is sent again after this, growing
+REPAY_AGAIN_S = 0.5
+
+
+class Counted(NamedTuple):
+    """Tasks that are done, their result and the best solution that is known (None: there is none)."""
+
+    tasks: int
+    result: Any
+    best: Any
+
+
+class What(Enum):
+    """The kinds of change to a worker's books."""
+
+    #: an account: the root's (0), from a checkpoint with `done` tasks or anew, or for a loan
+    OPENED = "opened"
+    #: a loan of an account, given
+    LENT = "lent"
+    #: an account told its lender or client: `own` tasks done on it here, `done` in all; it is `final`, or not
+    TOLD = "told"
+    #: an account was handed back; `done` is without its loans
+    RETURNED = "returned"
+    #: a loan's state number `seq` has become part of the account, and the loan is closed
+    TAKEN = "taken"
+    #: a loan of another is the account's from now on
+    INHERITED = "inherited"
+    #: an account is forgotten
+    DROPPED = "dropped"
+    #: the root's account is settled: the job is done
+    FINISHED = "finished"
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a log of loans; see `What`."""
+
+    t: float
+    what: What
+    account: int
+    loan: int = 0
+    seq: int = 0
+    done: int = 0
+    own: int = 0
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Loan:
+    borrower: Address
+    #: what we take back if it must be
+    copy: State
+    seq: int = 0
+    probe_s: float = math.inf
+    probes: int = 0
+    #: its borrower may not know yet that we are its lender
+    is_inherited: bool = False
+
+
+@dataclass(slots=True)
+class Account:
+    """An account; `number` 0 is the job itself, which is owed to no other worker."""
+
+    number: int
+    lender: Address | None
+    bag: Bag | None
+    done: int = 0
+    #: of these, the ones that were done on this account and by this worker
+    own: int = 0
+    wasted: int = 0
+    result: Any = None
+    loans: dict[int, Loan] = field(default_factory=dict)
+    seq: int = 0
+    settle_s: float = math.inf
+    #: what it was repaid or returned by; sent again until somebody confirms it
+    last_words: Settle | Return | None = None
+    repeat_delay_s: float = REPAY_AGAIN_S
+    #: its lender has left; given up then
+    orphaned_until_s: float = math.inf
+    #: tasks done when results were taken out of the bag last
+    gathered: int = -1
+    #: tasks done as of the last state that was told to anybody
+    told: int = 0
+    #: how often the last bag that was lent had to be split again
+    halvings: int = 0
+
+    def has_work(self) -> bool:
+        return self.bag is not None and not self.bag.is_empty()
+
+    def untold(self) -> int:
+        """Tasks done, as far as known here, since its state was told last."""
+        return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
+
+
+class Books:
+    """One worker's. `log`: if it is a list, it takes entries of what is done to the books.
+
+    They are to be written before the messages are sent. `now`: of the present step.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        #: the last one is worked on first
+        self.accounts: list[Account] = []
+        #: whose account each loan that we have given belongs to
+        self.given: dict[int, Account] = {}
+        self.incumbent = Incumbent(work.minimizes)
+        self.log: list[Entry] | None = None
+        self.now = 0.0
+        #: the bytes of the largest bag that was sent or told of here
+        self.largest_bag = 0
+        #: tasks done here for nobody, which no lender has been told of yet
+        self.wasted = 0
+
+    def open_root(self, checkpoint: bytes | None = None) -> None:
+        """Begin the job, or go on where a checkpoint was."""
+        assert self.root is None, "the job has begun"
+        account = Account(0, None, None)
+        self.accounts.insert(0, account)
+        if checkpoint is None:
+            account.bag = self._work.first_bag()
+            self.look_for_better(account.bag)
+        else:
+            self.take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
+            account.told = account.done
+        self._teach(account.bag)
+        self.note(What.OPENED, account, done=account.done)
+
+    def open(self, number: int, lender: Address, data: bytes) -> Account:
+        """An account for a loan."""
+        account = Account(number, lender, self._work.bag_from_bytes(data))
+        self._teach(account.bag)
+        self.accounts.append(account)
+        self.note(What.OPENED, account)
+        return account
+
+    @property
+    def root(self) -> Account | None:
+        return self.accounts[0] if self.accounts and self.accounts[0].number == 0 else None
+
+    def checkpoint(self) -> bytes:
+        """All of the job, as the root knows it."""
+        assert self.root is not None
+        state = self.state(self.root)
+        self.note(What.TOLD, self.root, done=state.done, own=self.root.own)
+        return msgspec.msgpack.encode(state)
+
+    @staticmethod
+    def counted(checkpoint: bytes) -> Counted:
+        """Return the count and the result of the tasks of a checkpoint that are done."""
+        state = msgspec.msgpack.decode(checkpoint, type=State)
+        result, best = (decode_value(data) if data else None for data in (state.result, state.best))
+        return Counted(state.done, result, best)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this is the root and the whole job is done."""
+        account = self.root
+        return account is not None and not account.has_work() and not account.loans
+
+    def result(self) -> Any:
+        """The result of the whole job (None if there was no task)."""
+        assert self.is_finished
+        assert self.root is not None
+        self.gather(self.root)
+        self.note(What.FINISHED, self.root, done=self.root.done, own=self.root.own)
+        return self.root.result
+
+    @property
+    def best(self) -> Any:
+        """The best solution that is known here (None: there is none); at the end, the best of all."""
+        return self.incumbent.best
+
+    def expected_left(self) -> float:
+        """About how many tasks of the job are left, as far as the root knows; infinity: nobody knows."""
+        assert self.root is not None
+        bag = self.root.bag
+        left = bag.expected_tasks() if bag is not None and not bag.is_empty() else 0.0
+        for loan in self.root.loans.values():
+            for data in loan.copy.bags:
+                if left == math.inf:
+                    return left
+                left += self._work.bag_from_bytes(data).expected_tasks()
+        return left
+
+    def done(self) -> int:
+        """Tasks done for the job, as far as the root has been told."""
+        assert self.root is not None
+        return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
+
+    def wasted_in_all(self) -> int:
+        """The number of tasks done in vain, as far as the root has been told."""
+        assert self.root is not None
+        told = sum(loan.copy.wasted for loan in self.root.loans.values())
+        return self.wasted + self.root.wasted + told
+
+    @property
+    def has_work(self) -> bool:
+        return any(account.has_work() for account in self.accounts)
+
+    def expected_tasks(self) -> float:
+        bags = (account.bag for account in self.accounts)
+        return sum(bag.expected_tasks() for bag in bags if bag is not None and not bag.is_empty())
+
+    # --- what is found ---------------------------------------------------------------------
+
+    def look_for_better(self, bag: Bag) -> None:
+        """Whether a bag has found a better solution than is known: then all of ours learn it."""
+        if self.incumbent.found(bag.best(), self.now):
+            for account in self.accounts:
+                if account.bag is not bag:
+                    self._teach(account.bag)
+
+    def hear_of_better(self, data: bytes) -> None:
+        if self.incumbent.heard(data, self.now):
+            for account in self.accounts:
+                self._teach(account.bag)
+
+    def _teach(self, bag: Bag | None) -> None:
+        if bag is not None and self.incumbent.best is not None:
+            bag.learn(self.incumbent.best)
+
+    # --- entries ---------------------------------------------------------------------------
+
+    def note(
+        self,
+        what: What,
+        account: Account,
+        loan: int = 0,
+        seq: int = 0,
+        done: int = 0,
+        own: int = 0,
+        final: bool = False,
+    ) -> None:
+        if self.log is not None:
+            self.log.append(Entry(self.now, what, account.number, loan, seq, done, own, final))
+
+    def account(self, number: int) -> Account | None:
+        return next((each for each in self.accounts if each.number == number and number != 0), None)
+
+    def remove(self, account: Account, number: int) -> None:
+        del account.loans[number]
+        del self.given[number]
+
+    def drop(self, account: Account) -> None:
+        """Forget an account, and whatever was lent of it."""
+        self.accounts.remove(account)
+        self.note(What.DROPPED, account)
+        self.wasted += account.untold()
+        for number in account.loans:
+            del self.given[number]
+
+    def told_wasted(self, account: Account) -> None:
+        """What was done in vain is told with this account."""
+        account.wasted, self.wasted = account.wasted + self.wasted, 0
+
+    def take_in(self, account: Account, state: State) -> None:
+        self.hear_of_better(state.best)
+        account.done += state.done
+        account.wasted += state.wasted
+        if state.result:
+            account.result = self._fold(account.result, decode_value(state.result))
+        for data in state.bags:
+            bag = self._work.bag_from_bytes(data)
+            if account.bag is None:
+                self._teach(bag)
+                account.bag = bag
+            else:
+                account.bag.merge(bag)
+
+    def gather(self, account: Account) -> None:
+        """Take the results out of the bag."""
+        if account.bag is not None and account.done != account.gathered:
+            result = account.bag.take_result()
+            if result is not None:
+                check_value(result)
+            account.result = self._fold(account.result, result)
+            account.gathered = account.done
+
+    def state(self, account: Account) -> State:
+        """The account with all that it has lent, as of the last settlements, to be told."""
+        self.gather(account)
+        done, wasted, result = account.done, account.wasted, account.result
+        bags: list[bytes] = []
+        if account.has_work():
+            assert account.bag is not None
+            bags.append(account.bag.to_bytes())
+        for loan in account.loans.values():
+            done += loan.copy.done
+            wasted += loan.copy.wasted
+            if loan.copy.result:
+                result = self._fold(result, decode_value(loan.copy.result))
+            bags.extend(loan.copy.bags)
+        account.told = done
+        self.largest_bag = max(self.largest_bag, *map(len, bags), 0)
+        return State(done, result_bytes(result), tuple(bags), wasted, self.incumbent.data)
+
+    def _fold(self, one: Any, other: Any) -> Any:
+        if one is None or other is None:
+            return other if one is None else one
+        return self._work.fold(one, other)
+
+
+def result_bytes(result: Any) -> bytes:
+    return b"" if result is None else encode_value(result)
