@@ -43,8 +43,8 @@ from mallob_py.cli import CommandError
 from mallob_py.runtime.remote_shell import SSH
 
 if TYPE_CHECKING:
+    from mallob_py.batch.live.machine_nodes import Machine
     from mallob_py.batch.live.requests import JobLine, NodeLine
-    from mallob_py.batch.live.server import Machine
     from mallob_py.cli.batch_options import (
         BatchCancelOptions,
         BatchNodesOptions,

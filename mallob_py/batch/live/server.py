@@ -16,11 +16,10 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import msgspec
 
@@ -38,7 +37,8 @@ from mallob_py.batch.live.folder import (
 from mallob_py.batch.live.forecast import outlook
 from mallob_py.batch.live.launch import AGAIN_S, TOKEN, Allotment, RunEnd, Status, is_passing
 from mallob_py.batch.live.launch import Launch as KeeperLaunch
-from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
+from mallob_py.batch.live.machine_nodes import Machine, MachineNodes
+from mallob_py.batch.live.nodes import LOCALHOST
 from mallob_py.batch.live.requests import (
     REQUEST_MAX_BYTES,
     Answer,
@@ -52,8 +52,6 @@ from mallob_py.batch.live.requests import (
     GiveBack,
     JobLine,
     Jobs,
-    NodeLine,
-    NodeLines,
     Nodes,
     Queue,
     Refused,
@@ -104,35 +102,8 @@ _KEEPER_POLL_S = 0.05
 _NAMED = 5
 #: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
 _SILENT_MAX = 256
-_MACHINE_POLL_S = 5.0
 #: jobs that had ended before, which are looked at for the chart
 _BARS_AT_START = 200
-
-
-class Machine(Protocol):
-    """The nodes that jobs run on."""
-
-    #: the variables that jobs there have beside those of their users
-    environment: Mapping[str, str]
-    #: whether nodes come and go, perhaps without our doing
-    changes: bool
-
-    def check_give_back(self, host: str) -> None:
-        """Raises NodesError for a node that must stay."""
-
-    def give_back(self, hosts: Sequence[str]) -> None:
-        """Nodes without jobs are not needed any more. May take long. Raises NodesError."""
-
-    def take_in(self, count: int) -> None:
-        """Have so many nodes more. May take long. Raises NodesError."""
-
-    def nodes(self) -> Mapping[str, int]:
-        """Their names, with the number of slots of each. Raises NodesError."""
-        ...
-
-    def shell(self, host: str) -> list[str]:
-        """The command that starts what follows it on a node; empty for this host."""
-        ...
 
 
 def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool = False) -> int:
@@ -165,10 +136,9 @@ class _Server:
     def __init__(self, folder: Folder, policy: Policy, machine: Machine, binds: bool) -> None:
         self.loop = LoopWatch(self._say)
         self._folder = folder
-        self._machine = machine
         self._binds = binds
         self._scheduler = LiveScheduler(policy, 0)
-        self._nodes = NodeBook(folder.nodes() or ())
+        self._nodes = MachineNodes(folder, machine, self._scheduler, self._say, self._want_decision)
         self._entries: dict[int, _Entry] = {}
         self._chart = Chart(_ended_bars(folder))
         #: those of them that wait for others, and for which
@@ -193,15 +163,15 @@ class _Server:
             loop.add_signal_handler(number, stop.set)
         server = await asyncio.start_unix_server(self._take, sock=listen(str(self._folder.socket)))
         scheduler = self._scheduler
-        names = [node.name for node in self._nodes if node.offered]
+        names = [node.name for node in self._nodes.book if node.offered]
         where = "" if names == [LOCALHOST] else f" of {counted(len(names), 'node')}"
         self._say(
             f"scheduling {counted(scheduler.slots, 'slot')}{where} by {scheduler.policy.name} "
             f"in {self._folder.path}"
         )
         self._want_decision()
-        if self._machine.changes:
-            self._start_task(self._follow_machine())
+        if self._nodes.machine.changes:
+            self._start_task(self._nodes.follow())
         await stop.wait()
         server.close()
         for task in self._tasks:
@@ -217,10 +187,7 @@ class _Server:
     def _restore(self) -> None:
         jobs = [(job, job.submitted(), job.run()) for job in self._folder.jobs()]
         self._set_clock([max(one.submit_s, run.start_s if run else 0.0) for _, one, run in jobs])
-        if self._folder.nodes() is None and (
-            slots := [slot for _, _, run in jobs if run for slot in run.slots]
-        ):
-            self._nodes = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
+        self._nodes.assume([slot for _, _, run in jobs if run for slot in run.slots])
         taken, guests = set[int](), list[_Entry]()
         for job, submitted, run in jobs:
             entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
@@ -247,9 +214,7 @@ class _Server:
             self._scheduler.restore_guest(
                 self._job(guest), guest.run.start_s, guest.run.slots, guest.run.factor
             )
-        self._nodes.have(self._machine.nodes())
-        self._nodes.forget(taken)
-        self._nodes_changed()
+        self._nodes.restore(taken)
 
     def _set_clock(self, times_s: list[float]) -> None:
         """It goes on where it stood, and stands still while the host is down."""
@@ -308,10 +273,10 @@ class _Server:
                 self._carry_out(effect)
             except Exception as error:  # the others are carried out all the same
                 self._say(f"job {effect.job}: {type(error).__name__}: {error}")
-        if hosts := self._nodes.leaving(scheduler.taken):
+        if hosts := self._nodes.book.leaving(scheduler.taken):
             for host in hosts:
-                self._nodes.drain(host, "is given back")
-            self._start_task(self._give_back(hosts))
+                self._nodes.book.drain(host, "is given back")
+            self._start_task(self._nodes.give_back(hosts))
         # To start jobs takes time as well, but nobody is to wait longer for that.
         self._decided_s = (self._now_s, took_s)
         if self._timer is not None:
@@ -385,14 +350,16 @@ class _Server:
         entry.run = Run(self._now_s, slots, factor=factor)
         job.write("run", entry.run)
         submitted = job.submitted()
-        hosts = [self._nodes.host_of(slot) for slot in slots]
+        hosts = [self._nodes.book.host_of(slot) for slot in slots]
         (job.path / "nodes").write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
         launch = KeeperLaunch(
             [str(job.script)],
             submitted.directory,
-            submitted.environment | dict(self._machine.environment) | self._variables(entry, len(slots)),
+            submitted.environment
+            | dict(self._nodes.machine.environment)
+            | self._variables(entry, len(slots)),
             self._limit_s(entry),
-            remote=self._machine.shell(hosts[0]),
+            remote=self._nodes.machine.shell(hosts[0]),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
             allotment=self._allotment(entry) if self._binds else None,
         )
@@ -466,7 +433,7 @@ class _Server:
             job.forget_run()
             entry.run = None
             self._scheduler.put_back(self._job(entry))
-            self._nodes_changed()
+            self._nodes.offer()
         self._want_decision()
 
     async def _bury_in_the_end(self, entry: _Entry) -> bool:
@@ -496,8 +463,8 @@ class _Server:
             else:
                 status = Status(RunEnd.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
         if status.ending in (RunEnd.UNREACHABLE, RunEnd.NODE_LOST) and entry.run is not None:
-            host = self._nodes.host_of(entry.run.slots[0])
-            self._nodes.set_down(host, status.error)
+            host = self._nodes.book.host_of(entry.run.slots[0])
+            self._nodes.book.set_down(host, status.error)
             self._say(f"node {host} is down: {status.error}")
         if status.ending is RunEnd.UNREACHABLE and not job.is_cancelled:
             self._say(f"job {job.number} {entry.wishes.name} has not begun and waits again")
@@ -554,7 +521,7 @@ class _Server:
         """A job has left a slot there; never its first one, where its script runs. Raises WireError."""
         if (running := self._scheduler.running.get(job)) is None:
             return
-        slots = [slot for slot in running.nodes[1:] if self._nodes.host_of(slot) == host]
+        slots = [slot for slot in running.nodes[1:] if self._nodes.book.host_of(slot) == host]
         if not slots:
             raise WireError(f"released {host[:40]!r}, where it has nothing to release")
         self._scheduler.released(job, slots[-1:])
@@ -565,7 +532,7 @@ class _Server:
         try:
             # Else a next life of ours would give the slots to others.
             await self._write_run_in_the_end(entry)
-            _, writer = await self._give(entry, Grow(tuple(map(self._nodes.host_of, slots))))
+            _, writer = await self._give(entry, Grow(tuple(map(self._nodes.book.host_of, slots))))
             was_taken = True
             writer.close()
             self._scheduler.grown(entry.folder.number)
@@ -633,23 +600,25 @@ class _Server:
             case Explain(job):
                 return self._explain(job)
             case Nodes():
-                return self._node_lines()
+                return self._nodes.lines(
+                    {job: self._entries[job].wishes.name for job in self._scheduler.running}
+                )
             case Bars(seconds):
                 self._chart.note(self._now_s, _moved_bars(self._scheduler, self._entries))
                 names = [
                     (slot, str(place) if node.name == LOCALHOST else f"{node.name}.{place}")
-                    for node in self._nodes
+                    for node in self._nodes.book
                     for place, slot in enumerate(node.slots)
                 ]
                 return Gantt(self._now_s, names, self._chart.since(self._now_s - seconds))
             case Drain(node, reason):
-                return self._change_node(lambda: self._nodes.drain(node, reason))
+                return self._nodes.change(lambda: self._nodes.book.drain(node, reason))
             case Resume(node):
-                return self._change_node(lambda: self._nodes.resume(node))
+                return self._nodes.change(lambda: self._nodes.book.resume(node))
             case GiveBack(node):
-                return self._change_node(lambda: self._leave(node))
+                return self._nodes.change(lambda: self._nodes.leave(node))
             case TakeIn(count):
-                return await self._take_in(count)
+                return await self._nodes.take_in(count)
 
     def _submit(self, request: Submit) -> Answer:
         if len(self._scheduler.waiting) >= WAITING_MAX:
@@ -660,8 +629,8 @@ class _Server:
             wishes = parse_script(request.script, request.name, request.headers)
         except ScriptError as error:
             return Refused(str(error))
-        if wishes.nodes_min > self._nodes.most:
-            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.most}")
+        if wishes.nodes_min > self._nodes.book.most:
+            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.book.most}")
         if (request.after or request.after_ok) and len(self._held) >= WAITING_MAX:
             return Refused(f"{WAITING_MAX} jobs wait for others already")
         for other in (*request.after, *request.after_ok):
@@ -797,72 +766,7 @@ class _Server:
             reason = f"its turn has not come: {self._scheduler.policy.name}"
         return msgspec.structs.replace(line, reason=reason)
 
-    def _node_lines(self) -> Answer:
-        running = self._scheduler.running
-        jobs = {slot: job for job in running for slot in self._scheduler.slots_of(job)}
-        lines = []
-        for node in self._nodes:
-            slots = [slot for place, slot in enumerate(node.slots) if place < node.count or slot in jobs]
-            lines.append(NodeLine(node.name, node.state, node.reason, [jobs.get(slot) for slot in slots]))
-        return NodeLines(lines, {job: self._entries[job].wishes.name for job in running})
-
-    # --- nodes --------------------------------------------------------------------------------
-
-    def _change_node(self, change: Callable[[], None]) -> Answer:
-        try:
-            change()
-        except NodesError as error:
-            return Refused(str(error))
-        self._nodes_changed()
-        return Done(0)
-
-    def _leave(self, node: str) -> None:
-        self._machine.check_give_back(node)
-        self._nodes.leave(node)
-
-    async def _take_in(self, count: int) -> Answer:
-        try:
-            await asyncio.to_thread(self._machine.take_in, count)
-            await self._look_at_machine()
-        except NodesError as error:
-            return Refused(str(error))
-        return Done(0)
-
-    async def _give_back(self, hosts: Sequence[str]) -> None:
-        try:
-            await asyncio.to_thread(self._machine.give_back, hosts)
-            self._say(f"given back: {', '.join(hosts)}")
-            await self._look_at_machine()
-        except NodesError as error:
-            self._say(f"{', '.join(hosts)} cannot be given back: {error}")
-            for host in hosts:
-                self._nodes.drain(host, str(error))
-            self._nodes_changed()
-
-    async def _follow_machine(self) -> None:
-        while True:
-            await asyncio.sleep(_MACHINE_POLL_S)
-            with contextlib.suppress(NodesError):  # Slurm may be down for a while
-                await self._look_at_machine()
-
-    async def _look_at_machine(self) -> None:
-        """Raises NodesError."""
-        now = dict(await asyncio.to_thread(self._machine.nodes))
-        before = {node.name: node.count for node in self._nodes if node.state is not NodeState.GONE}
-        if now != before:
-            self._nodes.have(now)
-            self._nodes.forget(self._scheduler.taken)
-            more, fewer = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
-            self._say(f"nodes: {', '.join(more) or 'none'} more, {', '.join(fewer) or 'none'} gone")
-            self._nodes_changed()
-
-    def _nodes_changed(self) -> None:
-        try:
-            self._folder.write_nodes(self._nodes)
-        except OSError as error:
-            self._say(f"the nodes' states cannot be written down: {error}")
-        self._scheduler.offer(self._nodes.offered())
-        self._want_decision()
+    # --- cores of jobs ------------------------------------------------------------------------
 
     def _limit_s(self, entry: _Entry) -> float:
         assert entry.run is not None
@@ -871,7 +775,7 @@ class _Server:
     def _allotment(self, entry: _Entry) -> Allotment:
         """On its first node."""
         assert entry.run is not None
-        node = self._nodes.node_of(entry.run.slots[0])
+        node = self._nodes.book.node_of(entry.run.slots[0])
         places = {slot: place for place, slot in enumerate(node.slots)}
         shares = self._scheduler.shares_of(entry.folder.number)
         parts = [(places[slot], first, last) for slot, first, last in shares if slot in places]

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def refusal(waiting: int, script: str) -> str:
     """Of a scheduler with as many jobs that wait; it may keep nothing."""
     one: Any = object.__new__(_Server)
     one._scheduler = type("Waiting", (), {"waiting": range(waiting)})
-    one._nodes = type("Nodes", (), {"most": 1})
+    one._nodes = SimpleNamespace(book=SimpleNamespace(most=1))
     one._folder, one._next = type("Kept", (), {"add": _keep}), 1
     one._epoch_s = 0.0
     answer = one._submit(Submit(script, "job", "/", {}))
