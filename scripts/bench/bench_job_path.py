@@ -1,35 +1,46 @@
-"""The way of a trivial job through a rank: how often it goes from one of our modules to another.
+"""Three trips through a rank: how often it goes from one of our modules to another.
 
-A service of one rank gets NOOP jobs, one after the other. Its rank notes each call that leads from one module
-of `mallob_py` into another; counted are those between the rename of a job file into
-`in/` and the sight of its reply. Which modules and which ways these are tells where a job's path could be
-shorter. The rank is several times as slow as otherwise: this is about its paths, not about time. So its clock
-is as slow: a job that is over within its first milliseconds, before others are told of it, is so here.
+Ranks note each call that leads from one module of `mallob_py` into another. Counted are those between the
+rename of a NOOP job's file into `in/` and the sight of its reply, on one rank; those of `resize +1`, from the
+order until a second after the answer; and those in the seconds after a rank was killed that is no client's.
+Of the last two each rank is counted, and the one with the most is told. Which ways these are tells where a
+trip could be shorter. Ranks are several times as slow as otherwise: this is about paths, not about time. So
+their clock is as slow: a job that is over within its first milliseconds, before others are told of it, is so
+here, and of what an idle rank does each second some 10 changes are in a trip of 3 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from common import Service, print_table, running_service
+
+from mallob_py.service.telemetry.status import read_status
+
 _JOBS = 20
-_DEADLINE_S = 60.0
+#: of ranks that come, and of ranks that are killed
+_CHANGES = 3
+#: until all have heard of an answer, and until ranks go on without one
+_HEARD_S, _LOSS_S = 1.0, 3.0
 #: so many times as slow is a rank that notes its calls, at most, on a busy machine too
 _SLOWNESS = 30.0
 
 #: found by every Python that starts below; only a rank's loop imports that module
-_SITECUSTOMIZE = """
-import atexit, os, sys, time
+_SITECUSTOMIZE = r"""
+import os, sys, time
 
 def _install():
-    out = os.environ["BENCH_JOB_PATH_OUT"]
+    folder = os.environ["BENCH_JOB_PATH_OUT"]
     log, names = [], {}
 
     def module_of(code):
@@ -56,20 +67,21 @@ def _install():
 
     def slow_clock(start_s):
         clock = service_clock(start_s)
-        begin_s = clock()
-        return lambda: begin_s + (clock() - begin_s) / slowness
+        return lambda: clock() / slowness
 
     module.service_clock = slow_clock
     run = Rank.run
 
     def profiled(self):
+        out = f"{folder}/{self.rank}.{os.getpid()}"
+        open(out, "w").close()
         sys.setprofile(profile)
         try:
             run(self)
         finally:
             sys.setprofile(None)
             with open(out, "w") as file:
-                file.writelines(f"{when} {source} {dest}\\\\n" for when, source, dest in log)
+                file.writelines(f"{when} {source} {dest}\n" for when, source, dest in log)
 
     Rank.run = profiled
 
@@ -84,68 +96,100 @@ class _Finder:
 sys.meta_path.insert(0, _Finder())
 """
 
+#: begin and end of a trip, in seconds of the monotonic clock
+Span = tuple[float, float]
+#: from a module into another
+Way = tuple[str, str]
 
-def measure(jobs: int) -> tuple[list[int], Counter[str], Counter[tuple[str, str]]]:
-    """Return for each job how many changes of module; then the changes into each module, and of each pair."""
+
+def measure(ranks: int, trips: Callable[[Service, Path], list[Span]]) -> list[tuple[str, Counter[Way]]]:
+    """Return for each trip the rank that changed modules most often, and its ways."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-path.") as name:
-        folder = Path(name)
-        (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.replace("\\\\n", "\\n"))
-        ways, out = folder / "api", folder / "ways"
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": ":".join(paths), "BENCH_JOB_PATH_OUT": str(out)}
-        environment["BENCH_JOB_PATH_SLOWNESS"] = str(_SLOWNESS)
-        command = [sys.executable, "-m", "mallob_py", "serve", "-n", "1", "--api-dir", str(ways)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as service:
-            assert service.stdout is not None
-            while "accepting jobs" not in (line := service.stdout.readline()):
-                if not line:
-                    raise SystemExit("the service did not start")
-            spans = [_one_job(ways, number) for number in range(jobs + 1)][1:]  # the first one imports
-            service.terminate()
-        changes = [line.split(" ") for line in out.read_text().splitlines()]
-    counts = [0] * len(spans)
-    into: Counter[str] = Counter()
-    pairs: Counter[tuple[str, str]] = Counter()
-    for when, source, dest in changes:
-        for number, (begin_s, end_s) in enumerate(spans):
-            if begin_s <= float(when) <= end_s:
-                counts[number] += 1
-                into[dest] += 1
-                pairs[source, dest] += 1
-    return counts, into, pairs
+        folder, out = Path(name), Path(name) / "out"
+        out.mkdir()
+        (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+        paths = [name, *filter(None, [os.environ.get("PYTHONPATH")])]
+        before = dict(os.environ)
+        os.environ |= {
+            "PYTHONPATH": ":".join(paths),
+            "BENCH_JOB_PATH_OUT": str(out),
+            "BENCH_JOB_PATH_SLOWNESS": str(_SLOWNESS),
+        }
+        try:
+            with running_service(ranks) as service:
+                spans = trips(service, out)
+        finally:
+            os.environ.clear()
+            os.environ |= before
+        found: list[dict[str, Counter[Way]]] = [{} for _ in spans]
+        for path in out.iterdir():
+            for when, source, dest in map(str.split, path.read_text().splitlines()):
+                for number, (begin_s, end_s) in enumerate(spans):
+                    if begin_s <= float(when) <= end_s:
+                        found[number].setdefault(path.name, Counter())[source, dest] += 1
+    return [max(by_rank.items(), key=lambda one: one[1].total()) for by_rank in found]
 
 
-def _one_job(api_dir: Path, number: int) -> tuple[float, float]:
-    """When its file was there, and when its reply was."""
-    time.sleep(0.3)  # what the job before has left to do is not this one's
-    inbox, reply = api_dir / "jobs.0/in", api_dir / f"jobs.0/out/bench.noop{number}.json"
-    hidden = inbox / f".noop{number}.json"
-    hidden.write_text(f'{{"user": "bench", "name": "noop{number}", "application": "NOOP"}}')
-    begin_s = time.monotonic()
-    hidden.rename(inbox / f"noop{number}.json")
-    while not reply.exists():
-        if time.monotonic() > begin_s + _DEADLINE_S:
-            raise SystemExit(f"no reply within {_DEADLINE_S:g} s")
-        time.sleep(0.0005)
-    return begin_s, time.monotonic()
+def jobs(service: Service, _: Path) -> list[Span]:
+    """NOOP jobs, one after the other; the first one imports, and is not told."""
+    spans = []
+    for number in range(_JOBS + 1):
+        time.sleep(0.3)  # what the job before has left to do is not this one's
+        job = service.drop({"user": "bench", "name": f"noop{number}", "application": "NOOP"})
+        service.await_reply(job)
+        spans.append((job.dropped_s, time.monotonic()))
+    return spans[1:]
+
+
+def growth(service: Service, _: Path) -> list[Span]:
+    """Another rank each time."""
+    command = [sys.executable, "-m", "mallob_py", "resize", "+1", "--api-dir", str(service.api_dir)]
+    spans = []
+    for _ in range(_CHANGES):
+        begin_s = time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120.0)
+        time.sleep(_HEARD_S)
+        spans.append((begin_s, time.monotonic()))
+    return spans
+
+
+def losses(service: Service, out: Path) -> list[Span]:
+    """A rank without a client each time; the others go on without it."""
+    status = read_status(service.api_dir)
+    assert status is not None
+    clients = {process.pid for process in status.processes}
+    pids = [pid for pid in (int(path.suffix[1:]) for path in out.iterdir()) if pid not in clients]
+    spans = []
+    for pid in pids[:_CHANGES]:
+        begin_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOSS_S)
+        spans.append((begin_s, time.monotonic()))
+    return spans
+
+
+#: the ranks at the start, and what is done
+TRIPS: dict[str, tuple[int, Callable[[Service, Path], list[Span]]]] = {
+    "NOOP": (1, jobs),
+    "resize +1": (2, growth),
+    "a rank's death": (2 + _CHANGES, losses),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--jobs", type=int, default=_JOBS)
+    parser.add_argument("--only", choices=TRIPS, nargs="+", default=list(TRIPS))
     parser.add_argument("--ways", type=int, default=12, help="so many of the most frequent ways are shown")
     options = parser.parse_args()
-    counts, into, pairs = measure(options.jobs)
-    jobs = len(counts)
-    median = statistics.median(counts)
-    print(
-        f"changes of module of a NOOP job, over {jobs} jobs: median {median:g}, least {min(counts)}, ", end=""
-    )
-    print(f"most {max(counts)}; {len(into)} modules")
-    for module, count in into.most_common(options.ways):
-        print(f"  {count / jobs:6.1f}  into {module}")
-    for (source, dest), count in pairs.most_common(options.ways):
-        print(f"  {count / jobs:6.1f}  {source} -> {dest}")
+    for name in options.only:
+        found = measure(*TRIPS[name])
+        counts = [ways.total() for _, ways in found]
+        told = f"median {statistics.median(counts):g}, least {min(counts)}, most {max(counts)}"
+        ranks = ", ".join(dict.fromkeys(f"rank {rank.partition('.')[0]}" for rank, _ in found))
+        whole = sum((ways for _, ways in found), Counter[Way]())
+        rows = [(f"{source} -> {dest}", count / len(found)) for (source, dest), count in whole.most_common()]
+        title = f"{name}: changes of module, {len(found)} times: {told} ({ranks})"
+        print_table(title, ("way", "times"), rows[: options.ways])
 
 
 if __name__ == "__main__":
