@@ -3,7 +3,7 @@
 Sizes of jobs in a trace are processors. `MaxProcs` is the machine in them, `MaxNodes` its nodes. Where both
 are said and all sizes are multiples of their ratio, jobs had whole nodes, of so many processors; where they
 are not, each processor is a node here, since jobs had parts of nodes. Where `MaxNodes` stands alone, it is
-the machine, in whatever sizes count: the load tells if that cannot be.
+the machine, in whatever sizes count: the load, or a job that is larger, tells if that cannot be.
 """
 
 from __future__ import annotations
@@ -103,26 +103,31 @@ def unknown(demand: Demand) -> str:
 
 
 def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> str:
-    """A warning with the likely cause if the load is more than a machine can have had; else nothing.
+    """A warning with the likely cause if the load is more than a machine can have had, or a job larger than
+    what the header says in unknown units; else nothing.
 
     `nodes`: those that were asked for instead of the header's.
     """
     load = demand.busy / machine.nodes
+    counts_hosts = not nodes and not header.max_procs and machine.processors_per_node == 1
+    sign = f"the offered load is {load:.2f} of the machine ({machine.nodes} nodes)"
     if load <= LOAD_MAX or demand.is_burst:
-        return ""
+        if not counts_hosts or demand.largest <= machine.nodes:
+            return ""
+        sign = f"the largest job has {demand.largest}, more than the machine ({machine.nodes} nodes)"
     said = machine_of(header, np.zeros(0), 0, machine.processors_per_node).nodes
     if nodes and nodes < said:
         cause = f"--nodes {nodes} is a smaller machine than the trace's, which has {said}"
     elif nodes:
         cause = f"is --nodes {nodes} right? On {_enough(demand)} the load is usual"
-    elif not header.max_procs and machine.processors_per_node == 1:
+    elif counts_hosts:
         cause = (
             "its header says MaxNodes alone, and sizes of jobs count processors: give --cores-per-node, or"
             f" --nodes (such as {_enough(demand)})"
         )
     else:
         cause = "its jobs come faster than they can run, as in a busy part of a trace; or the header is wrong"
-    return f"the offered load is {load:.2f} of the machine ({machine.nodes} nodes): {cause}"
+    return f"{sign}: {cause}"
 
 
 def _enough(demand: Demand) -> int:
