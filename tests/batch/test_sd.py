@@ -179,6 +179,14 @@ def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
     assert not simulate(sharing(*jobs, nodes=6), SdPolicy(check=False, mates=1)).shared
 
 
+@pytest.mark.parametrize(("mates", "start_s"), [(2, 100.0), (3, 10.0)])
+def test_more_than_two_mates_are_as_many_as_are_allowed(mates: int, start_s: float) -> None:
+    workload = sharing((0, 1, 100, 100), (0, 1, 100, 100), (0, 2, 100, 100), (10, 4, 5, 5), nodes=4)
+    schedule = simulate(workload, SdPolicy(mates=mates))
+    assert schedule.starts_s[3] == start_s
+    assert len(schedule.shared) == (mates if mates > 2 else 0)
+
+
 @pytest.mark.parametrize(("again", "start_s"), [(True, 20), (False, 55)])
 def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, start_s: float) -> None:
     # The first job ends at 15, and leaves its nodes to its guest, which has 40 s of 45 to go.
@@ -204,7 +212,7 @@ def test_rigid_jobs_are_neither_guests_nor_mates() -> None:
         assert simulate(Workload(jobs, workload.truths, 4), SdPolicy()).starts_s == [0, 100]
 
 
-@pytest.mark.parametrize("settings", [{"factor": 1.0}, {"factor": 0.0}, {"mates": 3}, {"waits": "all"}])
+@pytest.mark.parametrize("settings", [{"factor": 1.0}, {"factor": 0.0}, {"mates": 0}, {"waits": "all"}])
 def test_settings_that_cannot_be_are_refused(settings: dict[str, float | str]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SdPolicy(**settings)  # type: ignore[arg-type]
@@ -222,7 +230,7 @@ policies = st.builds(
     check=st.booleans(),
     counts_shared=st.booleans(),
     depth=st.sampled_from([0, 1, 3, 10]),
-    mates=st.sampled_from([1, 2]),
+    mates=st.sampled_from([1, 2, 3, 5]),
     factor=st.sampled_from([0.25, 0.5]),
     again=st.booleans(),
     replan=st.booleans(),
@@ -286,8 +294,17 @@ class SlowSd:
     wants_all_arrivals = True
 
     def __init__(
-        self, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool, waits: str
+        self,
+        cutoff: float,
+        is_dynamic: bool,
+        checks: bool,
+        depth: int,
+        again: bool,
+        replan: bool,
+        waits: str,
+        mates: int,
     ) -> None:
+        self._mates_max = mates
         self._cutoff, self._is_dynamic, self._checks = cutoff, is_dynamic, checks
         self._replans = replan
         self._waits = waits
@@ -370,7 +387,8 @@ class SlowSd:
             and one.estimated_end_s >= view.now_s + job.estimate_s
             and self._penalty(one, job) < cutoff
         ]
-        sets = [chosen for count in (1, 2) for chosen in itertools.combinations(alone, count)]
+        counts = range(1, self._mates_max + 1)
+        sets = [chosen for count in counts for chosen in itertools.combinations(alone, count)]
         fitting = [chosen for chosen in sets if sum(one.size for one in chosen) == job.nodes]
         return min(fitting, key=lambda chosen: sum(self._penalty(one, job) for one in chosen), default=())
 
@@ -387,6 +405,7 @@ class SlowSd:
     st.booleans(),
     st.booleans(),
     st.sampled_from(["head", "map"]),
+    st.sampled_from([1, 2, 3, 4]),
 )
 def test_it_is_what_its_definition_says(
     workload: Workload,
@@ -397,10 +416,13 @@ def test_it_is_what_its_definition_says(
     again: bool,
     replan: bool,
     waits: str,
+    mates: int,
 ) -> None:
-    policy = SdPolicy(cutoff, is_dynamic, checks, depth=depth, again=again, replan=replan, waits=waits)
+    policy = SdPolicy(
+        cutoff, is_dynamic, checks, depth=depth, mates=mates, again=again, replan=replan, waits=waits
+    )
     quick = simulate(workload, policy)
-    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth, again, replan, waits))
+    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth, again, replan, waits, mates))
     assert quick.starts_s == slow.starts_s
     assert quick.ends_s == pytest.approx(slow.ends_s)
 

@@ -2,9 +2,9 @@
 
 Source: D'Amico, Jokanovic, Corbalan, "Holistic Slowdown Driven Scheduling and Resource Management for
 Malleable Jobs", ICPP 2019. The base is EASY. A malleable job that cannot start is made a guest instead if
-it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most two running malleable
-jobs whose nodes are together just as many as it needs, and whose penalties have the least sum. The penalty
-of a mate is its slowdown by the estimates, with the guest:
+it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most two (or `mates`) running
+malleable jobs whose nodes are together just as many as it needs, and whose penalties have the least sum. The
+penalty of a mate is its slowdown by the estimates, with the guest:
 
     p = (wait + limit + estimate of the guest) / estimate
 
@@ -36,7 +36,7 @@ class SdPolicy:
     node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
     the authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
     jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
-    (0: all); `mates`: 1 or 2. With `again=False`, a job that was a guest is never made a mate later.
+    (0: all); `mates`: how many one guest has at most. With `again=False`, a job that was a guest is never made a mate later.
     With `replan=False`, the head's reservation is made once per decision: others keep to it, though the head
     becomes a guest meanwhile, or mates end later than was thought. How long a job would wait is told by the
     head's reservation (`waits=head`), or by a map of reservations for all jobs before it (`waits=map`).
@@ -63,8 +63,8 @@ class SdPolicy:
             raise ValueError(f"waits is {waits!r}, not head or map")
         if not 0.0 < factor < 1.0:
             raise ValueError(f"factor is {factor:g}, not between 0 and 1")
-        if mates not in (1, 2):
-            raise ValueError(f"mates is {mates}, not 1 or 2")
+        if mates < 1:
+            raise ValueError(f"mates is {mates}, below 1")
         self.name = "sd"
         self._constant = max_slowdown
         self._is_dynamic = dynamic
@@ -220,7 +220,7 @@ class SdPolicy:
         if came == len(self._came):
             return ()
         search = _Search(self._alone, job, view.now_s + increase_s, self._cutoff, self._mates_max)
-        if 2 * (len(self._came) - came) < len(view.running):
+        if self._mates_max <= 2 and 2 * (len(self._came) - came) < len(view.running):
             mates = search.among(
                 [view.running[number] for number in self._came[came:] if number in view.running]
             )
@@ -270,25 +270,41 @@ class _Search:
         self._estimate_s = job.estimate_s
         self._end_s = end_s
         self._cutoff = cutoff
-        self._allows_pairs = mates_max > 1
+        self._mates_max = mates_max
         self._best: dict[int, list[_Rated]] = {}
         self._least = math.inf
         self._found: tuple[Running, ...] = ()
 
     def everywhere(self) -> tuple[Running, ...]:
         need = self._nodes
-        for rated in self._two_best(need)[:1]:
+        if self._mates_max > 2:
+            return self._of_many()
+        for rated in self._cheapest(need)[:1]:
             self._offer(rated)
-        if self._allows_pairs:
+        if self._mates_max > 1:
             for size in self._alone:
                 other = need - size
                 if size < other and other in self._alone:
-                    for rated in self._two_best(size)[:1]:
+                    for rated in self._cheapest(size)[:1]:
                         self._offer_with_another(rated, other)
                 elif size == other:
-                    for rated in self._two_best(size)[:1]:
+                    for rated in self._cheapest(size)[:1]:
                         self._offer_with_another(rated, size)
         return self._found
+
+    def _of_many(self) -> tuple[Running, ...]:
+        """Size by size, the cheapest way to have so many nodes of so many jobs."""
+        ways: dict[tuple[int, int], tuple[float, tuple[Running, ...]]] = {(0, 0): (0.0, ())}
+        for size in self._alone:
+            for (jobs, nodes), (total, chosen) in list(ways.items()):
+                for penalty, _, running in self._cheapest(size):
+                    jobs, nodes, total, chosen = jobs + 1, nodes + size, total + penalty, (*chosen, running)
+                    if jobs > self._mates_max or nodes > self._nodes:
+                        break
+                    if total < ways.get((jobs, nodes), (math.inf,))[0]:
+                        ways[jobs, nodes] = total, chosen
+        found = [way for (_, nodes), way in ways.items() if nodes == self._nodes]
+        return min(found, key=lambda way: way[0], default=(0.0, ()))[1]
 
     def among(self, candidates: list[Running]) -> tuple[Running, ...]:
         """Only sets with at least one of these."""
@@ -302,7 +318,7 @@ class _Search:
             rated = (penalty, running.order, running)
             if size == self._nodes:
                 self._offer(rated)
-            elif self._allows_pairs and self._nodes - size in self._alone:
+            elif self._mates_max > 1 and self._nodes - size in self._alone:
                 self._offer_with_another(rated, self._nodes - size)
         return self._found
 
@@ -313,7 +329,7 @@ class _Search:
         job = running.job
         return (running.estimated_end_s - job.submit_s + self._estimate_s) / job.estimate_s
 
-    def _two_best(self, size: int) -> list[_Rated]:
+    def _cheapest(self, size: int) -> list[_Rated]:
         best = self._best.get(size)
         if best is None:
             rated = [
@@ -322,7 +338,7 @@ class _Search:
                 if (penalty := self._penalty(running)) < self._cutoff
             ]
             rated.sort()
-            best = self._best[size] = rated[:2]
+            best = self._best[size] = rated[: max(2, self._mates_max)]
         return best
 
     def _offer(self, rated: _Rated) -> None:
@@ -330,7 +346,7 @@ class _Search:
             self._least, self._found = rated[0], (rated[2],)
 
     def _offer_with_another(self, rated: _Rated, size: int) -> None:
-        for other in self._two_best(size):
+        for other in self._cheapest(size):
             if other[2] is not rated[2]:
                 total = rated[0] + other[0]
                 if total < self._least:
