@@ -121,7 +121,7 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to be done. Tasks are sources, and parts of those that take long."""
+    """Sources to be done. Tasks are edges that are looked at, on the way out from a source and back."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)
@@ -136,7 +136,6 @@ class BetweennessBag(NumberedBag):
         return BetweennessBag(self._graph, ranges)
 
     def process(self, count: int) -> int:
-        """Process `count` edges."""
         vertices = len(self._graph.offsets) - 1
         scale = float(1 << fraction_bits(vertices))
         if self._desk is None:
@@ -144,11 +143,11 @@ class BetweennessBag(NumberedBag):
         desk = self._desk
         if len(self._total) == 0:
             self._total = np.zeros(vertices, dtype=np.int64)
-        done = 0
-        while count > 0 and not self.is_empty():
+        left = count
+        while left > 0 and not self.is_empty():
             if self._source is None:
                 self._source = self.take(1)[0]
-            count = _advance(
+            left = _advance(
                 *self._graph,
                 self._source,
                 desk.distance,
@@ -158,15 +157,18 @@ class BetweennessBag(NumberedBag):
                 self._progress,
                 scale,
                 self._total,
-                count,
+                left,
             )
             if self._progress[0] == _NONE:
                 self._source = None
-                done += 1
-        return max(done, 1)
+        return count - left
 
     def is_empty(self) -> bool:
         return self._source is None and super().is_empty()
+
+    def expected_tasks(self) -> float:
+        """As if each source reached all: every edge, and one more for each vertex, is looked at twice."""
+        return 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) * super().expected_tasks()
 
     def to_bytes(self) -> bytes:
         """The source in work is to be done as a whole: its dependencies are not in any result yet."""

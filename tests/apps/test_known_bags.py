@@ -152,6 +152,14 @@ def test_betweenness_is_the_same_to_the_last_bit_in_any_order_and_when_sources_a
         assert (shared(application, graph, configuration, seed) == one).all()
 
 
+def test_tasks_of_betweenness_are_the_same_whether_expected_asked_for_or_done() -> None:
+    application, configuration, graph = betweenness(8)
+    bag = application.first_bag(graph, configuration)
+    expected = bag.expected_tasks()
+    assert bag.process(int(expected) // 4) == pytest.approx(expected / 4, rel=0.05)
+    assert 0.6 * expected < bag.expected_tasks() < 0.9 * expected
+
+
 def test_a_graph_for_which_there_is_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mallob_bags.betweenness._available_bytes", lambda: 1 << 30)
     BetweennessApplication().check({"n": 20})
