@@ -5,6 +5,11 @@ from __future__ import annotations
 from mutations.mutation import table
 
 LENDING = table("""
+apps/mallob_bags/betweenness.py
+  tasks of a bag are the same whether expected, asked for or done
+    BetweennessBag.expected_tasks: 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) => 1.0
+    test_tasks_of_betweenness_are_the_same_whether_expected_asked_for_or_done
+
 mallob_py/kit/bags/ledger.py
   a bag that is too large is lent in parts
     _bytes_to_lend: always len(data) <= bytes_max

@@ -11,6 +11,16 @@ mallob_py/batch/policies/agreement.py
     Agreement._overtaking: without extra -= size
     test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need
 
+mallob_py/batch/workload/machine.py
+  a job larger than a machine of unknown units is warned of
+    overload: always demand.largest <= machine.nodes
+    test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause
+
+mallob_py/batch/policies/sd.py
+  of several mates, the cheapest set is chosen
+    _Search._of_many: total < ways.get((jobs, nodes), (math.inf,))[0] => (jobs, nodes) not in ways
+    test_of_three_mates_the_set_with_the_least_penalties_is_chosen
+
 mallob_py/batch/workload/swf.py
   a job of a trace has the processors that it had, not those that it asked for
     _processors: np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7]) => rows[:, 7]

@@ -187,6 +187,12 @@ def test_more_than_two_mates_are_as_many_as_are_allowed(mates: int, start_s: flo
     assert len(schedule.shared) == (mates if mates > 2 else 0)
 
 
+def test_of_three_mates_the_set_with_the_least_penalties_is_chosen() -> None:
+    short, long = (0, 2, 50, 50), [(0, size, 1000, 1000) for size in (1, 3)]
+    schedule = simulate(sharing(short, short, short, *long, (10, 6, 5, 5), nodes=10), SdPolicy(mates=3))
+    assert [span.mate for span in schedule.shared][1:] == [3, 4]
+
+
 @pytest.mark.parametrize(("again", "start_s"), [(True, 20), (False, 55)])
 def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, start_s: float) -> None:
     # The first job ends at 15, and leaves its nodes to its guest, which has 40 s of 45 to go.
