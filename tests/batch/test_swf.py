@@ -152,7 +152,7 @@ def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_pat
     assert "such as 128)" in alone
     # A load that can be, of one job that is too large.
     large = remark("; MaxNodes: 16\n", 1, 1, 1, 24)
-    assert large.startswith("the largest job has 24, more than the machine (16 nodes): its header says MaxNodes")
+    assert large.startswith("the largest job has 24, more than the machine (16 nodes): its header")
     smaller = remark("; MaxProcs: 128\n", 60, nodes=32)
     assert smaller.endswith("--nodes 32 is a smaller machine than the trace's, which has 128")
     assert "is --nodes 32 right? On 60 the load is usual" in remark("", 60, nodes=32)

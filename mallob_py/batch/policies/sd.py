@@ -2,7 +2,7 @@
 
 Source: D'Amico, Jokanovic, Corbalan, "Holistic Slowdown Driven Scheduling and Resource Management for
 Malleable Jobs", ICPP 2019. The base is EASY. A malleable job that cannot start is made a guest instead if
-it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most two (or `mates`) running
+it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most `mates` (two) running
 malleable jobs whose nodes are together just as many as it needs, and whose penalties have the least sum. The
 penalty of a mate is its slowdown by the estimates, with the guest:
 
@@ -36,7 +36,8 @@ class SdPolicy:
     node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
     the authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
     jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
-    (0: all); `mates`: how many one guest has at most. With `again=False`, a job that was a guest is never made a mate later.
+    (0: all); `mates`: how many one guest has at most. With `again=False`, a job that was a guest is never a
+    mate later.
     With `replan=False`, the head's reservation is made once per decision: others keep to it, though the head
     becomes a guest meanwhile, or mates end later than was thought. How long a job would wait is told by the
     head's reservation (`waits=head`), or by a map of reservations for all jobs before it (`waits=map`).
