@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import traceback
 
 import numpy as np
 import pytest
@@ -44,6 +45,16 @@ def test_a_lambda_is_sent_by_value_or_told_to_need_an_extra(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(CannotSend, match=r"the function double cannot be sent.*mallob-py\[functions\]"):
         dump(double, "the function double")
+
+
+def test_code_that_is_sent_by_value_tells_which_file_it_is_of() -> None:
+    def outer() -> object:
+        return (lambda: 1 / 0)()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        load(dump(outer, "it"))()
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert files == [__file__] * 3
 
 
 def test_what_nobody_can_pickle_is_named() -> None:

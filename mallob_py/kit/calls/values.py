@@ -8,10 +8,11 @@ cloudpickle, on both sides.
 
 from __future__ import annotations
 
+import io
 import pickle
 import traceback
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from types import CodeType, TracebackType
 from typing import Any
 
 from mallob_py.kit.calls.wire import Buffer
@@ -47,7 +48,7 @@ class RemoteTraceback(Exception):
 def dump(value: Any, what: str) -> list[Buffer]:
     """A pickle, and the buffers that belong to it. Raises CannotSend, which names `what`."""
     try:
-        buffers = _dump(pickle, value)
+        buffers = _dump(pickle.dumps, value)
         if _MAIN not in buffers[0]:
             return buffers
         why = "something of it is defined in the script that was started"
@@ -61,12 +62,30 @@ def dump(value: Any, what: str) -> list[Buffer]:
             f" import, or have it sent by value: {EXTRA}"
         ) from None
     try:
-        return _dump(cloudpickle, value)
+        return _dump(_by_value(cloudpickle), value)
     except Exception as error:
         raise CannotSend(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
 
 
-def _dump(module: Any, value: Any) -> list[Buffer]:
+def _by_value(cloudpickle: Any) -> Callable[..., bytes]:
+    """Return cloudpickle's `dumps`, but that code keeps the name of its file, for tracebacks."""
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if not isinstance(value, CodeType):
+                return super().reducer_override(value)
+            make, parts = self.dispatch_table[CodeType](value)
+            return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
+
+    def dumps(value: Any, **options: Any) -> bytes:
+        with io.BytesIO() as written:
+            Pickler(written, **options).dump(value)
+            return written.getvalue()
+
+    return dumps
+
+
+def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
     buffers: list[Buffer] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -79,7 +98,7 @@ def _dump(module: Any, value: Any) -> list[Buffer]:
         buffers.append(view)
         return False
 
-    return [module.dumps(value, protocol=_PROTOCOL, buffer_callback=take), *buffers]
+    return [dumps(value, protocol=_PROTOCOL, buffer_callback=take), *buffers]
 
 
 def load(buffers: Sequence[Buffer]) -> Any:
