@@ -189,7 +189,8 @@ def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
 def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
     """The job files' contents. Raises CommandError."""
     jobs = []
-    for file in options.files or ("",):
+    for named in options.files or ("",):
+        file = "/dev/stdin" if named == "-" else named
         for number, settings in enumerate(options.combinations(), 1):
             job = _completed(_fields_of(file) if file else {}, file, options, settings)
             if options.is_sweep:

@@ -566,3 +566,15 @@ def test_settings_become_what_the_application_declares_or_stay_json(tmp_path: Pa
     assert job_of(str(tmp_path / "b.wcnf"), "--sharing", "false")["configuration"] == {"sharing": False}
     with pytest.raises(OptionError, match="'no' is neither true nor false"):
         job_of(str(tmp_path / "b.wcnf"), "--sharing", "no")
+
+
+def test_a_file_as_standard_input_is_taken_by_its_name(
+    formula: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.path.realpath
+    monkeypatch.setattr(
+        os.path, "realpath", lambda path: str(formula) if path == "/dev/stdin" else real(path)
+    )
+    job = job_of("-")
+    assert job["files"] == [str(formula)]
+    assert job["name"].startswith("stdin-")

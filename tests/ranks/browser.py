@@ -72,6 +72,11 @@ class Browser:
     def text(self) -> str:
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
+    def press(self, key: str) -> None:
+        """One key, at what has the focus."""
+        for kind in ("keyDown", "keyUp"):
+            self.command("Input.dispatchKeyEvent", type=kind, key=key)
+
     def choose_file(self, selector: str, path: str) -> None:
         root = self.command("DOM.getDocument")["root"]["nodeId"]
         node = self.command("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]

@@ -301,6 +301,7 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
             "http.small: worker 0",
         ]
         browser.await_truth("document.getElementById('users').textContent.includes('3 / 3')")
+        _walk_by_keyboard(browser)
 
         # Back to this moment when all is over.
         slide = "slider.dispatchEvent(new Event('input'))"
@@ -315,6 +316,33 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
         browser.evaluate("document.getElementById('now').click()")
         assert browser.evaluate(count("#trees [data-job]")) == 0
         assert browser.complaints == []
+
+
+def _walk_by_keyboard(browser: Browser) -> None:
+    """Two jobs run on three PEs: all of them are told in words, and stay where they are when drawn anew."""
+
+    def told(key: str) -> str:
+        browser.press(key)
+        return str(browser.evaluate("at('told').textContent"))
+
+    browser.evaluate("at('trees').focus()")
+    assert told("Home").startswith("http.large: worker 0 on PE ")
+    assert told("ArrowDown").startswith("http.large: worker 1 on PE ")
+    assert told("ArrowUp").startswith("http.large: worker 0 on PE ")
+    assert told("ArrowRight").startswith("http.small: worker 0 on PE ")
+    browser.evaluate("pictured = null; showMoment()")
+    assert browser.evaluate("document.querySelector('#trees .at').dataset.tip").startswith("http.small: ")
+    assert told("ArrowLeft").startswith("http.large: worker 0 on PE ")
+    browser.evaluate("at('volumes').focus()")
+    assert browser.evaluate("document.querySelectorAll('.at').length") == 0
+    assert told("ArrowUp").startswith("now, http.small: 1 worker")
+    assert told("ArrowUp").startswith("now, http.large: 2 workers")
+    assert " ago (" in told("Home")
+    assert browser.evaluate("at('slider').ariaValueText").partition(" ago")[1]
+    assert told("End").startswith("now, http.large: 2 workers")
+    browser.press("Escape")
+    assert browser.evaluate("tip.hidden && !document.querySelector('.dim')")
+    assert browser.evaluate("document.querySelector('#live button').ariaLabel").startswith("Interrupt http.")
 
 
 @needs_browser

@@ -13,7 +13,8 @@ the scheduler chooses), malleable (which it also changes) or evolving (which the
 at the first command.
 
 Scripts for Slurm run as rigid jobs: of `#SBATCH` lines, the number of tasks (else of nodes), the time and the
-name are understood where no header says them. Options of the command line come before both.
+name are understood where no header says them. Options of the command line come before both. Which jobs one
+comes after is said there only: a script does not know their numbers.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ _SLURM.add_argument("-n", "--ntasks")
 _SLURM.add_argument("-N", "--nodes")
 _SLURM.add_argument("-t", "--time")
 _SLURM.add_argument("-J", "--job-name")
+_SLURM.add_argument("-d", "--dependency")
 _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
 
 
@@ -137,6 +139,12 @@ def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
             options, others = _SLURM.parse_known_args(shlex.split(line, comments=False)[1:])
         except (ScriptError, ValueError) as error:
             raise ScriptError(f"line {number}: {error}") from None
+        if options.dependency:
+            option = "--after-ok" if "ok:" in options.dependency else "--after"
+            raise ScriptError(
+                f"line {number}: --dependency={options.dependency[:40]} names jobs by numbers of another"
+                f" scheduler; leave it out and submit with {option} JOB"
+            )
         asked |= {key: (number, value) for key, value in vars(options).items() if value is not None}
         if others:
             unused.append(f"line {number}: #SBATCH {' '.join(others)}")

@@ -88,6 +88,9 @@ def test_the_page_draws_slots_and_tells_why_jobs_wait(
         assert browser.evaluate("document.querySelectorAll('#gantt rect.empty').length") == 4
         assert browser.evaluate("document.querySelectorAll('#gantt g rect').length") == 1
         assert "wide: 3 slots" in browser.evaluate("document.querySelector('#gantt [data-tip]').dataset.tip")
+        browser.evaluate("at('gantt').focus()")
+        browser.press("Home")
+        assert "wide: 3 slots" in browser.evaluate("at('told').textContent")
         go.touch()
         failed = "document.querySelector('#batch-jobs .failed')"
         browser.await_truth(f"{failed} && {failed}.textContent === 'exit code 3'")
