@@ -62,7 +62,7 @@ class OneDesk:
     def tell_answered(self, answered: int) -> None:
         """Tell how many jobs are answered, in case another rank has to go on."""
         self._answered = answered
-        if self._rank.survives:
+        if self._rank.node.survives:
             data = answered.to_bytes(_COUNT_BYTES, "little")
             for rank in self._rank.placement.members:
                 if rank != self._rank.rank:
@@ -86,7 +86,7 @@ class OneDesk:
         if self.desk is not None:
             self.tell_answered(self._answered)  # to those who have joined, too
         elif self._is_ours():
-            self._rank.set_desk(self._begin())
+            self._rank.doors.set_desk(self._begin())
 
     # --- as a desk without jobs ---------------------------------------------------------------
 
@@ -232,7 +232,7 @@ def be_rank(
             _take_orders(rank, Path(orders), has_input=not set(STANDARD_INPUT).isdisjoint(options.files))
 
         one = OneDesk(rank, make, None if orders is None else take_orders)
-        return one.open() if rank.survives or rank.rank == 0 else None
+        return one.open() if rank.node.survives or rank.rank == 0 else None
 
     boot.run_rank(
         settings_of(
@@ -256,7 +256,7 @@ def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
     try:
         orders = OrderFolder(place, is_new_service=rank.generation == 1)
         must_stay = "it has standard input" if has_input else ""
-        rank.set_orders(Resizing(rank, orders, (), must_stay))
+        rank.doors.set_orders(Resizing(rank, orders, (), must_stay))
     except ServiceError as error:
         tell(str(error))
 

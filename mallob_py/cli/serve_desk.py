@@ -219,7 +219,7 @@ class ClientDesks:
             self._is_between = True
             for service in self._services.values():
                 self._watch(service)
-            self._rank.set_desk(self)
+            self._rank.doors.set_desk(self)
         for service in self._services.values():
             service.world_changed(moved)
 

@@ -60,8 +60,8 @@ def be_rank(options: ServeOptions) -> NoReturn:
 
 
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
-    ranks = rank.founders.ranks
-    first = [boot.client_rank(client, rank.founders) for client in range(min(options.clients, ranks))]
+    ranks = rank.node.founders.ranks
+    first = [boot.client_rank(client, rank.node.founders) for client in range(min(options.clients, ranks))]
     #: the ranks of all clients; always this list
     present = holders(first, rank.placement.members)
     rank.tell_news_to(present[0])
@@ -78,7 +78,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
             desks.append(_desks(options, rank, present))
         if desks:
             desks[0].follow(moved)
-        if present[0] == rank.rank and not rank.takes_orders:
+        if present[0] == rank.rank and not rank.doors.takes_orders:
             _take_orders(options, rank, present, is_new_service=False)
 
     rank.on_change(follow)
@@ -106,7 +106,7 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
     try:
         watching = Watching.POLL if options.poll_directory else Watching.AUTO
         folder = OrderFolder(Path(options.api_dir), is_new_service, watching)
-        rank.set_orders(Resizing(rank, folder, clients))
+        rank.doors.set_orders(Resizing(rank, folder, clients))
     except ServiceError as error:
         tell(str(error))
 

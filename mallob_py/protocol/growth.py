@@ -1,4 +1,4 @@
-"""Ranks that this one has started and that are still to join, as their host deals with them.
+"""Ranks that are to join, as members deal with them, and above all their *host*, which has started them.
 
 What they do themselves: `joining.py`.
 
@@ -13,7 +13,19 @@ import math
 from collections.abc import Callable, Collection, Iterable
 
 from mallob_py.protocol.generation import Ordered
-from mallob_py.protocol.rank_messages import Joining, Peer
+from mallob_py.protocol.rank_book import RankBook
+from mallob_py.protocol.rank_effects import AnyRankEffect, Expect, Grown, KillRank, ListenFor
+from mallob_py.protocol.rank_messages import (
+    AnyJoiningMessage,
+    Joining,
+    Listen,
+    Listening,
+    Noted,
+    Peer,
+    RankProcess,
+    Welcome,
+)
+from mallob_py.protocol.rank_stimuli import RanksStarted
 
 #: a newcomer imports much, perhaps from the disk of a network
 PATIENCE_S = 60.0
@@ -115,3 +127,68 @@ class Growth:
     def is_over(self, members: Iterable[int]) -> bool:
         """Whether each has joined or failed."""
         return not self._newcomers - self.problems.keys() - set(members)
+
+
+class Host:
+    """One rank's dealings with newcomers: those that it has started (`growth`), and those of others."""
+
+    def __init__(
+        self,
+        book: RankBook,
+        say: Callable[[int, AnyJoiningMessage], None],
+        act: Callable[[AnyRankEffect], None],
+    ) -> None:
+        """`say` tells another rank something."""
+        self.growth: Growth | None = None
+        self._book = book
+        self._say = say
+        self._act = act
+
+    def begin(self, started: RanksStarted, members: Iterable[int], now: float) -> None:
+        """These processes have been started: `started.me` is this rank, one of the `members`."""
+        assert self.growth is None, "one growth after the other"
+        self._book.take(started.call.bound)
+        for rank, process in started.processes:
+            self._expect(rank, started.me.host, process)
+        others = [rank for rank in members if rank != started.me.address]
+        newcomers = [rank for rank, _ in started.processes]
+        self.growth = Growth(others, newcomers, now, self._welcome, lambda rank: self._act(KillRank(rank)))
+        for rank in others:
+            self._say(rank, started.call)
+
+    def _welcome(self, rank: int, peers: tuple[Peer, ...]) -> None:
+        self._say(rank, Welcome(peers, self._book.start_s, self._book.founders))
+
+    def _expect(self, rank: int, host: int, process: RankProcess) -> None:
+        self._book.expect(rank, host, process)
+        self._act(Expect(rank, host, process))
+
+    def listen(self, rank: int, call: Listen) -> None:
+        """A host wants this rank to listen for newcomers."""
+        self._book.take(call.bound)
+        self._act(ListenFor(rank, call))
+
+    def listening(self, rank: int, message: Listening, members: Collection[int]) -> None:
+        if self.growth is not None and rank in members:
+            self.growth.listening(self._book.peer(rank, message.place))
+
+    def meet(self, rank: int, message: Joining) -> None:
+        """A newcomer names itself."""
+        self._expect(rank, message.host, message.process)
+        if self.growth is not None and self.growth.is_newcomer(rank):
+            self.growth.joining(rank, message)
+        else:
+            self._say(rank, Noted())
+
+    def connected(self, rank: int) -> None:
+        if self.growth is not None:
+            self.growth.connected(rank)
+
+    def turn(self, members: Collection[int], now: float) -> Ordered | None:
+        """An order that is to be given now; the growth ends when each newcomer has joined or failed."""
+        assert self.growth is not None
+        order = self.growth.turn(members, now)
+        if order is None and self.growth.is_over(members):
+            self._act(Grown(self.growth.problems))
+            self.growth = None
+        return order

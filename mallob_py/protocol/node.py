@@ -27,8 +27,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
-import msgspec
-
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import BlameHost, FetchDescription, JobOver, JobUnheard, Log, Send
@@ -46,11 +44,12 @@ from mallob_py.protocol.generation import (
     TimePassed,
 )
 from mallob_py.protocol.generation import Tell as TellRank
-from mallob_py.protocol.growth import Growth
+from mallob_py.protocol.growth import Host
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Message
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Generation, Placement
+from mallob_py.protocol.placement import Generation
+from mallob_py.protocol.rank_book import Origin, RankBook
 from mallob_py.protocol.rank_effects import (
     Accuse,
     AnyRankEffect,
@@ -59,15 +58,11 @@ from mallob_py.protocol.rank_effects import (
     Drained,
     DropChain,
     DropUnheard,
-    Expect,
     Fail,
     Fetch,
     Forget,
-    Grown,
     Halted,
-    KillRank,
     LetGo,
-    ListenFor,
     Note,
     OfPE,
     Say,
@@ -91,7 +86,6 @@ from mallob_py.protocol.rank_messages import (
     Listening,
     Noted,
     Outdated,
-    Peer,
     Propose,
     RankDrained,
     RankDrains,
@@ -144,23 +138,6 @@ _TICK = Tick()
 _NO_GENERATION = 0
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """What a rank knows of the system's beginning, the same on all ranks; `founders`: their capacities."""
-
-    founders: tuple[int, ...]
-    #: since 1970
-    start_s: float = 0.0
-    #: by rank; and the hosts that they are on, each named by the lowest rank that was ever there
-    processes: dict[int, RankProcess] = {}
-    hosts: dict[int, int] = {}
-
-    def first_logged(self, rank: int, capacity: int, founders: Placement) -> int:
-        """The number by which logs name the first PE of a rank, in all generations."""
-        if rank < founders.ranks:
-            return founders.first_pe(rank)
-        return founders.size + (rank - founders.ranks) * capacity
-
-
 class _Drain(NamedTuple):
     """This rank is to leave, as `asked_by` hears: at `until_s` at the latest; looked after at `look_s`."""
 
@@ -191,7 +168,6 @@ class Node:
         self.config = config
         self.survives = survives
         self._tables = tables or Tables(origin.founders, config)
-        self.start_s = origin.start_s
         #: the ranks in the beginning
         self.founders = self._tables.founders
         self._membership = membership or Membership(rank, self._tables.first, patience_s)
@@ -210,7 +186,6 @@ class Node:
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
         #: how its host has done with processes
         self.health = HostHealth(config)
-        self._processes, self._hosts = origin.processes, origin.hosts
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: the number of them up to now
@@ -231,9 +206,8 @@ class Node:
         self._halted_s = math.inf
         #: what this rank was told while it had halted
         self._waiting: list[AnyRankStimulus] = []
-        self._growth: Growth | None = None
-        #: all addresses below it are taken
-        self.bound = self.placement.members[-1] + 1
+        self._book = RankBook(origin, self.placement.members[-1] + 1)
+        self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
         #: when the workers that were here in the last generation have been found again, or are not to be
         self._found_s = -math.inf
@@ -241,7 +215,7 @@ class Node:
         self.roll = Roll()
         #: how each rank is, on the rank that is told (`NewsGoTo`)
         self.news_of_ranks: dict[int, RankNews] = {}
-        own = self._processes.get(rank, RankProcess(0, "", 0, 0))
+        own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
         self._reporter = RankReporter(own.host, own.pid, len(numbers))
         self._news_go_to: int | None = None
         #: when descriptions of jobs that nobody has spoken of since the last change are let go of
@@ -271,7 +245,12 @@ class Node:
     @property
     def is_growing(self) -> bool:
         """Whether ranks that it has started are on their way."""
-        return self._growth is not None
+        return self._host.growth is not None
+
+    @property
+    def bound(self) -> int:
+        """All addresses below it are taken."""
+        return self._book.bound
 
     @property
     def is_drained_for(self) -> int | None:
@@ -327,8 +306,8 @@ class Node:
             self._settle(now)
         if self._drain is not None and not self.is_halted:
             self._look_whether_drained(self._drain, now)
-        if self._growth is not None and not self.is_halted:
-            self._look_after_growth(self._growth, now)
+        if self._host.growth is not None and not self.is_halted:
+            self._look_after_growth(now)
 
     def take_effects(self) -> list[AnyRankEffect]:
         """The effects since the last call."""
@@ -588,20 +567,15 @@ class Node:
             self._over_at_s = -math.inf
             return
         if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
-            message = f"{self.describe(rank)} {how}"
+            message = f"{self._book.describe(rank)} {how}"
             self._act(Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
                 self._act(Fail(message))
                 return
             self._how_lost.setdefault(rank, message)
-            if self._growth is not None:
-                self._growth.lost(rank, how)
+            if self._host.growth is not None:
+                self._host.growth.lost(rank, how)
         self._change(Lost(rank), now)
-
-    def describe(self, rank: int) -> str:
-        """A rank with its process and host, as far as they are known."""
-        process = self._processes.get(rank)
-        return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 
     def _change(self, change: AnyChange, now: float) -> None:
         """Tell the membership of something, and do what follows."""
@@ -613,8 +587,8 @@ class Node:
         for rank in sorted(membership.lost - self._gone):
             self._gone.add(rank)
             self._act(Bury(rank))
-            if self._growth is not None:
-                self._growth.member_lost(rank)
+            if self._host.growth is not None:
+                self._host.growth.member_lost(rank)
         for step in membership.take_effects():
             match step:
                 case TellRank(rank, Fenced() as message) if rank in self._gone:
@@ -648,7 +622,7 @@ class Node:
         come = tuple(rank for rank in after.members if rank not in former)
         self._gone.update(gone)
         self._g = self._g_heard = after.g
-        self.bound = max(self.bound, after.members[-1] + 1)
+        self._book.take(after.members[-1] + 1)
         self._unheard_until_s = now + self.config.succession_patience_s
         self._first = self.placement.first_pe(self.rank)
         heirs, rule = Succession(before, after), self._tables.rule(after, self.rank)
@@ -658,8 +632,8 @@ class Node:
         self._reporter.begin_anew()
         for rank in gone:
             self.news_of_ranks.pop(rank, None)
-            if self._growth is not None:
-                self._growth.member_lost(rank)
+            if self._host.growth is not None:
+                self._host.growth.member_lost(rank)
         if any(pe.workers.suspended for pe in self.pes):
             self._found_s = now + self.config.succession_hold_s
         self._act(WorldChanged(after, gone, come))
@@ -691,6 +665,11 @@ class Node:
             else:
                 _ON_STIMULUS[type(stimulus)](self, stimulus, now)
 
+    def _look_after_growth(self, now: float) -> None:
+        if (order := self._host.turn(self.placement.members, now)) is not None:
+            self._change(order, now)
+            self._settle(now)
+
     def _tell_of_change(
         self, after: Generation, gone: tuple[int, ...], come: tuple[int, ...], now: float
     ) -> None:
@@ -704,66 +683,14 @@ class Node:
         }
         self._act(Note("generation", fields))
         if self.rank == after.members[0]:
-            joined = [f"{self.describe(rank)} has joined" for rank in come]
+            joined = [f"{self._book.describe(rank)} has joined" for rank in come]
             how = "; ".join([*map(self._how_gone, gone), *joined])
             verb = "goes" if self.placement.ranks == 1 else "go"
             self._act(Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})"))
 
     def _how_gone(self, rank: int) -> str:
         manner = "was lost" if rank in self._membership.lost else "has left"
-        return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
-
-    # --- more ranks -----------------------------------------------------------------------------------
-
-    def _begin_growth(self, started: RanksStarted, now: float) -> None:
-        assert self._growth is None, "one growth after the other"
-        self.bound = max(self.bound, started.call.bound)
-        for rank, process in started.processes:
-            self._expect(rank, started.me.host, process)
-        others = [rank for rank in self.placement.members if rank != self.rank]
-
-        def welcome(rank: int, peers: tuple[Peer, ...]) -> None:
-            self._say(rank, Welcome(peers, self.start_s, self.founders.capacities))
-
-        newcomers = [rank for rank, _ in started.processes]
-        self._growth = Growth(others, newcomers, now, welcome, lambda rank: self._act(KillRank(rank)))
-        for rank in others:
-            self._say(rank, started.call)
-
-    def _expect(self, rank: int, host: int, process: RankProcess) -> None:
-        """There may be a further rank."""
-        self.bound = max(self.bound, rank + 1)
-        self._processes = {**self._processes, rank: process}  # what is replaced may be shared
-        self._hosts = {**self._hosts, rank: host}
-        self._act(Expect(rank, host, process))
-
-    def _listen(self, rank: int, call: Listen) -> None:
-        self.bound = max(self.bound, call.bound)
-        self._act(ListenFor(rank, call))
-
-    def _note_listening(self, rank: int, message: Listening) -> None:
-        if self._growth is not None and rank in self.placement.members:
-            peer = Peer(rank, self._hosts[rank], self._processes[rank], message.place)
-            self._growth.listening(peer)
-
-    def _meet_newcomer(self, rank: int, message: Joining) -> None:
-        self._expect(rank, message.host, message.process)
-        if self._growth is not None and self._growth.is_newcomer(rank):
-            self._growth.joining(rank, message)
-        else:
-            self._say(rank, Noted())
-
-    def _note_connected(self, rank: int) -> None:
-        if self._growth is not None:
-            self._growth.connected(rank)
-
-    def _look_after_growth(self, growth: Growth, now: float) -> None:
-        if (order := growth.turn(self.placement.members, now)) is not None:
-            self._change(order, now)
-            self._settle(now)
-        elif growth.is_over(self.placement.members):
-            self._growth = None
-            self._act(Grown(growth.problems))
+        return self._how_lost.get(rank, f"{self._book.describe(rank)} {manner}")
 
 
 #: who takes which stimulus: (node, stimulus, now); `Said` is dealt with by message
@@ -783,7 +710,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
     DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
     NewsGoTo: lambda node, it, now: node._send_news_to(it.rank),
     DrainWanted: Node._have_drain,
-    RanksStarted: Node._begin_growth,
+    RanksStarted: lambda node, it, now: node._host.begin(it, node.placement.members, now),
     Ordered: Node._change,
     EndWanted: lambda node, it, now: node._stop(now),
 }
@@ -827,10 +754,12 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
             RankNews: lambda node, said, it, now: node.news_of_ranks.__setitem__(said.rank, it),
             RankDrains: Node._hear_of_drain,
             RankDrained: lambda node, said, it, now: node._act(Drained(said.rank)),
-            Listen: lambda node, said, it, now: node._listen(said.rank, it),
-            Listening: lambda node, said, it, now: node._note_listening(said.rank, it),
-            Joining: lambda node, said, it, now: node._meet_newcomer(said.rank, it),
-            Connected: lambda node, said, it, now: node._note_connected(said.rank),
+            Listen: lambda node, said, it, now: node._host.listen(said.rank, it),
+            Listening: lambda node, said, it, now: node._host.listening(
+                said.rank, it, node.placement.members
+            ),
+            Joining: lambda node, said, it, now: node._host.meet(said.rank, it),
+            Connected: lambda node, said, it, now: node._host.connected(said.rank),
             # of a peer that was taken for lost while this rank was a newcomer
             **dict.fromkeys((Noted, Welcome), lambda node, said, it, now: None),
         }.items()

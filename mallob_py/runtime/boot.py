@@ -30,8 +30,9 @@ from mallob_py import __version__
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import AnyChange, EndReason
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
 from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_messages import RankProcess
 from mallob_py.runtime.bells import Bells, StopBell
 from mallob_py.runtime.desk import Desk, EventSink
@@ -193,7 +194,7 @@ def run_rank(
             survives=survives,
         )
         rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell)
-        rank.end_with(launcher)
+        rank.lookout.end_with(launcher)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
         with at_most(DESK_PATIENCES * patience_s, "the clients' ranks to open their folders", launcher):
@@ -202,7 +203,7 @@ def run_rank(
                 or _log_stimuli(settings, rank, origin)
                 or _open_desk(rank, make_desk)
             )
-            told = gathered(world, (problem, pool.inspection.known if rank.survives else {}))
+            told = gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
         problems = [text for text, _ in told if text is not None]
         # Whoever takes a desk over is to be quick.
         pool.inspection.told = next((known for _, known in told if known), {})
@@ -228,7 +229,7 @@ def run_rank(
                 may_be_lost = True
                 guard.may_be_lost()
             rank.run()
-            if rank.end_reason is not None:
+            if rank.node.end_reason is not None:
                 _end_alone(rank, pes)
             for pe in pes:
                 log.write(rank.now(), LogEvent.STOP, {}, pe)
@@ -255,7 +256,7 @@ def run_rank(
 def _links(rank: Rank, transport: Carrier) -> int:
     """To how many ranks this one has connections of its own: of other hosts, if these may be lost."""
     hosts = [transport.host_of(each) for each in rank.placement.members]
-    return sum(host != transport.host_of(rank.rank) for host in hosts) if rank.survives else 0
+    return sum(host != transport.host_of(rank.rank) for host in hosts) if rank.node.survives else 0
 
 
 def _pool_options(settings: WorldSettings, pes: range) -> PoolOptions:
@@ -325,7 +326,7 @@ def _run_newcomer(
             tell(problem)
         log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})
         rank.run()
-        if rank.end_reason is not None:
+        if rank.node.end_reason is not None:
             _end_alone(rank, pes)
         for pe in pes:
             log.write(rank.now(), LogEvent.STOP, {}, pe)
@@ -341,7 +342,7 @@ def _run_newcomer(
 
 def _end_alone(rank: Rank, pes: range) -> NoReturn:
     """The others go on without this rank."""
-    if rank.end_reason is EndReason.LEFT:
+    if rank.node.end_reason is EndReason.LEFT:
         guard.leaves()
         for pe in pes:
             rank.log.write(rank.now(), LogEvent.STOP, {}, pe)
@@ -392,7 +393,7 @@ def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | No
     """Give the rank its desk, if it has one; returns what prevents that."""
     try:
         if (desk := make_desk(rank)) is not None:
-            rank.set_desk(desk)
+            rank.doors.set_desk(desk)
     except DeskError as error:
         return str(error)
     return None

@@ -262,7 +262,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 class RankReclaimable:
-    """The memory that one rank could give back; `tell(pe, stimulus)` reaches a PE."""
+    """The memory that one rank could give back; `tell(slot, stimulus)` reaches a PE."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class RankReclaimable:
         pool: WorkerPool,
         workers: HostedWorkers,
         transfer: Transfer,
-        tell: Callable[[PE, AnyStimulus], None],
+        tell: Callable[[int, AnyStimulus], None],
     ) -> None:
         self._pes = pes
         self._pool = pool
@@ -294,7 +294,7 @@ class RankReclaimable:
             for pe in holders:
                 if given_bytes < wanted_bytes:
                     given_bytes += self._size(pe, pe.workers.giving_back.past()[0])
-                    self._tell(pe, DropPast(1))
+                    self._tell(self._slot(pe), DropPast(1))
         return given_bytes
 
     def give_back_descriptions(self, wanted_bytes: int) -> int:
@@ -327,7 +327,7 @@ class RankReclaimable:
             return 0
         size_bytes, pe = largest
         self._paused[pe.rank] = size_bytes
-        self._tell(pe, PauseWorker())
+        self._tell(self._slot(pe), PauseWorker())
         return size_bytes
 
     def _smallest_paused(self) -> PE | None:
@@ -341,7 +341,7 @@ class RankReclaimable:
 
     def unpause_smallest(self) -> None:
         if (pe := self._smallest_paused()) is not None:
-            self._tell(pe, UnpauseWorker())
+            self._tell(self._slot(pe), UnpauseWorker())
 
     def end_shortage(self) -> None:
         self._pool.processes.keep_ready()

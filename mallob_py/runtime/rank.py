@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from mallob_py.loop_rate import LoopRate, shown
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
-from mallob_py.protocol.generation import EndReason, Ordered
+from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.messages import Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
@@ -58,7 +58,6 @@ from mallob_py.protocol.rank_effects import (
 )
 from mallob_py.protocol.rank_messages import (
     AnyRankMessage,
-    Beat,
     FileMessage,
     Listening,
     RankNews,
@@ -93,8 +92,10 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.bells import Bells
-from mallob_py.runtime.desk import Desk, EventSink, Orders
+from mallob_py.runtime.desk import EventSink
+from mallob_py.runtime.doors import Doors
 from mallob_py.runtime.heap import HeapKeeper, c_heap
+from mallob_py.runtime.lookout import Lookout
 from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.newcomers import GrowthError, Newcomers
 from mallob_py.runtime.notices import tell
@@ -116,7 +117,6 @@ from mallob_py.runtime.world.transfer import Transfer
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
-    from mallob_py.runtime.world.deadlines import Launcher
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
@@ -164,18 +164,15 @@ class Rank:
         )
         self._workers = HostedWorkers(pool, len(node.pes), self.transfer.path_of, node.placement.size)
         #: what could be given back if the host runs low on memory
-        self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_pe)
+        self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_slot)
         heap = HeapKeeper(c_heap())
         self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, node.fetching.keys)
         self._transport = transport
-        self._ring = ring
-        self._peers = peers
+        self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
-        self._desk: Desk | None = None
-        self._orders: Orders | None = None
+        self.doors = Doors(bells, clock)
         self._newcomers = Newcomers(transport)
         self._stimuli: StimulusLog | None = None
-        self._launcher: Launcher | None = None
         self._on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
@@ -206,9 +203,6 @@ class Rank:
     def _tell_slot(self, slot: int, stimulus: AnyStimulus) -> None:
         self._tell(ToPE(slot, stimulus))
 
-    def _tell_pe(self, pe: PE, stimulus: AnyStimulus) -> None:
-        self._tell(ToPE(self.node.pes.index(pe), stimulus))
-
     @property
     def pe(self) -> PE:
         """The PE that the desk talks to."""
@@ -224,24 +218,9 @@ class Rank:
         return self.node.placement
 
     @property
-    def founders(self) -> Placement:
-        """The ranks in the beginning."""
-        return self.node.founders
-
-    @property
     def generation(self) -> int:
         """The number of generations that there were, this one included."""
         return self.node.present.number
-
-    @property
-    def survives(self) -> bool:
-        """Whether it goes on without ranks that are lost."""
-        return self.node.survives
-
-    @property
-    def end_reason(self) -> EndReason | None:
-        """Why it has to end alone."""
-        return self.node.end_reason
 
     @property
     def roll(self) -> Roll:
@@ -255,19 +234,6 @@ class Rank:
 
     # --- for the desk -----------------------------------------------------------------
 
-    def set_desk(self, desk: Desk) -> None:
-        self._desk = desk
-        self._bells.watch_desk(desk.fileno())
-
-    def set_orders(self, orders: Orders) -> None:
-        """From now on orders come in here."""
-        self._orders = orders
-        self._bells.watch_orders(orders.fileno())
-
-    @property
-    def takes_orders(self) -> bool:
-        return self._orders is not None
-
     def on_change(self, act: Callable[[], None]) -> None:
         """Have this called in each new generation."""
         self._on_change = act
@@ -279,10 +245,6 @@ class Rank:
     def log_stimuli(self, log: StimulusLog) -> None:
         """From now on all that this rank is told is written down."""
         self._stimuli = log
-
-    def end_with(self, launcher: Launcher) -> None:
-        """Have `run` raise LauncherGone when this one has ended, unless it has asked for the end."""
-        self._launcher = launcher
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
         """`ranks`: those of this host."""
@@ -340,10 +302,6 @@ class Rank:
         """The host of a member, named by the lowest rank that there ever was on it."""
         return self._transport.host_of(rank)
 
-    def is_seen(self, rank: int) -> bool:
-        """Whether the process of a rank is known to be there still; it never is on another host."""
-        return self._peers is not None and self._peers.is_seen(rank)
-
     def have_drain(self, rank: int, until_s: float) -> None:
         """Have nothing new start there; the orders hear when it is ready to leave, then at the latest."""
         self._tell(DrainWanted(rank, until_s))
@@ -377,8 +335,7 @@ class Rank:
         self._act()
         # Before anybody can rely on us: from now on, a crash is worth a restart.
         self._look_around(self.now())
-        if self._desk is not None:
-            self._desk.turn(self.now())  # it is open, even if the time limit is over by now
+        self.doors.open()  # even if the time limit is over by now
         node, bells = self.node, self._bells
         bells.rung = set()
         while not (node.is_stopping and node.is_over(self.now())):
@@ -416,10 +373,9 @@ class Rank:
         return isinstance(message, FileMessage)
 
     def _note_losses(self) -> None:
-        for rank in self._peers.take_dead() if self._peers is not None else ():
+        for rank in self.lookout.take_dead():
             self._tell(RankLost(rank, self._newcomers.how_ended(rank)))
-            if self._orders is not None:
-                self._orders.world_changed()
+            self.doors.world_changed()
         for rank in self._transport.take_lost():
             self._tell(RankLost(rank, self._transport.how_lost(rank)))
         for rank in self._transport.take_back():
@@ -430,16 +386,13 @@ class Rank:
         bells, node = self._bells, self.node
         if bells.workers in bells.rung or self._pool_due_s <= time.monotonic():
             self._hear_workers()
-        now = self.now()
-        if now >= self._stop_at_s:
+        if self.now() >= self._stop_at_s:
             self.stop()
-        desk = None if node.is_stopping else self._desk
-        if desk is not None and (bells.desk in bells.rung or desk.deadline_s <= now):
-            desk.turn(now)
+        if not node.is_stopping:
+            self.doors.serve_desk()
         self._look_at_clock()
-        orders = None if node.is_stopping else self._orders
-        if orders is not None and (bells.orders in bells.rung or orders.deadline_s <= self.now()):
-            orders.turn(self.now())
+        if not node.is_stopping:
+            self.doors.serve_orders()
         if self.now() >= self._workers.update_at_s:
             self._workers.tell_places()
         self._transport.flush()
@@ -453,7 +406,7 @@ class Rank:
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
                 self._tell_slot(slot, used)
-        if now >= self._ring.next_beat_s:
+        if now >= self.lookout.next_beat_s:
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
@@ -465,16 +418,7 @@ class Rank:
         self._beat(now)
 
     def _beat(self, now: float) -> None:
-        if self._launcher is not None and self.stopped_by is None:
-            self._launcher.check()
-        ring = self._ring
-        ring.heard(self._transport.take_heard())
-        silent = ring.beat(now)
-        if ring.next_rank != self.rank:
-            self._send(ring.next_rank, Beat())
-        for rank in ring.sought:
-            self._send(rank, Beat(answer=True))
-        for rank in silent:
+        for rank in self.lookout.beat(now, is_asked_to_end=self.stopped_by is not None):
             self._tell(RankLost(rank, "does not answer any more"))
 
     def _wait_for_generation(self) -> None:
@@ -482,13 +426,13 @@ class Rank:
         now = self.now()
         if now >= self.node.deadline_s:
             self._tell(_TIME_CAME)
-        if now >= self._ring.next_beat_s:
+        if now >= self.lookout.next_beat_s:
             self._beat(now)
         self._transport.flush()
         if self.node.is_stopping or not self.node.is_halted:
             self._bells.rung = set()
             return
-        wanted_s = min(self.node.deadline_s, self._ring.next_beat_s) - self.now()
+        wanted_s = min(self.node.deadline_s, self.lookout.next_beat_s) - self.now()
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))
 
     def _park(self) -> None:
@@ -496,15 +440,12 @@ class Rank:
         deadline = min(
             self._stop_at_s,
             self.node.deadline_s,
-            self._ring.next_beat_s,
+            self.lookout.next_beat_s,
             self._workers.update_at_s,
             self._workers.cpu_look_at_s,
         )
         if not self.node.is_stopping:
-            if self._desk is not None:
-                deadline = min(deadline, self._desk.deadline_s)
-            if self._orders is not None:
-                deadline = min(deadline, self._orders.deadline_s)
+            deadline = min(deadline, self.doors.deadline_s)
         self._pool_due_s = self.pool.next_deadline()
         wanted_s = max(0.0, min(deadline - self.now(), self._pool_due_s - time.monotonic()))
         self._bells.park(self._transport.park_timeout_s(wanted_s))
@@ -513,8 +454,7 @@ class Rank:
         for event in self.pool.poll():
             match event:
                 case ReadDone() | ReadFailed() | ReadStalled() | ReadGoesOn() | ApplicationKnown():
-                    if self._desk is not None:
-                        self._desk.worker_event(event, self.now())
+                    self.doors.hear_worker(event)
                 case _:
                     self._tell(ToPE(*self._workers.hear(event)))
 
@@ -541,68 +481,37 @@ class Rank:
                 if self.log.is_kept:
                     author = self.node.first_logged + it.slot
                     self.log.write(self.now(), effect.event, effect.fields, author)
-            case JobSought(job):
-                assert self._desk is not None
-                self._desk.job_sought(job, self.now())
-            case JobRests(job):
-                assert self._desk is not None
-                self._desk.job_rests(job)
-            case JobGivenUp(job, spent):
-                assert self._desk is not None
-                self._desk.job_given_up(job, spent, self.now())
-            case JobSaved(job, checkpoint):
-                assert self._desk is not None
-                self._desk.job_saved(job, checkpoint, self.now())
-            case JobEnded() as effect:
-                assert self._desk is not None
-                self._desk.job_ended(effect, self.now())
+            case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
+                self.doors.hear_of_job(effect)
             case effect:
                 self._workers.execute(it.slot, effect, self.now())  # type: ignore[arg-type]
-
-    def _let_desk_hear(self, it: DeskHears) -> None:
-        if self._desk is not None:
-            self._desk.hear(it.rank, it.data, self.now())
 
     def _change_world(self, it: WorldChanged) -> None:
         for rank in it.gone:
             self._transport.give_up_on(rank)
             self.memory.leave_out(rank)
         members = it.generation.members
-        self._ring.go_on(members)
+        self.lookout.go_on(members)
         here = self._transport.host_of(self.rank)
         self.memory.share_among(rank for rank in members if self._transport.host_of(rank) == here)
         self.transfer.go_on()
-        if members[0] >= self.founders.ranks:
+        if members[0] >= self.node.founders.ranks:
             # Whatever has started the system has seen its end, and may start it anew.
             if self.rank == members[0]:
                 tell("no rank is left that was there from the start; those that have joined end, too")
             self.stop()
         else:
             self._on_change()
-            if self._orders is not None:
-                self._orders.world_changed()
+            self.doors.world_changed()
 
     def _bury(self, rank: int) -> None:
-        """Nothing more is sent there; should it live and hang, its processes must not."""
-        self._transport.give_up_on(rank)
-        self._ring.leave_out(rank)
+        self.lookout.bury(rank)
         self.memory.leave_out(rank)
-        if self._peers is not None:
-            self._peers.end(rank)
         self._newcomers.kill(rank)
-
-    def _expect(self, it: Expect) -> None:
-        self._transport.welcome(it.rank, it.host)
-        if self._peers is not None:
-            self._peers.add(it.rank, it.process, it.host)
 
     def _wind_up(self) -> None:
         self._stop_at_s = math.inf
         self._bells.wind_up()
-
-    def _note_drained(self, rank: int) -> None:
-        if self._orders is not None:
-            self._orders.drained(rank)
 
     def _fail(self, why: str) -> None:
         self._flush_logs()
@@ -611,13 +520,7 @@ class Rank:
     # --- the end ---------------------------------------------------------------------------
 
     def _close_doors(self, *, hand_over: bool) -> None:
-        if self._desk is not None:
-            if hand_over:
-                self._desk.hand_over()
-            else:
-                self._desk.close()
-        if self._orders is not None:
-            self._orders.close()
+        self.doors.close(hand_over=hand_over)
         self.pool.close()
         self._flush_logs()
 
@@ -648,15 +551,15 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
     DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
     ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
     DropChain: lambda rank, it: rank.pool.drop_chain(it.chain),
-    DeskHears: Rank._let_desk_hear,
+    DeskHears: lambda rank, it: rank.doors.hear(it),
     Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
     Say: lambda rank, it: tell(it.text),
     Halted: lambda rank, it: rank.transfer.halt(),
     WorldChanged: Rank._change_world,
     WindUp: lambda rank, it: rank._wind_up(),
-    Drained: lambda rank, it: rank._note_drained(it.rank),
+    Drained: lambda rank, it: rank.doors.drained(it.rank),
     ListenFor: lambda rank, it: rank._send(it.rank, Listening(rank._newcomers.listen(it.call))),
-    Expect: Rank._expect,
+    Expect: lambda rank, it: rank.lookout.expect(it),
     KillRank: lambda rank, it: rank._newcomers.kill(it.rank),
     Grown: lambda rank, it: rank._newcomers.done(it.problems),
 }

@@ -22,7 +22,8 @@ import msgspec
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import AnyChange, Membership
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_effects import AnyRankEffect
 from mallob_py.protocol.rank_stimuli import AnyRankStimulus
 

@@ -246,7 +246,7 @@ class Resizing:
                 if not 0.0 <= grace_s < math.inf:
                     raise Refusal(f"{grace_s:g} s is no time to wait")
                 leaves = self._at(place)
-        if leaves and not self._rank.survives:
+        if leaves and not self._rank.node.survives:
             raise Refusal(
                 "ranks of this service cannot leave while others go on; start it with --rank-loss survive"
             )
@@ -300,7 +300,7 @@ class Resizing:
 
     def _who_stays(self) -> int:
         """One of those that the launcher has started: the others hear of its signals by that one."""
-        founders = [rank for rank in self._members if rank in self._rank.founders.members]
+        founders = [rank for rank in self._members if rank in self._rank.node.founders.members]
         return self._rank.rank if self._rank.rank in founders or not founders else founders[0]
 
     def _at(self, place: str) -> tuple[int, ...]:
@@ -317,7 +317,7 @@ class Resizing:
             raise Refusal(f"there is no {'rank' if is_number else 'host'} {place}: {known}")
         if len(found) == len(self._members):
             raise Refusal("that is all there is, and one rank has to stay; SIGTERM ends all")
-        if set(found) >= set(self._members) & set(self._rank.founders.members):
+        if set(found) >= set(self._members) & set(self._rank.node.founders.members):
             raise Refusal(
                 "of the ranks that were there at the start one has to stay, which hears of the launcher's"
                 " signals; end the service with SIGTERM, and start it anew elsewhere"
@@ -335,7 +335,7 @@ class Resizing:
             self._have_one_stay(self._departure)
         departure = self._departure
         staying = [rank for rank in departure.leaves if rank in self._members]
-        if not staying and any(map(self._rank.is_seen, departure.leaves)):
+        if not staying and any(map(self._rank.lookout.is_seen, departure.leaves)):
             return False
         if not staying:
             took_s = max(0.0, time.time() - departure.ordered)

@@ -30,9 +30,10 @@ from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
 from mallob_py.protocol.messages import Message
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_effects import (
     Accuse,
     AnyRankEffect,

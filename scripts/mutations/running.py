@@ -34,9 +34,9 @@ mallob_py/runtime/world/mpi.py
     _join_world: without if is_of_wheel(): _initialise_wheel()
     test_a_rank_that_never_comes_is_not_waited_for_for_ever
 
-mallob_py/runtime/rank.py
+mallob_py/runtime/lookout.py
   a rank does not outlive its launcher
-    Rank._beat: never self._launcher is not None and self.stopped_by is None
+    Lookout.beat: never self._launcher is not None and not is_asked_to_end
     test_a_rank_does_not_outlive_a_launcher_that_kills_nobody
 
 # worker processes
@@ -104,7 +104,7 @@ mallob_py/protocol/node.py
 
 mallob_py/runtime/rank.py
   an idle rank wakes up for its beat
-    Rank._park: self._ring.next_beat_s => math.inf
+    Rank._park: self.lookout.next_beat_s => math.inf
     test_time_wakes_an_idle_rank_once_a_second_and_it_beats_and_looks_each_time
 
 mallob_py/runtime/world/links.py
@@ -175,7 +175,7 @@ mallob_py/protocol/joining.py
 
 mallob_py/protocol/node.py
   a growth waits for no member that has left
-    Node._begin: without self._growth.member_lost(rank)
+    Node._begin: without self._host.growth.member_lost(rank)
     test_a_growth_waits_for_no_member_that_has_left
   a rank that has halted hears of the ranks that it has started
     module: (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)

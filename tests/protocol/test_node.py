@@ -8,9 +8,10 @@ from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.messages import Description, Epoch, TreeMessage
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
 from mallob_py.protocol.placement import Generation, name_of
 from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_effects import (
     Accuse,
     Bury,

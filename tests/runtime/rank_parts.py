@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_messages import RankProcess
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.world.envelope import Arrival

@@ -120,7 +120,7 @@ def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_oth
 ) -> None:
     parts = Parts(tmp_path, timeout_s=5.0, survives=True, until_s=30.0)
     rank = parts.rank
-    rank.set_desk(Desk())
+    rank.doors.set_desk(Desk())
     rank.submit(1, JobParameters(), Description(1, b"x"))
     parts.node.handle(ToPE(0, WorkerStarted(0)), 0.0)
     rank.run()
@@ -177,7 +177,7 @@ def _let_hang(parts: Parts) -> None:
 
 
 def _let_drain(parts: Parts) -> None:
-    parts.rank.set_desk(Desk())
+    parts.rank.doors.set_desk(Desk())
     parts.rank.submit(1, JobParameters(), Description(1, b"x"))
     parts.node.handle(ToPE(0, WorkerStarted(0)), 0.0)
     parts.transport.arrivals = iter(
@@ -198,7 +198,7 @@ def _let_run_short(parts: Parts) -> None:
 
 
 def _let_work(parts: Parts) -> None:
-    parts.rank.set_desk(Desk())
+    parts.rank.doors.set_desk(Desk())
     parts.rank.submit(1, JobParameters(), Description(1, b"x"))
 
 
@@ -206,7 +206,7 @@ def _let_work(parts: Parts) -> None:
     "state",
     [
         lambda parts: None,
-        lambda parts: parts.rank.set_orders(Waiting()),
+        lambda parts: parts.rank.doors.set_orders(Waiting()),
         _let_work,
         _let_hang,
         _let_drain,

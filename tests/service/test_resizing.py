@@ -7,6 +7,7 @@ import os
 import select
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,21 +64,18 @@ class FakeRank:
     def __init__(self, ranks: int, survives: bool = True) -> None:
         self.placement = Placement([1] * ranks)
         self.rank = 0
-        self.founders = self.placement
-        self.survives = survives
+        self.node = SimpleNamespace(founders=self.placement, survives=survives)
+        self.seen: set[int] = set()
+        self.lookout = SimpleNamespace(is_seen=self.seen.__contains__)
         self.generation = 1
         self.news_of_ranks = {rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}
         self.left: list[list[int]] = []
         self.drains: list[tuple[int, float]] = []
-        self.seen: set[int] = set()
         self.grown: list[int] = []
         self.done: Callable[[Mapping[int, str]], None] | None = None
 
     def host_of(self, rank: int) -> int:
         return 0
-
-    def is_seen(self, rank: int) -> bool:
-        return rank in self.seen
 
     def now(self) -> float:
         return 100.0
@@ -162,7 +160,7 @@ def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> Non
     resizing.drained(3)
     resizing.turn(0.0)
     assert rank.left == [[2, 3]]
-    rank.seen = {2, 3}
+    rank.seen |= {2, 3}
     rank.begin(0, 1)
     resizing.turn(0.1)
     assert answer_to(given) is None

@@ -71,8 +71,9 @@ from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Membersh
 from mallob_py.protocol.generation import Tell as Answer
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Description, Epoch, Events
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
 from mallob_py.protocol.progress import Progress
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_effects import (
     AnyRankEffect,
     Drained,

@@ -12,7 +12,8 @@ import pytest
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import Description, Epoch
-from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.node import Node
+from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_effects import Tell
 from mallob_py.protocol.rank_stimuli import AnyRankStimulus, RankLost, Said, TimeCame, ToPE
 from mallob_py.protocol.stimuli import (
