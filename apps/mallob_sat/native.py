@@ -309,7 +309,7 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
 
 
 #: how often clauses go from and to the solver
-_EXCHANGE_INTERVAL_S = 0.2
+_EXCHANGE_INTERVAL_S = 0.1
 #: what a solver passes on each time
 _LITERALS_MAX = 6000
 #: when one that gives only is left alone no longer: after so long, or so many units and binary clauses

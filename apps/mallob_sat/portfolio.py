@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from mallob_py.kit import InputError
 from mallob_sat.counting import rows_of, xors_of
 from mallob_sat.formula import Formula, Literals
+from mallob_sat.kissat_door import door_is_open
 from mallob_sat.portfolio_syntax import PHASELESS, Member, Members, Phases, cycle_of, parse_portfolio
 
 #: The solvers that a job's configuration may name.
@@ -48,6 +49,8 @@ SOLVER_NAMES = (
     "minisat-gh",
     "cryptominisat",
 )
+#: trades at restarts, which costs it nothing
+KISSAT = "kissat404"
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
     *("content-mode", "portfolio", "solvers", "seed", "sharing", "agreement"),
@@ -105,6 +108,7 @@ TRADES = {
     "glucose4": Trade.BOTH_WAYS,
     "glucose42": Trade.BOTH_WAYS,
     "maplecm": Trade.GIVES,
+    "kissat404": Trade.BOTH_WAYS,
 }
 
 
@@ -112,8 +116,9 @@ TRADES = {
 #: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
 #: For a formula that is to be decided and nothing else, which is what kissat can do: no other is so strong
-#: alone. Glucose 4.2 is the least like it of those that are quick where it is slow.
-PLAIN_PORTFOLIO = "k g c c0 c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
+#: alone, and none learns so well from another of its kind. Glucose 4.2 is the least like it of those that are
+#: quick where it is slow.
+PLAIN_PORTFOLIO = "k k0 g c k- c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
 #: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
 #: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
 NATIVE_PORTFOLIO = "k c n+ c0 g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
@@ -175,9 +180,11 @@ class Portfolio:
         strategy = self._search_strategy(member, repeat, index)
         if not self.shares or not member.shares:
             return strategy
-        trade = TRADES.get(strategy.solver, Trade.NOTHING)
-        if trade is Trade.BOTH_WAYS and (
-            self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options
+        trade = _trade_of(strategy.solver)
+        if (
+            trade is Trade.BOTH_WAYS
+            and member.solver != KISSAT
+            and (self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options)
         ):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade)
@@ -191,7 +198,7 @@ class Portfolio:
 
     def _is_first_to_trade(self, index: int) -> bool:
         before = (self.members.at(other)[0] for other in range(index))
-        return not any(member.shares and member.solver in TRADES for member in before)
+        return not any(member.shares and _trade_of(member.solver) is not Trade.NOTHING for member in before)
 
     def _search_strategy(self, member: Member, repeat: int, index: int) -> Strategy:
         """The member as it is, or varied if another one searches so."""
@@ -201,11 +208,17 @@ class Portfolio:
             plain = phases if member.phases is Phases.RANDOM else None
             return Strategy(member.solver, member.options, phase_seed=plain)
         options = member.options
-        if member.solver in _CADICALS:
+        if member.solver in _CADICALS or member.solver == KISSAT:
             options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
         elif not self.renames:
             phases = seed  # nothing else tells them apart
         return Strategy(member.solver, options, phases, seed if self.renames else None)
+
+
+def _trade_of(solver: str) -> Trade:
+    if solver == KISSAT and not door_is_open():
+        return Trade.NOTHING
+    return TRADES.get(solver, Trade.NOTHING)
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:

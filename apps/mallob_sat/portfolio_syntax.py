@@ -4,8 +4,8 @@ As with the original's `-satsolver`: `k(cg)*` is kissat once, then CaDiCaL and G
 letter names a solver; the signs after it change how it searches:
 
     letter      a solver of `LETTERS`
-    +  -        leaning to satisfiable or to unsatisfiable formulas (CaDiCaL: stable phases only, none)
-    0           variables are false at first (CaDiCaL; its own choice is true)
+    +  -        leaning to satisfiable or to unsatisfiable formulas (CaDiCaL, kissat)
+    0           variables are false at first (CaDiCaL, kissat; their own choice is true)
     _  ~        initial phases: always the solver's own, always random (else: every other repetition)
     !           on its own: gives and takes no clauses
     (...)*      the cycle, at the end; without one, the whole is the cycle
@@ -47,6 +47,7 @@ LETTERS: Mapping[str, str] = {
 #: they choose initial phases themselves
 PHASELESS = ("kissat404", "cryptominisat")
 _OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
+_KISSATS_OPTIONS = {"+": ("target", 2), "-": ("stable", 0), "0": ("phase", 0)}
 _CLASHING = (("+", "-"), ("_", "~"))
 _REPEATS_MAX = 1000
 _MEMBERS_MAX = 10_000
@@ -189,7 +190,8 @@ class _Parser:
                 self._fail(problem)
             signs += sign
             self._at += 1
-        options = tuple(option for sign, option in _OPTIONS.items() if sign in signs)
+        meant = _KISSATS_OPTIONS if letter == "k" else _OPTIONS
+        options = tuple(option for sign, option in meant.items() if sign in signs)
         phases = next((one for one in (Phases.OWN, Phases.RANDOM) if one.value in signs), Phases.MIXED)
         return Member(solver, options, phases, "!" not in signs)
 
@@ -210,8 +212,8 @@ def _problem_of(solver: str, sign: str, before: str) -> str:
     for one, other in _CLASHING:
         if (sign == other and one in before) or (sign == one and other in before):
             return f"{one!r} and {other!r} contradict each other"
-    if sign in _OPTIONS and not solver.startswith("cadical"):
-        return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) have"
+    if sign in _OPTIONS and not solver.startswith(("cadical", "kissat")):
+        return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) and kissat (k) have"
     if sign == "~" and solver in PHASELESS:
         return f"{solver} takes no phases"
     return ""

@@ -34,6 +34,8 @@ CLAUSE_LENGTH_MAX = 12
 _SMALL_LITERALS = 200_000
 _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
+#: how often clauses go from and to a solver that trades at restarts
+_EXCHANGE_INTERVAL_S = 0.1
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
 #: a slice takes this part of the time searched so far
@@ -120,8 +122,9 @@ class Task:
 def set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()) -> Solver:
     """A solver with its options, as yet without any clause."""
     solver = Solver(strategy.solver)
-    for name, value in strategy.options + further_options:
-        solver.set_option(name, value)
+    if Solver.has_options(strategy.solver):
+        for name, value in strategy.options + further_options:
+            solver.set_option(name, value)
     return solver
 
 
@@ -153,11 +156,12 @@ class Search:
         self._inlet: ClausePipe | None = None
         self._known = KnownClauses()
         self.fds: tuple[int, ...] = ()
-        if strategy.trade is not Trade.NOTHING:
+        trade = trade_of(formula, strategy)
+        if trade is not Trade.NOTHING:
             n_vars = self._renaming.n_vars(formula)
             self._proof = ProofStream(CLAUSE_LENGTH_MAX, n_vars, Solver.has_binary_proof(strategy.solver))
             self.fds += (self._proof.fd,)
-        if strategy.trade is Trade.BOTH_WAYS:
+        if trade is Trade.BOTH_WAYS:
             self._inlet, self._childs_inlet = ClausePipe.pair()
             self.fds += (self._childs_inlet.fileno(),)
 
@@ -196,9 +200,31 @@ class Search:
         if self._proof is not None:
             solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
         task = Task(self._formula, self._strategy, self._renaming, solver)
+        if self._proof is not None and Solver.trades_at_restarts(self._strategy.solver):
+            solver.at_restarts(lambda: self._trade(solver), _EXCHANGE_INTERVAL_S)
+            return task.result(solver.solve(task.assumptions))
         if self._inlet is None:
             return task.result(solver.solve(task.assumptions))
         return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
+
+    def _trade(self, solver: Solver) -> None:
+        """In the midst of the search: let out what has been learned, and take in what has come."""
+        solver.flush_proof()
+        if self._inlet is not None:
+            for clauses in self._childs_inlet.received():
+                for clause, glue in zip(clauses.lists(), clauses.glues.tolist(), strict=True):
+                    solver.give(clause, glue)
+
+
+def trade_of(formula: Formula, strategy: Strategy) -> Trade:
+    """What the strategy's solver can do of its trade.
+
+    Kissat is given assumptions as clauses, so what it learns would depend on them.
+    """
+    if Solver.takes_assumptions(strategy.solver):
+        return strategy.trade
+    can_trade = Solver.trades_at_restarts(strategy.solver) and not formula.assumptions.size
+    return strategy.trade if can_trade else Trade.NOTHING
 
 
 def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:

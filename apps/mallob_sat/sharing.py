@@ -1,8 +1,8 @@
 """Clause sharing along the job tree (P 2.2): the best learned clauses of all workers to all workers.
 
-Every `PERIOD_S` the root starts an all-reduction over the tree as it is (`TreeReduction`, which
-copes with workers that come, go or stand still meanwhile). Each worker gives the best clauses that
-its solvers have learned since they last gave any. On their way up these are united, without
+Every `PERIOD_S`, in small jobs more often, the root starts an all-reduction over the tree as it is
+(`TreeReduction`, which copes with workers that come, go or stand still meanwhile). Each worker gives the best
+clauses that its solvers have learned since they last gave any. On their way up these are united, without
 duplicates, and cut down to a size that grows slower than the number of workers, so that a worker
 in a large tree is not flooded. What comes down is handed to the solvers.
 
@@ -23,13 +23,14 @@ is so, by induction over the exchange, rests on these points.
    addition (`factor`, CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so
    what then follows over F's own variables follows from F, and clauses with other variables are not
    passed on (`ProofStream.variable_max`). `native/src/exchange.cpp` names the witnesses, file by file.
-   Kissat, lingeling and the others neither give nor take.
+   Kissat keeps the same promises, `factor` included (see `kissat_door`); with assumptions, which it takes as
+   clauses, it does not share. Lingeling and the others neither give nor take.
 2. Assumptions are decisions to all of them, below which they learn: no learned clause depends on them.
    Hence workers of revisions, or of one formula under assumptions, may keep what they have learned.
 3. Coming in. A consequence of F that comes as one more clause keeps both promises: the first at once, the
    second since it removes no model of F. PySAT's solvers take it between two calls, where CaDiCaL restores
-   what it had removed of the clauses concerned; the native ones within the search, and not if a variable of
-   it has been eliminated. What they learn from then on follows from F again.
+   what it had removed of the clauses concerned; kissat and the native ones within the search, and not if a
+   variable of it has been eliminated. What they learn from then on follows from F again.
 4. Renaming. A solver that knows the variables by other names (`renaming`) gives and takes clauses in the
    formula's names; a renaming is a bijection on the formula's variables.
 5. Enumeration, cores and proofs add clauses that do *not* follow from F (forbidden solutions, selectors),
@@ -48,6 +49,8 @@ from mallob_py.kit import TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 
 PERIOD_S = 0.5
+#: where this is less; two searches of a few seconds gain most from what they hear soon
+_PERIOD_PER_WORKER_S = 0.1
 #: what one worker may give per epoch, in literals
 LITERALS_PER_WORKER = 1500
 #: twice the workers, so many times the clauses
@@ -128,11 +131,16 @@ class Sharing:
             self._ask_s = now + _ASK_AGAIN_S
             self._context.send_to_parent(_HEADER.pack(_MAGIC, _ASK, self._context.index))
         if now >= self._next_s:
-            self._next_s = now + PERIOD_S
+            self._next_s = now + self._period_s()
             self._collect(searches)
             is_root = self._context.index == 0
             if is_root and self._has_partners() and self._reduction.unfinished is None:
                 self._reduction.start()
+
+    def _period_s(self) -> float:
+        if not self._has_partners():
+            return PERIOD_S
+        return min(PERIOD_S, _PERIOD_PER_WORKER_S * self._context.volume * self._context.threads)
 
     def _has_partners(self) -> bool:
         searches = self._context.volume * self._context.threads

@@ -23,6 +23,7 @@ import numpy as np
 import pysolvers
 
 from mallob_sat.formula import Formula, Literals
+from mallob_sat.kissat_door import KissatDoor, door_is_open
 
 
 class Verdict(Enum):
@@ -83,6 +84,7 @@ class Solver:
         self._assumptions: list[int] = []
         self._proof: RawIOBase | None = None
         self._tracer: Any = None
+        self._door = KissatDoor(self._handle) if self._family is Family.KISSAT and door_is_open() else None
 
     @staticmethod
     def has_budget(engine: str) -> bool:
@@ -97,17 +99,31 @@ class Solver:
     @staticmethod
     def has_binary_proof(engine: str) -> bool:
         """Whether its proofs are binary; else they are text."""
-        return ENGINES[engine].family is Family.CADICAL
+        return ENGINES[engine].family in (Family.CADICAL, Family.KISSAT)
+
+    @staticmethod
+    def has_options(engine: str) -> bool:
+        """Whether it has any that can be set here."""
+        family = ENGINES[engine].family
+        return family is Family.CADICAL or (family is Family.KISSAT and door_is_open())
+
+    @staticmethod
+    def trades_at_restarts(engine: str) -> bool:
+        """Whether clauses can go in and out while it searches; else between two searches only."""
+        return ENGINES[engine].family is Family.KISSAT and door_is_open()
 
     def _function(self, name: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
         return function
 
     def set_option(self, name: str, value: int) -> None:
-        """Set one of CaDiCaL's options; to be done before the formula is added."""
-        if self._family is not Family.CADICAL:
+        """Set one of CaDiCaL's or kissat's options; to be done before the formula is added."""
+        if self._door is not None:
+            self._door.set_option(name, value)
+        elif self._family is Family.CADICAL:
+            self._function("set")(self._handle, name, value)
+        else:
             raise ValueError(f"{self._engine.prefix} has no options to set")
-        self._function("set")(self._handle, name, value)
 
     def trace_proof(self, file: RawIOBase) -> None:
         """Have the solver write its proof to `file`, open for reading and writing.
@@ -115,19 +131,41 @@ class Solver:
         To be done after setting options and before clauses are added. CaDiCaL writes line by line and is
         not told of failing writes.
         """
+        if self._door is not None:
+            self._door.trace_proof(file.fileno())
+            return
         self._tracer = self._function("tracepr")(self._handle, file)
         self._proof = file
 
     def flush_proof(self) -> None:
         """Let the proof's file hold all that has been learned so far."""
-        if self._proof is not None:
+        if self._door is not None:
+            self._door.flush_proof()
+        elif self._proof is not None:
             pysolvers.flushpr(self._tracer)
+
+    def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
+        """While `solve` searches, call `action` at restarts, not more often than this.
+
+        It may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
+        """
+        if self._door is None:
+            raise ValueError(f"{self._engine.prefix} does not trade at restarts")
+        self._door.import_variables(self._n_vars)
+        self._door.at_restarts(action, interval_s)
+
+    def give(self, clause: Sequence[int], glue: int) -> bool:
+        """At a restart: add a clause that follows from the formula. Returns whether it is of use."""
+        assert self._door is not None
+        return self._door.give(clause, glue)
 
     def close(self) -> None:
         """Free the solver, which must not be used any more; its proof is complete then."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
+        if self._door is not None:
+            self._door.close()
         if self._family in (Family.CADICAL, Family.LINGELING) or self._engine.prefix == "ergo":
             self._function("del")(handle, self._proof)
         else:
@@ -178,6 +216,8 @@ class Solver:
             for literal in self._assumptions:
                 self._function("add_cl")(self._handle, [literal])
             found = self._function("solve")(self._handle, 0)
+            if self._door is not None:
+                self._door.raise_failure()  # it would pass for UNSATISFIABLE
         else:
             found = self._function("solve")(self._handle, self._assumptions, 0)
         return self._answer(1 if found else -1)

@@ -48,6 +48,17 @@ apps/mallob_sat/cores.py
     find_core: without check_core(formula, strategy)
     test_another_solver_confirms_each_core
 
+apps/mallob_sat/kissat_door.py
+  kissat takes clauses on level 0 only
+    KissatDoor.give: without module.kissat_backtrack_without_updating_phases(kissat, 0)
+    test_what_one_learns_another_may_take_and_gives_only_what_follows
+  variables of kissat's own are told from the formula's
+    KissatDoor.import_variables: without self._module.kissat_import_literal(self._kissat, n_vars)
+    test_variables_of_its_own_are_never_taken_for_the_formulas
+  a search that broke off is no proof that there is no model
+    KissatDoor.raise_failure: never self._failure is not None
+    test_what_goes_wrong_at_a_restart_is_no_answer
+
 # replies, turns, and who is to blame
 mallob_py/service/store/journal.py
   one reply that cannot be written to the journal does not hold up others

@@ -137,7 +137,6 @@ def test_only_some_solvers_keep_their_order() -> None:
         ("c~_", "character 3: '_' and '~' contradict"),
         ("c!!", "character 3: '!' is given twice"),
         ("g+", "character 2: glucose42 has no '[+]'; the CaDiCaLs"),
-        ("k0", "kissat404 has no '0'"),
         ("k~", "kissat404 takes no phases"),
     ],
 )

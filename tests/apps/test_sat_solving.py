@@ -144,7 +144,7 @@ def test_the_result_says_which_solver_won() -> None:
 @pytest.mark.parametrize(
     ("installed", "configuration", "solver"),
     [
-        (False, {}, "glucose42"),
+        (False, {}, "kissat404(phase=0)"),
         (True, {}, "cadical195"),
         (True, {"portfolio": "g e"}, "ergo"),
     ],

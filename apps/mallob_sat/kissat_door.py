@@ -1,0 +1,358 @@
+"""A door into PySAT's kissat: its options, what it learns, and clauses for it in the midst of its search.
+
+PySAT lets kissat do one thing, solve. But all of kissat's own functions are there by name in PySAT's compiled
+module, and they call each other through the module's table of jumps. So nothing need be built: `KissatDoor`
+calls them through ctypes, and the entry of `kissat_restart` in that table leads here first. There, between
+two conflicts, kissat is taken back to decision level 0, and clauses come in as if it had learned them. What
+it learns comes out in the proof that it writes (DRAT, binary).
+
+All that must be true of the compiled module for this is checked before the door opens (`door_is_open`): the
+functions' names, the entry and that it may be written, the one place in kissat's state that is written from
+here (the clause being built), and the bytes of a proof. Where something differs, kissat neither gives nor
+takes.
+
+Why this is sound. Let F be the formula.
+
+(1) Every clause that kissat holds or writes to its proof follows from F, up to definitions of new variables.
+    It adds clauses by conflict analysis, probing, vivification, sweeping, congruence closure, equivalent
+    literals and resolution (of variables that it eliminates); what only preserves satisfiability (elimination
+    itself, substitution) removes clauses. New variables come from `factor`; they have numbers above all that
+    kissat has met, `import_variables` makes that above F's, and clauses with them are not passed on. A
+    definition loses no model of F, so what then follows over F's variables follows from F. Assumptions reach
+    kissat as clauses: with them it must not give.
+(2) A model of its irredundant clauses extends to one of F.
+(3) A clause that follows from F and comes in keeps (1), and (2) as well, since it removes no model of F.
+(4) A clause over a variable that has been eliminated or substituted is dropped: the search has no such
+    variable any more. A literal is left out only if it is false on level 0, hence in all models of F, and a
+    clause with one that is true there is not needed.
+
+The tests try (1) and (3) on many formulas against all assignments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pysolvers
+
+_INVALID = 0xFFFFFFFF
+_NAMES: dict[str, tuple[Any, list[Any]]] = {
+    "kissat_init": (c_void_p, []),
+    "kissat_add": (None, [c_void_p, c_int]),
+    "kissat_release": (None, [c_void_p]),
+    "kissat_options_has": (c_void_p, [c_char_p]),
+    "kissat_set_option": (c_int, [c_void_p, c_char_p, c_int]),
+    "kissat_terminate": (None, [c_void_p]),
+    "kissat_value": (c_int, [c_void_p, c_int]),
+    "kissat_import_literal": (c_uint, [c_void_p, c_int]),
+    "kissat_activate_literal": (None, [c_void_p, c_uint]),
+    "kissat_backtrack_without_updating_phases": (None, [c_void_p, c_uint]),
+    "kissat_learned_unit": (None, [c_void_p, c_uint]),
+    "kissat_new_binary_clause": (None, [c_void_p, c_uint, c_uint]),
+    "kissat_new_redundant_clause": (c_uint, [c_void_p, c_uint]),
+    "kissat_init_proof": (None, [c_void_p, c_void_p, c_bool]),
+    "kissat_release_proof": (None, [c_void_p]),
+    "kissat_restart": (None, [c_void_p]),
+}
+_RESTART = "kissat_restart"
+_Restart = ctypes.CFUNCTYPE(None, c_void_p)
+_Stack = c_uint64 * 3
+#: three literals in a clause that is being built, and the proof of adding the unit clause 2
+_PROBE = (3, -1, 2)
+_PROOF_OF_2 = b"a\x04\x00"
+
+
+class DoorIsClosed(Exception):
+    """PySAT's compiled module is not the one that this file knows. One line."""
+
+
+class _File(ctypes.Structure):
+    """Kissat's file that a proof goes to."""
+
+    _fields_ = (
+        ("stream", c_void_p),
+        ("close", c_bool),
+        ("reading", c_bool),
+        ("compressed", c_bool),
+        ("path", c_char_p),
+        ("bytes", c_uint64),
+    )
+
+
+@cache
+def door_is_open() -> bool:
+    """Whether kissat can be reached in PySAT's compiled module."""
+    try:
+        _module()
+    except DoorIsClosed:
+        return False
+    return True
+
+
+class KissatDoor:
+    """The door of one kissat. Use: options, proof, clauses; then `at_restarts` and PySAT's call to solve."""
+
+    def __init__(self, capsule: object) -> None:
+        """`capsule`: what `pysolvers.kissat404_new` returns. Raises DoorIsClosed."""
+        self._module = _module()
+        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer_of.restype, pointer_of.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+        self._kissat: int = c_void_p.from_address(pointer_of(capsule, None)).value or 0
+        self._file: _File | None = None
+        #: set if a clause came in all of whose literals are false on level 0
+        self.is_refuted = False
+        self._failure: BaseException | None = None
+
+    def set_option(self, name: str, value: int) -> None:
+        """Set an option, before clauses are added. Raises ValueError if kissat has none of this name."""
+        if not self._module.kissat_options_has(name.encode()):
+            raise ValueError(f"kissat has no option {name!r}")
+        self._module.kissat_set_option(self._kissat, name.encode(), value)
+
+    def trace_proof(self, fd: int) -> None:
+        """Write to a copy of this file descriptor all that is learned from now on."""
+        self._file = _opened(fd)
+        self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
+
+    def flush_proof(self) -> None:
+        """Let the proof's file hold all that has been learned so far."""
+        if self._file is not None:  # kissat writes out what it holds when a proof ends
+            self._module.kissat_release_proof(self._kissat)
+            self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
+
+    def import_variables(self, n_vars: int) -> None:
+        """Have kissat know the formula's variables up to this one, so that its own get higher numbers."""
+        self._module.kissat_import_literal(self._kissat, n_vars)
+
+    def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
+        """Call `action` when kissat restarts, not more often than this; there `give` is allowed."""
+        next_s = time.monotonic() + interval_s
+
+        def turn() -> None:
+            nonlocal next_s
+            if time.monotonic() < next_s or self._failure is not None:
+                return
+            try:
+                action()
+            except BaseException as error:  # it cannot go up through kissat
+                self._failure = error
+                self._module.kissat_terminate(self._kissat)
+            next_s = time.monotonic() + interval_s
+
+        _turns[self._kissat] = turn
+
+    def give(self, clause: Sequence[int], glue: int) -> bool:
+        """Add a clause that follows from the formula. Returns whether kissat uses it.
+
+        To be called by the action of `at_restarts` only.
+        """
+        if self.is_refuted:
+            return False
+        module, kissat = self._module, self._kissat
+        module.kissat_backtrack_without_updating_phases(kissat, 0)
+        literals: list[int] = []
+        for literal in clause:
+            internal = module.kissat_import_literal(kissat, literal)
+            if internal == _INVALID:
+                return False
+            value = module.kissat_value(kissat, literal)
+            if value == literal:
+                return False
+            if not value:
+                literals.append(internal)
+        for internal in literals:
+            module.kissat_activate_literal(kissat, internal)
+        match literals:
+            case []:
+                self.is_refuted = True
+                module.kissat_terminate(kissat)
+            case [unit]:
+                module.kissat_learned_unit(kissat, unit)
+            case [one, other]:
+                module.kissat_new_binary_clause(kissat, one, other)
+            case _:
+                self._add(literals, min(max(glue, 1), len(literals) - 1))
+        return True
+
+    def _add(self, literals: list[int], glue: int) -> None:
+        array = (c_uint * len(literals))(*literals)
+        begin = ctypes.addressof(array)
+        end = begin + ctypes.sizeof(array)
+        stack = _Stack.from_address(self._kissat + _clause_offset())
+        before = list(stack)
+        stack[0], stack[1], stack[2] = begin, end, end
+        self._module.kissat_new_redundant_clause(self._kissat, glue)
+        stack[0], stack[1], stack[2] = before
+
+    def raise_failure(self) -> None:
+        """Raise what the action of `at_restarts` has raised: then kissat's answer is none."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """To be called before kissat itself is freed; the proof is complete then."""
+        _turns.pop(self._kissat, None)
+        if self._file is not None:
+            self._module.kissat_release_proof(self._kissat)
+            _libc().fclose(self._file.stream)
+            self._file = None
+
+
+#: what to do when a kissat restarts, by its address
+_turns: dict[int, Callable[[], None]] = {}
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    library.fdopen.restype, library.fdopen.argtypes = c_void_p, [c_int, c_char_p]
+    library.setvbuf.argtypes = [c_void_p, c_void_p, c_int, c_size_t]
+    library.fclose.argtypes = [c_void_p]
+    library.malloc_usable_size.restype, library.malloc_usable_size.argtypes = c_size_t, [c_void_p]
+    return library
+
+
+def _opened(fd: int) -> _File:
+    unbuffered = 2
+    stream = _libc().fdopen(os.dup(fd), b"wb")
+    _libc().setvbuf(stream, None, unbuffered, 0)
+    return _File(stream, False, False, False, b"proof", 0)
+
+
+@cache
+def _module() -> ctypes.CDLL:
+    """PySAT's compiled module with the types of kissat's functions, once it has passed all checks."""
+    try:
+        module = ctypes.CDLL(pysolvers.__file__)
+        for name, (result, arguments) in _NAMES.items():
+            function = getattr(module, name)
+            function.restype, function.argtypes = result, arguments
+        _lead_restarts_here(module)
+    except (OSError, AttributeError, ValueError, struct.error) as error:
+        raise DoorIsClosed(f"PySAT's kissat cannot be reached: {error}") from None
+    _check_proofs(module)
+    _clause_offset_in(module)
+    return module
+
+
+def _check_proofs(module: ctypes.CDLL) -> None:
+    fd = os.memfd_create("proof")
+    kissat = module.kissat_init()
+    for literal in (1, 2, 0):
+        module.kissat_add(kissat, literal)
+    file = _opened(fd)
+    module.kissat_init_proof(kissat, ctypes.addressof(file), True)
+    module.kissat_learned_unit(kissat, module.kissat_import_literal(kissat, 2))
+    module.kissat_release_proof(kissat)
+    module.kissat_release(kissat)
+    _libc().fclose(file.stream)
+    written = os.pread(fd, 100, 0)
+    os.close(fd)
+    if written != _PROOF_OF_2:
+        raise DoorIsClosed(f"PySAT's kissat writes other proofs: {written!r}")
+
+
+def _clause_offset() -> int:
+    return _clause_offset_in(_module())
+
+
+@cache
+def _clause_offset_in(module: ctypes.CDLL) -> int:
+    """Where in kissat's state the clause that is being built is: found by building one."""
+    kissat = module.kissat_init()
+    for literal in _PROBE:
+        module.kissat_add(kissat, literal)
+    wanted = b"".join(struct.pack("=I", module.kissat_import_literal(kissat, one)) for one in _PROBE)
+    words = (c_uint64 * (_libc().malloc_usable_size(kissat) // 8)).from_address(kissat)[:]
+    found = [
+        8 * place
+        for place, (begin, end, allocated) in enumerate(zip(words, words[1:], words[2:], strict=False))
+        if begin and end - begin == len(wanted) and end <= allocated <= begin + mmap.PAGESIZE
+        if ctypes.string_at(begin, len(wanted)) == wanted
+    ]
+    module.kissat_add(kissat, 0)
+    module.kissat_release(kissat)
+    if len(found) != 1:
+        raise DoorIsClosed(f"the clause being built is at {len(found)} places in PySAT's kissat")
+    return found[0]
+
+
+def _lead_restarts_here(module: ctypes.CDLL) -> None:
+    """Have kissat's restarts go through `_turns`. Raises ValueError if that cannot be done."""
+    entry_at, function_at = _entry_and_function(pysolvers.__file__, _RESTART.encode())
+    address = ctypes.cast(module.kissat_restart, c_void_p).value or 0
+    entry = address - function_at + entry_at
+    if not _is_writable(entry):
+        raise ValueError("its table of jumps is read-only")
+    restart = _Restart(address)
+
+    def restart_and_turn(kissat: int) -> None:
+        restart(kissat)
+        if (turn := _turns.get(kissat)) is not None:
+            turn()
+
+    ours = _Restart(restart_and_turn)
+    _kept.append(ours)
+    c_uint64.from_address(entry).value = ctypes.cast(ours, c_void_p).value or 0
+
+
+#: what kissat calls must not be freed
+_kept: list[object] = []
+
+
+def _is_writable(address: int) -> bool:
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+        for line in maps:
+            span, rights = line.split(maxsplit=2)[:2]
+            begin, end = (int(each, 16) for each in span.split("-"))
+            if begin <= address < end:
+                return "w" in rights
+    return False
+
+
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SECTION_OF_RELOCATIONS = 4
+#: the kinds of relocations that are entries of the table of jumps: x86-64, AArch64
+_JUMPS = (7, 1026)
+_SYMBOL = np.dtype([("name", "<u4"), ("kind", "<u4"), ("value", "<u8"), ("size", "<u8")])
+_RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+
+
+def _entry_and_function(path: str, name: bytes) -> tuple[int, int]:
+    """Where in a shared library (ELF, 64 bits) a function's entry in the table of jumps is, and the function.
+
+    Raises ValueError if it has none.
+    """
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("it is no ELF file of 64 bits")
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [_SECTION.unpack_from(data, table + size * i) for i in range(count)]
+    for section in sections:
+        _, kind, _, _, begin, length, link, *_ = section
+        if kind != _SECTION_OF_RELOCATIONS or not link:
+            continue
+        symbols = _entries(data, _SYMBOL, sections[link])
+        _, _, _, _, names_begin, names_length, *_ = sections[sections[link][6]]
+        name_at = data.find(b"\0" + name + b"\0", names_begin, names_begin + names_length) + 1 - names_begin
+        symbol = np.flatnonzero(symbols["name"] == name_at)
+        relocations = np.frombuffer(data, _RELOCATION, length // _RELOCATION.itemsize, begin)
+        jumps = relocations[np.isin(relocations["kind"], _JUMPS) & np.isin(relocations["symbol"], symbol)]
+        if symbol.size == jumps.size == 1:
+            return int(jumps["offset"][0]), int(symbols["value"][symbol[0]])
+    raise ValueError(f"its table of jumps has no {name.decode()}")
+
+
+def _entries(data: mmap.mmap, entry: np.dtype[Any], section: tuple[int, ...]) -> Any:
+    return np.frombuffer(data, entry, section[5] // entry.itemsize, section[4])
