@@ -14,7 +14,8 @@ at the same time and have told the host of themselves before are among those tha
 connect to it. What arrives for a member before it is one waits.
 
 Guarantees: until it is a member, a newcomer ends when its host is lost, or no rank has spoken to it for long;
-it has taken part in nothing by then.
+it has taken part in nothing by then. It begins with no member that it has not connected to: where others have
+been started by another rank at the same time, and join first or with it, it ends.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mallob_py.protocol.rank_messages import (
     Joining,
     Noted,
     Peer,
+    Propose,
     Welcome,
 )
 from mallob_py.protocol.rank_stimuli import RankLost, Said, TimeCame
@@ -124,6 +126,11 @@ class Newcomer:
                 self.peers[rank] = Peer(rank, host, process, place)
                 self.effects.append(Connect(Peer(rank, host, process, None)))
                 self._say(rank, Noted())
+            case Propose(generation) if (
+                strangers := set(generation.members) - self.peers.keys() - {self.rank}
+            ):
+                why = f"rank {min(strangers)} has joined meanwhile, and they know nothing of each other"
+                self.effects.append(Refused(why))
             case GenerationMessage():
                 self._change(Heard(rank, message), now)  # type: ignore[arg-type]
             case _:

@@ -330,16 +330,13 @@ class Cluster(Network):
             self.later(self._detect_s, lambda: self._leave_if_drained(rank))
 
     def _start_ranks(self, new: list[_Rank], asked: int) -> None:
-        """One rank at a time may start others, which knows all members; if it cannot now, one does later."""
+        """One rank at a time starts others; it knows nothing of those that a lost one has started."""
         awake = self.members_awake()
         if not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
             for rank in new:
                 self._remove(rank)
             return
-        present = self._ranks[asked].generation
-        is_late = present is None or present.g < max(self._places)
-        is_under_way = any(rank.newcomer and not (rank.node or rank.is_gone) for rank in self._ranks)
-        if self._growing is not None or is_under_way or asked not in awake or is_late:
+        if self._growing is not None or asked not in awake:
             other = asked if asked in awake or not awake else awake[0]
             self.later(self._detect_s, lambda: self._start_ranks(new, other))
             return

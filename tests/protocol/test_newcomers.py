@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
+from mallob_py.protocol.placement import Generation, name_of
 from mallob_py.protocol.rank_effects import Tell
 from mallob_py.protocol.rank_messages import (
     AnyWireMessage,
@@ -12,6 +13,7 @@ from mallob_py.protocol.rank_messages import (
     Noted,
     Peer,
     Place,
+    Propose,
     RankProcess,
     Welcome,
 )
@@ -68,6 +70,14 @@ def test_a_newcomer_ends_when_its_host_is_lost_before_it_joins() -> None:
     it = newcomer()
     it.handle(RankLost(HOST, "has died"), 1.0)
     assert list(it.effects) == [Refused("rank 0, which has started rank 5, is gone")]
+
+
+def test_a_newcomer_begins_with_no_member_that_it_has_not_connected_to() -> None:
+    it = newcomer()
+    told(it, HOST, Welcome((peer(HOST), peer(OTHER)), 0.0, (1, 1)))
+    stranger = Propose(Generation(name_of(2, HOST), (HOST, OTHER, 4, RANK), (1, 1, 1, 2)))
+    why = "rank 4 has joined meanwhile, and they know nothing of each other"
+    assert told(it, HOST, stranger) == [Refused(why)]
 
 
 def test_a_newcomer_to_whom_no_rank_speaks_for_long_ends() -> None:

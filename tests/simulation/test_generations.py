@@ -192,6 +192,18 @@ def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, 
     assert len(cluster.running(1)) == len(members)
 
 
+@pytest.mark.parametrize(("seed", "after_s"), [(0, 0.00225), (4, 0.00125), (5, 0.00325)])
+def test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers(seed: int, after_s: float) -> None:
+    """The order for the first ones outlives their host; the other ones are told of the members before."""
+    cluster = _cluster(4, seed=seed)
+    cluster.join([1, 1], asked=1)
+    cluster.run(until_s=cluster.now + after_s)
+    cluster.die(1)
+    cluster.join([1], asked=2)
+    _rest(cluster)
+    assert set(cluster.members_awake()) >= {0, 2, 3}
+
+
 def test_a_rank_may_start_others_while_it_waits_for_a_generation() -> None:
     cluster = _cluster(3)
     cluster.tell_rank(0, Ordered(leaves=(2,)))  # halts at once
