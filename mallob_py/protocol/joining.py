@@ -126,9 +126,7 @@ class Newcomer:
                 self.peers[rank] = Peer(rank, host, process, place)
                 self.effects.append(Connect(Peer(rank, host, process, None)))
                 self._say(rank, Noted())
-            case Propose(generation) if (
-                strangers := set(generation.members) - self.peers.keys() - {self.rank}
-            ):
+            case Propose(after) if strangers := set(after.members) - self.peers.keys() - {self.rank}:
                 why = f"rank {min(strangers)} has joined meanwhile, and they know nothing of each other"
                 self.effects.append(Refused(why))
             case GenerationMessage():

@@ -187,7 +187,7 @@ mallob_py/protocol/joining.py
     Newcomer._lose: never rank == self._host and not self.membership.is_halted
     test_a_newcomer_ends_when_its_host_is_lost_before_it_joins
   a newcomer begins with no member that it has not connected to
-    Newcomer._takes: never strangers := set(generation.members) - self.peers.keys() - {self.rank}
+    Newcomer._takes: set(after.members) - self.peers.keys() - {self.rank} => set()
     test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers
   a newcomer is connected when all peers have noted it
     Newcomer._note: always not self._unaware
