@@ -144,9 +144,9 @@ def test_the_result_says_which_solver_won() -> None:
 @pytest.mark.parametrize(
     ("installed", "configuration", "solver"),
     [
-        (False, {}, "kissat404(phase=0)"),
-        (True, {}, "cadical195"),
-        (True, {"portfolio": "g e"}, "ergo"),
+        (False, {}, "glucose42"),
+        (True, {}, "cadical300(stabilizeonly=1)"),
+        (True, {"portfolio": "g c e"}, "ergo"),
     ],
 )
 def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
@@ -154,7 +154,7 @@ def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
 ) -> None:
     monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
     monkeypatch.setattr(modes, "natives_are_installed", lambda: installed)
-    assert run([1, 2, 0], 1, **configuration).fields["solver"] == solver
+    assert run([1, 2, 0], 2, **configuration).fields["solver"] == solver
 
 
 def test_under_assumptions_no_solver_is_asked_that_cannot_tell_which_are_to_blame(
