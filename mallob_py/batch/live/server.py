@@ -759,9 +759,9 @@ class _Server:
             more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
             reason = f"comes after job {', '.join(others[:_NAMED])}{more}"
         elif line.nodes_min > slots:
-            reason = f"wants {line.nodes_min} slots of {slots}"
+            reason = f"wants {counted(line.nodes_min, 'slot')} of {slots}"
         elif line.nodes_min > free:
-            reason = f"wants {line.nodes_min} slots, {free} free"
+            reason = f"wants {counted(line.nodes_min, 'slot')}, {free} free"
         else:
             reason = f"its turn has not come: {self._scheduler.policy.name}"
         return msgspec.structs.replace(line, reason=reason)
