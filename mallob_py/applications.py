@@ -40,7 +40,7 @@ OURS = {
     "UTS": "mallob_bags.uts:UtsApplication",
 }
 #: of these, what is declared in a module that imports less than the application
-_DECLARED = {
+DECLARED = {
     "SAT": "mallob_sat.declaration:SatDeclaration",
     "SMT": "mallob_smt.declaration:SmtDeclaration",
     "MAXSAT": "mallob_maxsat.declaration:MaxSatDeclaration",
@@ -102,7 +102,7 @@ def declared_apart(name: str, place: str) -> type[Declaration] | None:
     Raises whatever importing the declaration raises.
     """
     if place == OURS.get(name):
-        apart = _DECLARED.get(name)
+        apart = DECLARED.get(name)
     elif name in places_without_search():
         return None  # whoever stands in for an application declares what it is itself
     else:
@@ -127,7 +127,7 @@ def unknown(name: str, known: dict[str, str]) -> str:
 
 def our_declarations() -> tuple[type[Declaration], ...]:
     """Return the declarations of the applications that come with this package and have options."""
-    return tuple(_declaration(place) for place in map(_DECLARED.__getitem__, _WITH_OPTIONS))
+    return tuple(_declaration(place) for place in map(DECLARED.__getitem__, _WITH_OPTIONS))
 
 
 def application_of(file: str) -> str:

@@ -29,7 +29,7 @@ class Oracle(Declaration):
 def test_the_package_says_where_its_applications_and_declarations_are() -> None:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert points["mallob_py.apps"] == OURS
-    assert points["mallob_py.declarations"] == applications._DECLARED
+    assert points["mallob_py.declarations"] == applications.DECLARED
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -198,7 +198,7 @@ class UtsBag(Bag):
     """
 
     def __init__(self, tree: Tree, table: ChildTable, rows: Rows) -> None:
-        self._tree, self._table = tree, table
+        self.tree, self.table = tree, table
         self._set(rows)
         self._counts = np.zeros(3, dtype=np.int64)
 
@@ -209,13 +209,13 @@ class UtsBag(Bag):
         self._stack[: self._size] = rows
 
     @property
-    def _rows(self) -> Rows:
+    def rows(self) -> Rows:
         return self._stack[: self._size]
 
     def expected_tasks(self) -> float:
         if HAS_NUMBA:
-            return float(_expected_nodes(self._stack, self._size, self._table.size))
-        rows, sizes = self._rows, self._table.size
+            return float(_expected_nodes(self._stack, self._size, self.table.size))
+        rows, sizes = self.rows, self.table.size
         is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
         return float((sizes[np.minimum(rows[:, _DEPTH] + 1, len(sizes) - 1)] * is_open).sum())
 
@@ -225,21 +225,21 @@ class UtsBag(Bag):
             self._look_at_root()
         elif HAS_NUMBA:
             if self._size + LANES > len(self._stack):
-                self._set(self._rows)
-            self._size = int(_expand(self._stack, self._size, count, *self._table[:4], self._counts))
+                self._set(self.rows)
+            self._size = int(_expand(self._stack, self._size, count, *self.table[:4], self._counts))
         else:
             while self._size and int(self._counts[0]) - before < count:
-                self._set(_expand_arrays(self._stack, self._size, self._table, self._counts))
+                self._set(_expand_arrays(self._stack, self._size, self.table, self._counts))
         return int(self._counts[0]) - before
 
     def _look_at_root(self) -> None:
-        born = children_of_root(self._tree, self._table, int(self._stack[0, 4]))
+        born = children_of_root(self.tree, self.table, int(self._stack[0, 4]))
         self._stack[0, _UPPER] = born
         self._counts[0] += 1
         if born == 0:
             self._counts[1] += 1
             self._size = 0
-        elif self._table.is_leaf[min(1, len(self._table.is_leaf) - 1)]:
+        elif self.table.is_leaf[min(1, len(self.table.is_leaf) - 1)]:
             self._counts += (born, born, 1)
             self._size = 0
 
@@ -249,11 +249,11 @@ class UtsBag(Bag):
             return None
         given = np.empty((self._size, _WORDS), dtype=np.uint32)
         self._size, gone = map(int, _give_half(self._stack, self._size, given))
-        return UtsBag(self._tree, self._table, given[:gone]) if gone else None
+        return UtsBag(self.tree, self.table, given[:gone]) if gone else None
 
     def merge(self, other: Bag) -> None:
         assert isinstance(other, UtsBag)
-        self._set(np.concatenate([other._rows, self._rows]))
+        self._set(np.concatenate([other.rows, self.rows]))
 
     def is_empty(self) -> bool:
         return self._size == 0
@@ -264,7 +264,7 @@ class UtsBag(Bag):
         return nodes, leaves, depth
 
     def to_bytes(self) -> bytes:
-        return self._rows.astype("<u4").tobytes()
+        return self.rows.astype("<u4").tobytes()
 
 
 class UtsApplication(UtsDeclaration, BagApplication):

@@ -90,7 +90,7 @@ class CoreGuided:
                 if not self.oracle.core:
                     self._bounds.close()
                     return
-                core = yield from self._smaller(self.oracle.core)
+                core = yield from self.smaller(self.oracle.core)
                 if not core:
                     self._bounds.close()
                     return
@@ -137,7 +137,7 @@ class CoreGuided:
 
     # --- cores ------------------------------------------------------------------------------------
 
-    def _smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
+    def smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
         """Leave literals out, those of small weights first, for so many conflicts in all; a large core is
         put to the solver again instead, as it often finds a smaller one.
         """

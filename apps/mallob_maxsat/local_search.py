@@ -146,7 +146,7 @@ class _Assignment:
             arrays = [array.tolist() for array in arrays]
         self._walk = compiled or flips.walk
         self._n_hard = n_hard
-        self._arrays = arrays
+        self.arrays = arrays
         self._value = arrays[5]
 
     def best(self, n_flips: int, cost: float) -> Model | None:
@@ -157,7 +157,7 @@ class _Assignment:
         until_s = time.perf_counter() + SLICE_S
         found = None
         while time.perf_counter() < until_s:
-            cost = self._walk(n_flips, cost * (1 - 1e-9), self._n_hard, *self._arrays)
+            cost = self._walk(n_flips, cost * (1 - 1e-9), self._n_hard, *self.arrays)
             if cost < 0:
                 break
             found = self._value[1:].copy()

@@ -54,10 +54,19 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class Talk:
-    """One worker's part."""
+    """One worker's part. `news_period_s`: between two messages with news, at least."""
 
-    def __init__(self, context: WorkerContext, bounds: Bounds, n_vars: int, *, with_clauses: bool) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        bounds: Bounds,
+        n_vars: int,
+        *,
+        with_clauses: bool,
+        news_period_s: float = _NEWS_PERIOD_S,
+    ) -> None:
         self._context = context
+        self._news_period_s = news_period_s
         self._bounds = bounds
         self._n_vars = n_vars
         self._with_clauses = with_clauses
@@ -89,7 +98,7 @@ class Talk:
             has_news = self._bounds.version > 0
             self._repeat_s = now + _PERIOD_S
         if has_news and now >= self._next_s:
-            self._next_s = now + _NEWS_PERIOD_S
+            self._next_s = now + self._news_period_s
             self._tell()
 
     def _tell(self) -> None:

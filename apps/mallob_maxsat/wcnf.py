@@ -67,10 +67,10 @@ def read_wcnf(text: bytes, path: str) -> WeightedFormula:
     """The formula; `path` is what errors call it. Raises InputError, which names the line."""
     if b"c" in text:
         text = _COMMENT.sub(b"", text)
-    header, body, line = _header(text, path)
-    clauses = _by_lines(body, header) if len(body) else None
+    header, body, line = header_of(text, path)
+    clauses = by_lines(body, header) if len(body) else None
     if clauses is None:
-        clauses = _by_words(body, line, header, path)
+        clauses = by_words(body, line, header, path)
     return _assembled(clauses, header, path)
 
 
@@ -78,7 +78,7 @@ def _error(path: str, line: int, problem: str) -> InputError:
     return InputError(f"{path}, line {line}: {problem}")
 
 
-def _header(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
+def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
     """The header if there is one, what follows it, and the line where that begins."""
     match = _HEADER.match(text)
     if match is None:
@@ -110,7 +110,7 @@ class _Clauses:
     weights: NDArray[np.int64]
 
 
-def _by_lines(text: bytes, header: _Header | None) -> _Clauses | None:
+def by_lines(text: bytes, header: _Header | None) -> _Clauses | None:
     """None if anything is not as it should be: who looks closer finds out what, or that it is right."""
     if _LONG.search(text):
         return None
@@ -191,7 +191,7 @@ def _has_bad_minus(codes: NDArray[np.uint8]) -> bool:
     )
 
 
-def _by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clauses:
+def by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clauses:
     """Word for word, and exact about what is wrong."""
     literals: list[int] = []
     weights: list[int] = []

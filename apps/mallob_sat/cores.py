@@ -34,7 +34,7 @@ _ROUNDS_MAX = 10
 #: rounds end when one leaves more than this part: the rest would cost many searches
 _SHRINKAGE_MIN = 0.99
 #: it takes part in no search for cores, hence is always another one
-_CHECKER = Strategy("kissat404")
+CHECKER = Strategy("kissat404")
 
 Positions = NDArray[np.int64]
 
@@ -126,8 +126,8 @@ def find_core(formula: Formula, strategy: Strategy) -> Result:
 
 def check_core(core: Formula, strategy: Strategy) -> None:
     """Raise RuntimeError unless another solver finds the clauses and assumptions unsatisfiable."""
-    if solve(core, _CHECKER).code != UNSATISFIABLE:
-        raise RuntimeError(f"{strategy.title} gave a core that {_CHECKER.title} found satisfiable")
+    if solve(core, CHECKER).code != UNSATISFIABLE:
+        raise RuntimeError(f"{strategy.title} gave a core that {CHECKER.title} found satisfiable")
 
 
 def part_of(formula: Formula, kept: Positions, assumptions: Any) -> Formula:

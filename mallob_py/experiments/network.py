@@ -61,7 +61,7 @@ class MatcherNetwork:
         self._costs = costs
         self._now = 0.0
         self._outs = [Outbox(rank, size) for rank in range(size)]
-        self._matchers = [
+        self.matchers = [
             matcher_of(out, config, is_outdated=lambda request: False, on_outdated=self._fail)
             for out in self._outs
         ]
@@ -87,9 +87,9 @@ class MatcherNetwork:
         self._adopted = {}
         start = self._now
         for rank in idle:
-            self._matchers[rank].offer_token(True)
+            self.matchers[rank].offer_token(True)
         for rank in askers:
-            self._matchers[rank].ask(_request(self._next_job, rank))
+            self.matchers[rank].ask(_request(self._next_job, rank))
             self._next_job += 1
         for rank in sorted({*askers, *idle}):
             self._free_from[rank] = start
@@ -120,13 +120,13 @@ class MatcherNetwork:
         self._now = max(self._free_from)
 
     def _take(self, source: int, rank: int, message: AnyMessage) -> None:
-        matcher = self._matchers[rank]
+        matcher = self.matchers[rank]
         match message:
             case Adopt(request):
                 matcher.token_used()
                 matcher.offer_token(False)
                 self._adopted[request.job] = self._free_from[rank]
-                self._matchers[request.parent].withdraw(request.job, request.index)
+                self.matchers[request.parent].withdraw(request.job, request.index)
                 if request.parent != rank:
                     self._send_off(request.parent)
             case TokenReturned():
@@ -137,7 +137,7 @@ class MatcherNetwork:
 
     def _send_off(self, rank: int) -> None:
         """Let a PE handle what it has told itself, and send what is due."""
-        matcher, out = self._matchers[rank], self._outs[rank]
+        matcher, out = self.matchers[rank], self._outs[rank]
         now = max(self._now, self._free_from[rank])
         matcher.flush(now)
         while out.to_self:

@@ -18,7 +18,7 @@ import msgspec
 from mallob_py.kit.app import TreeMessage, WorkerContext
 
 #: a message of ours begins so; others are left alone
-_MAGIC = b"gossip1:"
+MAGIC = b"gossip1:"
 _PERIOD_S = 1.0
 
 
@@ -49,9 +49,9 @@ class Gossip:
         """
         has_news = False
         for message in messages:
-            if message.returned or not message.data.startswith(_MAGIC):
+            if message.returned or not message.data.startswith(MAGIC):
                 continue
-            table = msgspec.msgpack.decode(message.data[len(_MAGIC) :], type=dict[str, bytes])
+            table = msgspec.msgpack.decode(message.data[len(MAGIC) :], type=dict[str, bytes])
             for name, value in table.items():
                 has_news |= self._merge(name, value)
         now = time.monotonic()
@@ -70,6 +70,6 @@ class Gossip:
 
     def _tell(self) -> None:
         if self._table:
-            data = _MAGIC + msgspec.msgpack.encode(self._table)
+            data = MAGIC + msgspec.msgpack.encode(self._table)
             self._context.send_to_parent(data)
             self._context.send_to_children(data)

@@ -45,7 +45,7 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
 _BLOCK_BYTES = 1 << 21
 #: of a compressed file at a time, since it may be a small part of what comes out
-_COMPRESSED_BLOCK_BYTES = 1 << 18
+COMPRESSED_BLOCK_BYTES = 1 << 18
 
 
 def read_plain(path: str) -> bytes:
@@ -123,5 +123,5 @@ def _decompressed(
 
 def _smaller(blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in blocks:
-        for begin in range(0, len(block), _COMPRESSED_BLOCK_BYTES):
-            yield block[begin : begin + _COMPRESSED_BLOCK_BYTES]
+        for begin in range(0, len(block), COMPRESSED_BLOCK_BYTES):
+            yield block[begin : begin + COMPRESSED_BLOCK_BYTES]

@@ -160,7 +160,7 @@ class _Race(Generic[A]):
             os.close(theirs)
             return
         if pid == 0:
-            _run_and_exit(theirs, worker_pid, attempt)
+            run_and_exit(theirs, worker_pid, attempt)
         os.close(theirs)
         child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
@@ -205,7 +205,7 @@ class _Race(Generic[A]):
         return _reason(status)
 
 
-def _run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
+def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """In the child, which must never return into the code of the worker."""
     try:
         _die_with(worker_pid)

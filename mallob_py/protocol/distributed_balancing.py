@@ -52,7 +52,7 @@ class DistributedBalancer:
     def __init__(self, out: Outbox, delay_s: float, on_epoch: Callable[[float, list[int]], None]) -> None:
         self._out = out
         place = place_of(out.rank, out.size)
-        self._parent = place.parent
+        self.parent = place.parent
         self._children = place.children
         self._on_epoch = on_epoch
         self._pending = PendingNews(delay_s)
@@ -107,8 +107,8 @@ class DistributedBalancer:
         """
         if self._search is None and self._pending.is_due(now):
             events = self._pending.take_all(now)
-            if self._parent is not None:
-                self._out.send(self._parent, Events(events))
+            if self.parent is not None:
+                self._out.send(self.parent, Events(events))
             else:
                 self._begin(events, now)
         return self.next_deadline()
@@ -181,8 +181,8 @@ class DistributedBalancer:
             return
         answer, self._answer = self._answer, None
         assert answer is not None
-        if self._parent is not None:
-            self._out.send(self._parent, VolumeAnswer(answer))
+        if self.parent is not None:
+            self._out.send(self.parent, VolumeAnswer(answer))
         else:
             assert self._search is not None
             self._search.take(answer)

@@ -155,7 +155,7 @@ def run_rank(
     else:
         server = ForkServer.start(settings.preload, limits, fork_server)
     if is_invited(os.environ):
-        _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
+        run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
     launcher, patience_s = Launcher(), start_patience_s(os.environ)
     try:
         with at_most(patience_s, OTHER_RANKS, launcher):
@@ -292,7 +292,7 @@ def _make_rank(
     return rank
 
 
-def _run_newcomer(
+def run_newcomer(
     settings: WorldSettings,
     make_log: Callable[[int, int, float], EventSink],
     make_desk: Callable[[Rank], Desk | None],

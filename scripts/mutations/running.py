@@ -253,7 +253,7 @@ mallob_py/runtime/workers/process.py
 # what others say
 mallob_py/batch/live/remote.py
   a line of a remote shell that does not end is taken in pieces
-    _Link._hear: self._from_guard.readline(_MESSAGE_BYTES_MAX) => self._from_guard.readline()
+    Link.hear: self._from_guard.readline(_MESSAGE_BYTES_MAX) => self._from_guard.readline()
     test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard
 
 mallob_py/batch/live/server.py

@@ -139,7 +139,7 @@ def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
     oracle = Hesitant(problem, "glucose4")
     oracle.asked = []
     below = CoreGuided(problem, Bounds(problem), oracle)
-    assert _answer(below._smaller([3, 1, 2, 5, 4])) == [1, 2, 3, 4, 5]
+    assert _answer(below.smaller([3, 1, 2, 5, 4])) == [1, 2, 3, 4, 5]
     assert oracle.asked == [([2, 3, 4, 5], 1000), ([1, 3, 4, 5], 600), ([1, 2, 4, 5], 200)]
 
 
@@ -259,7 +259,7 @@ def test_compiled_flips_are_the_same_flips() -> None:
     ours, theirs = (_Assignment(clauses, bounds.model, 7, walk) for walk in (None, compiled))
     for one in (ours, theirs):
         assert one.best(20_000, -1.0) is None
-    for mine, other in zip(ours._arrays, theirs._arrays, strict=True):
+    for mine, other in zip(ours.arrays, theirs.arrays, strict=True):
         assert mine == other.tolist()
 
 
@@ -333,7 +333,10 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
     problem, team = Problem(payload), {}
     members = [Member(payload, index, team) for index in range(4)]
     bounds = [Bounds(problem) for _ in members]
-    talks = [Talk(m, b, problem.n_vars, with_clauses=True) for m, b in zip(members, bounds, strict=True)]
+    talks = [
+        Talk(m, b, problem.n_vars, with_clauses=True, news_period_s=0.0)
+        for m, b in zip(members, bounds, strict=True)
+    ]
     searches = [
         list(searches_of(m.index, problem, b, is_told=True)) for m, b in zip(members, bounds, strict=True)
     ]
@@ -342,7 +345,6 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
         at = choose.randrange(4)
         running = choose.choice(searches[at])
         next(running.search, None)
-        talks[at]._next_s = 0.0
         if running.below is not None:
             talks[at].note_clauses(running.below.take_cores())
         if running.oracle is not None:
@@ -408,7 +410,7 @@ def test_a_clause_is_not_taken_from_who_knows_a_better_solution_than_we_do() -> 
         Member({}, index, team)
     knows, does_not = Bounds(problem), Bounds(problem)
     knows.found(np.array([1, -2, -3, -4, -5, -6], dtype=np.int32)[: problem.n_vars])
-    teller = Talk(team[1], knows, problem.n_vars, with_clauses=True)
+    teller = Talk(team[1], knows, problem.n_vars, with_clauses=True, news_period_s=0.0)
     teller.note_clauses(clauses_of([[-2]]))
     teller.turn([])
     (message,) = team[0].inbox
@@ -416,10 +418,9 @@ def test_a_clause_is_not_taken_from_who_knows_a_better_solution_than_we_do() -> 
     without_model = Talk(team[0], Bounds(problem), problem.n_vars, with_clauses=True)
     listener.turn([message])
     assert listener.take_heard().lists() == [[-2]]
-    teller._told_model = knows.upper
     teller.note_clauses(clauses_of([[-1, -2]]))
-    teller._next_s = 0.0
-    teller._tell()
+    teller.turn([])
+    assert len(team[0].inbox) == 2
     without_model.turn(team[0].inbox[-1:])
     assert without_model.take_heard().lists() == []
 

@@ -92,9 +92,9 @@ def test_a_split_takes_half_of_what_is_expected_and_leaves_a_single_child() -> N
     assert given is not None
     assert given.expected_tasks() + bag.expected_tasks() == pytest.approx(before)
     assert 0.3 * before < given.expected_tasks() < 0.7 * before
-    row = bag._rows[:1].copy()
+    row = bag.rows[:1].copy()
     row[0, 6], row[0, 7] = 1, 2
-    single = UtsBag(bag._tree, bag._table, row)
+    single = UtsBag(bag.tree, bag.table, row)
     assert single.expected_tasks() > 20_000
     assert single.split() is None
     assert not single.is_empty()

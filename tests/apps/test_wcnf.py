@@ -90,9 +90,9 @@ def test_both_readers_say_the_same(clauses: list[tuple[int | None, list[int]]], 
     lines = [f"{word} {body}" for word, body in zip(words, bodies, strict=True)]
     head = [f"p wcnf 6 {len(clauses)} {top}"] if is_old else []
     text = "\n".join([*head, *lines, ""]).encode()
-    header, body, line = wcnf._header(text, "f")
-    fast = wcnf._by_lines(body, header)
-    slow = wcnf._by_words(body, line, header, "f")
+    header, body, line = wcnf.header_of(text, "f")
+    fast = wcnf.by_lines(body, header)
+    slow = wcnf.by_words(body, line, header, "f")
     assert fast is not None
     assert fast.literals.tolist() == slow.literals.tolist()
     assert fast.weights.tolist() == slow.weights.tolist()

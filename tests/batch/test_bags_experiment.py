@@ -33,11 +33,11 @@ def test_a_larger_share_has_the_malleable_jobs_of_a_smaller_one_and_the_same_pro
 
 def test_a_wrong_result_is_an_error_that_names_the_program() -> None:
     queens = bags.PROGRAMS[1]
-    bags._check(queens, '{"result": {"value": 2279184}}\n')
+    bags.check(queens, '{"result": {"value": 2279184}}\n')
     with pytest.raises(ReplayError, match="QUEENS15: value is 7, not 2279184"):
-        bags._check(queens, 'noise\n{"result": {"value": 7}}\n')
+        bags.check(queens, 'noise\n{"result": {"value": 7}}\n')
     with pytest.raises(ReplayError, match="QUEENS15: value is None"):
-        bags._check(queens, "no result\n")
+        bags.check(queens, "no result\n")
 
 
 def test_orders_are_counted_from_what_the_scheduler_says() -> None:

@@ -36,7 +36,7 @@ def test_a_row_has_the_times_of_decisions_in_milliseconds() -> None:
     runs = {
         cp.Run("hist", policy): cp.Measured(1.5, 2, 3.4, 0.25, 0.00004, 10, 512.0) for policy in cp.POLICIES
     }
-    table = cp._table(runs)
+    table = cp.table(runs)
     assert table.rows[0] == ("hist", "pbsfifo", 1.5, 2, 3, 512.0, 250.0, pytest.approx(0.04))
     assert table.rows[-1][:3] == ("published, test 2", "CP", 2441.3)
 
@@ -48,8 +48,8 @@ def test_the_published_model_is_named_and_a_winner_only_where_each_difference_sa
         for name, day in zip(names, (1.0, 10.0, 100.0), strict=True)
         for policy, weighted in zip(cp.POLICIES, (900.0, 600.0, day + 2, day + 1, day), strict=True)
     }
-    assert "cp:learn=no (published model)" in {row[1] for row in cp._table(runs).rows}
-    (row,) = cp._by_size(runs).rows
+    assert "cp:learn=no (published model)" in {row[1] for row in cp.table(runs).rows}
+    (row,) = cp.by_size(runs).rows
     assert row[:2] == (200, 3)
     assert row[2] == "9.000 ± 0.000"
     assert row[-1] == "cp"

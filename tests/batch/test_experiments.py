@@ -60,7 +60,7 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     assert turnarounds["fair", "0"][0] == turnarounds["fair", "JVM"][0] == "1.000"
     assert turnarounds["fair", "0"][-1] != turnarounds["fair", "JVM"][-1]
     kept = [json.loads(line) for line in (out / "fair-runs.jsonl").read_text().splitlines()]
-    assert len(kept) == len(fair._runs("KTH")) + len(fair._runs_of_others(case))
+    assert len(kept) == len(fair.runs_of("KTH")) + len(fair.runs_of_others(case))
     assert {one["result"]["metrics"]["jobs"] for one in kept} == {15}
     assert (out / "fair-kth.svg").exists()
     capsys.readouterr()
@@ -99,9 +99,9 @@ def test_batches_are_played_with_and_without_what_resizes_cost(
 def test_figures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(tmp_path, "figures")
     ours = {cell: Statistics(10.0, 20.0, 30.0, 40.0, 0.5) for cell in agreement.PUBLISHED}
-    output.figure("agreement", lambda figure: agreement._draw(ours, figure))
+    output.figure("agreement", lambda figure: agreement.draw(ours, figure))
     result = cp.Measured(1.0, 2, 3.0, 0.1, 0.1)
     runs = {cp.Run(instance, policy): result for instance in cp.INSTANCES for policy in cp.POLICIES}
-    output.figure("cp", lambda figure: cp._draw(runs, figure))
+    output.figure("cp", lambda figure: cp.draw(runs, figure))
     assert {path.name for path in tmp_path.glob("*.svg")} == {"agreement.svg", "cp.svg"}
     capsys.readouterr()

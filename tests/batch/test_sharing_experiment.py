@@ -29,7 +29,7 @@ def test_generated_workloads_have_small_jobs_and_the_load_that_is_said() -> None
 
 def test_kinds_are_by_nodes_and_run_time() -> None:
     ones = np.ones(3)
-    kinds = sharing._kinds(np.array([1, 2, 1000]), np.array([60.0, 7200.0, 1e6]), 5 * ones, ones, ones)
+    kinds = sharing.kinds_of(np.array([1, 2, 1000]), np.array([60.0, 7200.0, 1e6]), 5 * ones, ones, ones)
     assert kinds.counts[0] == [1, 0, 1, 0, 0, 0]
     assert kinds.counts[5] == [0, 0, 0, 0, 0, 1]
     assert kinds.slowdowns[0] == [5.0, 0.0, 5.0, 0.0, 0.0, 0.0]

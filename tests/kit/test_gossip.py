@@ -80,7 +80,7 @@ def test_nothing_is_sent_while_there_is_nothing_to_say_or_nothing_new(clock: lis
 
 def test_messages_of_others_and_those_that_came_back_are_left_alone(clock: list[float]) -> None:
     node = Node(1, 4)
-    message = gossip._MAGIC + b"\x81\xa1a\xc4\x011"
+    message = gossip.MAGIC + b"\x81\xa1a\xc4\x011"
     table = Gossip(node)
     assert not table.turn([TreeMessage(0, b"something else"), TreeMessage(0, message, returned=True)])
     assert table.turn([TreeMessage(0, message)])

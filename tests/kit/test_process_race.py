@@ -256,7 +256,7 @@ def test_an_attempt_that_ends_just_after_its_worker_says_nothing(capfd: pytest.C
     os.close(read_end)
     if (pid := os.fork()) == 0:
         sys.stderr = os.fdopen(2, "w", 1)
-        process_race._run_and_exit(write_end, worker, Try(lambda number: WINNER, 0))
+        process_race.run_and_exit(write_end, worker, Try(lambda number: WINNER, 0))
     os.close(write_end)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert capfd.readouterr().err == ""

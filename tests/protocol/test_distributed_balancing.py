@@ -121,7 +121,7 @@ def test_one_pe_balances_alone_and_at_once() -> None:
 
 def test_news_that_arrive_during_a_computation_wait_for_the_next_epoch() -> None:
     net = Net(7)
-    root = next(balancer for balancer in net.all if balancer._parent is None)
+    root = next(balancer for balancer in net.all if balancer.parent is None)
     root.author(_event(1, demand=5))
     root.author(_event(2, demand=5))
     assert net.step()
@@ -153,7 +153,7 @@ def test_the_image_stays_that_of_the_epoch_until_the_next_one_is_settled() -> No
 
 def test_as_many_jobs_as_pes_need_no_question() -> None:
     net = Net(3)
-    root = next(balancer for balancer in net.all if balancer._parent is None)
+    root = next(balancer for balancer in net.all if balancer.parent is None)
     for job in range(3):
         root.author(_event(job, demand=3))
     net.run()

@@ -244,12 +244,20 @@ def test_a_service_shows_how_far_a_map_is(executor: Executor, service: Running, 
 
 
 def test_ranks_of_its_own_end_with_it() -> None:
+    before = _children()
     with Executor(ranks=2) as executor:
         assert sum(executor.map(abs, range(100))) == 4950
-        assert executor._ranks is not None
-        process, folder = executor._ranks._process, executor._ranks._folder
-    assert process.poll() is not None
+        (started,) = _children() - before
+        words = Path(f"/proc/{started}/cmdline").read_text().split("\0")
+        folder = Path(words[words.index("--api-dir") + 1]).parent
+        assert folder.exists()
+    assert started not in _children()
     assert not folder.exists()
+
+
+def _children() -> set[str]:
+    """The processes that this one has started."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
 
 
 def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:

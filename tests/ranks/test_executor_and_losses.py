@@ -66,7 +66,7 @@ def test_workers_on_another_host_are_reached_by_tcp(tmp_path: Path) -> None:
     with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=1) as service:
         grow(service, "+1", "node2")
         with Executor(service.api_dir) as executor:
-            executor._hub._other_hosts = lambda: True  # type: ignore[union-attr]
+            executor._hub.other_hosts = lambda: True  # type: ignore[union-attr]
             hosts: set[str] = set()
 
             def both_have_worked() -> bool:
@@ -86,7 +86,7 @@ def test_of_other_users_only_the_service_s_is_let_in(is_let_in: bool, tmp_path: 
             def heard() -> bytes:
                 with socket.socket(socket.AF_UNIX) as connection:
                     connection.settimeout(30.0)
-                    connection.connect(hub._path)
+                    connection.connect(hub.path)
                     return connection.recv(1)
 
             assert bool(as_nobody(heard)) == is_let_in

@@ -63,5 +63,5 @@ def test_a_rank_that_joins_waits_as_long_as_the_others_for_one_that_hangs(
     monkeypatch.setattr(boot, "join", join)
     settings = WorldSettings(config=Config(), rank_timeout_s=timeout_s)
     with pytest.raises(Joins):
-        boot._run_newcomer(settings, nothing, nothing, lambda: 0, nothing, nothing)
+        boot.run_newcomer(settings, nothing, nothing, lambda: 0, nothing, nothing)
     assert patience == [patience_of(timeout_s)]

@@ -156,16 +156,16 @@ class Hub:
         self._client = client
         self._users = {os.geteuid(), service_user}
         self._is_others = len(self._users) > 1 and service_user != _ROOT
-        self._other_hosts = other_hosts
+        self.other_hosts = other_hosts
         self._key = secrets.token_bytes(KEY_BYTES)
         self._folder = tempfile.mkdtemp(prefix="mallob-py-calls-")
         self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._path = os.path.join(self._folder, "s")
+        self.path = os.path.join(self._folder, "s")
         self._selector = selectors.DefaultSelector()
         self._doorkeeper = Doorkeeper()
-        self._listeners = [_listener(socket.AF_UNIX, self._path)]
+        self._listeners = [_listener(socket.AF_UNIX, self.path)]
         if self._is_others:
-            os.chmod(self._path, 0o666)
+            os.chmod(self.path, 0o666)
             os.chmod(self._folder, 0o711)
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
@@ -348,7 +348,7 @@ class Hub:
 
     def _start_job(self, lane: Lane) -> Future[Answer]:
         hosts: list[Any] = []
-        if self._other_hosts():
+        if self.other_hosts():
             if self._is_others:
                 elsewhere: Future[Answer] = Future()
                 elsewhere.set_exception(ServiceError(_NOT_ELSEWHERE))
@@ -356,7 +356,7 @@ class Hub:
             hosts = self._tcp_addresses()
         terms = lane.terms
         configuration = {
-            "socket": self._path,
+            "socket": self.path,
             "hosts": hosts,
             "host": socket.gethostname(),
             "key": self._key.hex(),

@@ -60,10 +60,10 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
             )
         )
     output.tables([Table("Agreement policies", _HEADER, tuple(rows))], _REMARKS)
-    output.figure("agreement", partial(_draw, found))
+    output.figure("agreement", partial(draw, found))
 
 
-def _draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
+def draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
     """Mean turnaround as waiting and running, of the policies on malleable jobs; crosses are published."""
     axes = figure.subplots()
     shown = {policy: one for (jobs, policy), one in results.items() if jobs == _MALLEABLE}

@@ -139,7 +139,7 @@ def _command(program: Program, *more: str) -> list[str]:
     return [*python(), "-m", "mallob_py", "run", *program.words, "--quiet", *more]
 
 
-def _check(program: Program, output: str) -> None:
+def check(program: Program, output: str) -> None:
     """Raises ReplayError if the known result is not in it."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1])["result"].get(program.key) if lines else None
@@ -161,7 +161,7 @@ def _alone(program: Program, slots: int) -> Alone:
         times_s.append(time.monotonic() - began_s)
         if done.returncode:
             raise ReplayError(f"{program.name}: {(done.stderr or 'it failed').splitlines()[-1]}")
-        _check(program, done.stdout)
+        check(program, done.stdout)
     return Alone(slots, times_s)
 
 
@@ -241,7 +241,7 @@ def _played(programs: list[Program], workload: Workload, policy: str) -> list[Li
 
     lives = replay(workload, policy, lambda ended: None, body)
     for program, life in zip(programs, lives, strict=True):
-        _check(program, life.output)
+        check(program, life.output)
     return lives
 
 

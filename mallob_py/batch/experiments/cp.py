@@ -132,14 +132,14 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
         runs += [Run(INSTANCES[0], policy, exact) for policy, exact in _WHY]
     results = output.play(partial(_play, path), runs, processes, Run.name)
     if full:
-        output.tables([_by_size(results), _of_log(results)], _REMARKS)
+        output.tables([by_size(results), _of_log(results)], _REMARKS)
         return
     why = _rows((one, results[one]) for one in (Run(INSTANCES[0], *row) for row in _WHY))
     output.tables(
-        [_table(results), Table(f"Why the published model loses on {INSTANCES[0]}", _HEADER, tuple(why))],
+        [table(results), Table(f"Why the published model loses on {INSTANCES[0]}", _HEADER, tuple(why))],
         _REMARKS,
     )
-    output.figure("cp", partial(_draw, results))
+    output.figure("cp", partial(draw, results))
 
 
 def _size(name: str) -> int:
@@ -195,12 +195,12 @@ def _rows(results: Iterable[tuple[Run, Measured]]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _table(results: dict[Run, Measured]) -> Table:
+def table(results: dict[Run, Measured]) -> Table:
     here = ((one, results[one]) for one in results if one.policy in POLICIES and not one.exact)
     return Table("Jobs of Eurora", _HEADER, (*_rows(here), *_PUBLISHED))
 
 
-def _by_size(results: dict[Run, Measured]) -> Table:
+def by_size(results: dict[Run, Measured]) -> Table:
     """WQT per job, by the size of instances; the winner only if the interval of each difference says so."""
     instances = defaultdict[int, list[str]](list)
     for name in dict.fromkeys(one.instance for one in results if one.instance != _LOG):
@@ -224,7 +224,7 @@ def _of_log(results: dict[Run, Measured]) -> Table:
     return Table("The log put together from all instances", _HEADER, tuple(_rows(here)))
 
 
-def _draw(results: dict[Run, Measured], figure: Figure) -> None:
+def draw(results: dict[Run, Measured], figure: Figure) -> None:
     """Weighted waits, and how many jobs are late: a group of bars for each instance."""
     width = 0.8 / len(POLICIES)
     for axes, measure, title in zip(

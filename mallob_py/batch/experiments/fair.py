@@ -135,8 +135,8 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     cases = [case for case in CASES if path_in(traces, case.trace.file)]
     if traces is None or not cases:
         raise missing("fair", (case.trace.file for case in CASES))
-    runs = [one for case in cases for one in _runs(case.name)]
-    runs += [] if full else [one for case in cases for one in _runs_of_others(case)]
+    runs = [one for case in cases for one in runs_of(case.name)]
+    runs += [] if full else [one for case in cases for one in runs_of_others(case)]
     results = output.play(partial(_play, traces, full), runs, processes, Run.name)
     tables = [
         _overview("Mean turnaround, relative to EASY", cases, results, "turnaround_s"),
@@ -165,7 +165,7 @@ def policies(names: tuple[str, ...]) -> list[str]:
     return [text for text in names if text.partition(":")[0] in there]
 
 
-def _runs(case: str) -> list[Run]:
+def runs_of(case: str) -> list[Run]:
     runs = [Run(case, policy, 0.0, "0") for policy in policies(RIGID)]
     runs += [Run(case, policy, share, "0") for policy in policies(UNRESIZED) for share in SHARES]
     for policy in policies(RESIZING):
@@ -177,7 +177,7 @@ def _runs(case: str) -> list[Run]:
     return runs
 
 
-def _runs_of_others(case: Case) -> list[Run]:
+def runs_of_others(case: Case) -> list[Run]:
     return [
         run
         for other in case.others

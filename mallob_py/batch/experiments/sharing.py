@@ -195,11 +195,11 @@ def measured(schedule: Schedule) -> Measured:
         len(guests),
         (sums / np.maximum(1, counts)).tolist(),
         of_guests,
-        _kinds(nodes, runs, slowdowns, ends - starts, starts - submissions),
+        kinds_of(nodes, runs, slowdowns, ends - starts, starts - submissions),
     )
 
 
-def _kinds(
+def kinds_of(
     nodes: NDArray[np.int64],
     static_s: NDArray[np.float64],
     slowdowns: NDArray[np.float64],

@@ -52,7 +52,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     # Nobody is to write into the program's output but the program.
     lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
-    begin = _next(lines)
+    begin = next_message(lines)
     if not isinstance(begin, Begin):
         return 1
     folder = Path(tempfile.mkdtemp(prefix="mallob-py-job."))
@@ -62,7 +62,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _next(lines: IO[bytes]) -> ToGuard | None:
+def next_message(lines: IO[bytes]) -> ToGuard | None:
     """None: the keeper is gone, or wants the end; or sends what none does."""
     line = lines.readline(_MESSAGE_BYTES_MAX)
     return msgspec.json.decode(line, type=ToGuard) if line.endswith(b"\n") else None
@@ -91,7 +91,7 @@ class _Guard:
             self._notices = listen(str(scheduler))
         launch = msgspec.structs.replace(launch, command=[str(script)], environment=environment)
         self._say(Ready())
-        if not isinstance(_next(self._lines), Go):
+        if not isinstance(next_message(self._lines), Go):
             return 1
         begun_s = time.monotonic()
         with no_orphans():
@@ -108,7 +108,7 @@ class _Guard:
             threading.Thread(target=self._take_notices, args=(self._notices,), daemon=True).start()
 
     def _hear(self) -> None:
-        while (message := _next(self._lines)) is not None:
+        while (message := next_message(self._lines)) is not None:
             match message:
                 case OrderLine(line):
                     self._orders.put(line)

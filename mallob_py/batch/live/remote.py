@@ -130,10 +130,10 @@ def keep_remotely(folder: Path, launch: Launch) -> Status:
             )
     except (OSError, subprocess.SubprocessError) as error:
         return Status(RunEnd.UNREACHABLE, error=str(error))
-    return _Link(folder, launch, shell).keep()
+    return Link(folder, launch, shell).keep()
 
 
-class _Link:
+class Link:
     """To the guard of one job."""
 
     def __init__(self, folder: Path, launch: Launch, shell: subprocess.Popen[bytes]) -> None:
@@ -144,10 +144,10 @@ class _Link:
         self._shell = shell
         self._to_guard, self._from_guard = shell.stdin, shell.stderr
         self._sending = threading.Lock()
-        self._is_ready = threading.Event()
+        self.is_ready = threading.Event()
         self._status: Status | None = None
         #: the last that was said by anybody but the guard
-        self._said = ""
+        self.said = ""
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         self._orders = str(folder / "orders.sock")
@@ -156,7 +156,7 @@ class _Link:
         folder = self._folder
         script = (folder / "script").read_text(encoding="utf-8")
         nodes = (folder / "nodes").read_text(encoding="utf-8")
-        reader = threading.Thread(target=self._hear, daemon=True)
+        reader = threading.Thread(target=self.hear, daemon=True)
         reader.start()
         self._tell(Begin(self._launch, script, nodes))
         ending = self._wait()
@@ -170,10 +170,10 @@ class _Link:
             return self._status
         if ending is RunEnd.CANCELLED:
             return Status(ending)
-        why = self._said or f"{self._launch.remote[0]} has ended with code {self._shell.returncode}"
+        why = self.said or f"{self._launch.remote[0]} has ended with code {self._shell.returncode}"
         if ending is RunEnd.UNREACHABLE:
-            why = f"not ready after {START_S:g} s; {self._said}".removesuffix("; ")
-        return Status(RunEnd.NODE_LOST if self._is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
+            why = f"not ready after {START_S:g} s; {self.said}".removesuffix("; ")
+        return Status(RunEnd.NODE_LOST if self.is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
 
     def _wait(self) -> RunEnd | None:
         """Until the shell has ended (None), or is to end."""
@@ -182,10 +182,10 @@ class _Link:
             now_s = time.monotonic()
             # The guard ends what is over its time, and then tells us.
             until_s = begun_s + limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
-            if not self._is_ready.is_set():
+            if not self.is_ready.is_set():
                 until_s = begun_s + START_S
             if now_s >= until_s:
-                return RunEnd.NODE_LOST if self._is_ready.is_set() else RunEnd.UNREACHABLE
+                return RunEnd.NODE_LOST if self.is_ready.is_set() else RunEnd.UNREACHABLE
             came = signal.sigtimedwait(SIGNALS, min(until_s - now_s, START_S))
             if came is not None and came.si_signo in STOP_SIGNALS:
                 return RunEnd.CANCELLED
@@ -215,17 +215,17 @@ class _Link:
 
     # --- what the guard says ------------------------------------------------------------------
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
         # A remote shell may say anything, and a line of its need not end.
         while line := self._from_guard.readline(_MESSAGE_BYTES_MAX):
             try:
                 message: ToKeeper = msgspec.json.decode(line, type=ToKeeper)
             except (msgspec.DecodeError, RecursionError):
-                self._said = line.decode(errors="replace").strip()[:200] or self._said
+                self.said = line.decode(errors="replace").strip()[:200] or self.said
                 continue
             match message:
                 case Ready():
-                    self._is_ready.set()
+                    self.is_ready.set()
                     self._tell(Go())
                 case NoticeLine(text):
                     self._notice(text)

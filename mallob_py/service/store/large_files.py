@@ -54,7 +54,7 @@ class LargeFiles:
         self._parsed: deque[Parsed] = deque()
         #: files that have been asked for and not been taken
         self.under_way = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
 
     def fileno(self) -> int:
@@ -82,7 +82,7 @@ class LargeFiles:
             return
         self._closing.set()
         self._asked.put(None)
-        if (process := self._process) is not None:
+        if (process := self.process) is not None:
             process.kill()
         if self._thread is not None:
             self._thread.join()
@@ -101,7 +101,7 @@ class LargeFiles:
         tries = 0
         while tries < _TRIES and not self._closing.is_set():
             try:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     command,
                     env=os.environ | import_places(),
                     stdin=subprocess.DEVNULL,
@@ -109,11 +109,11 @@ class LargeFiles:
                     stderr=subprocess.DEVNULL,
                 )
                 if self._closing.is_set():
-                    self._process.kill()
-                data, _ = self._process.communicate()
-                if self._process.returncode == 0:
+                    self.process.kill()
+                data, _ = self.process.communicate()
+                if self.process.returncode == 0:
                     return _decoded(data), len(data)
-                problem = f"its parser ended with status {self._process.returncode}"
+                problem = f"its parser ended with status {self.process.returncode}"
             except OSError as error:
                 if is_shortage(error):  # which passes
                     self._closing.wait(_AGAIN_S)

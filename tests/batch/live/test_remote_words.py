@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
-import queue
-import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from mallob_py.batch.live import guard, remote
+from mallob_py.batch.live.launch import Launch
 from mallob_py.batch.live.remote import Ready
 from mallob_py.batch.live.requests import REQUEST_MAX_BYTES, Refused
 from mallob_py.batch.live.server import _Server
@@ -36,21 +37,21 @@ class Words(io.BytesIO):
 @pytest.mark.parametrize(
     "noise", [b"x" * (20 << 20), b"[" * 100_000, b'{"type":"Ready","more":' + b"[" * 100_000]
 )
-def test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard(noise: bytes) -> None:
-    link: Any = object.__new__(remote._Link)
+def test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard(
+    noise: bytes, tmp_path: Path
+) -> None:
     words = Words(noise + b"\n" + msgspec.json.encode(Ready()) + b"\n")
-    link._from_guard, link._said = words, ""
-    link._is_ready, link._answers, told = threading.Event(), queue.Queue(), []
-    link._tell = told.append
-    link._hear()
-    assert link._is_ready.is_set()
-    assert len(link._said) <= 200
+    shell: Any = SimpleNamespace(stdin=io.BytesIO(), stderr=words)
+    link = remote.Link(tmp_path, Launch([], "/", {}, 1.0), shell)
+    link.hear()
+    assert link.is_ready.is_set()
+    assert len(link.said) <= 200
     assert words.longest <= 8 << 20
 
 
 def test_a_guard_takes_in_no_more_than_a_script_and_an_environment_can_be() -> None:
     words = Words(b"x" * (100 << 20))
-    assert guard._next(words) is None
+    assert guard.next_message(words) is None
     assert words.longest == 6 * REQUEST_MAX_BYTES
 
 

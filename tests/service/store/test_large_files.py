@@ -85,10 +85,10 @@ def test_who_closes_waits_for_no_parser(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("mallob_py.service.store.large_files.__name__", "600")
     files = LargeFiles(APPLICATIONS)
     files.ask(1, "600")
-    poll_until(lambda: files._process is not None)
+    poll_until(lambda: files.process is not None)
     files.close()
-    assert files._process is not None
-    assert files._process.returncode is not None
+    assert files.process is not None
+    assert files.process.returncode is not None
 
 
 def test_a_large_file_is_claimed_without_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
