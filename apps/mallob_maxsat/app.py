@@ -34,7 +34,7 @@ from mallob_py.kit import (
 )
 from mallob_sat.clauses import Clauses
 
-_ASIDE_SHARE = 0.2
+_ASIDE_SHARE = 0.1
 #: how often solvers are asked for what they have learned
 _SHARING_PERIOD_S = 0.3
 _REFUSED = {
@@ -84,7 +84,7 @@ class Worker:
         self._context = context
         self._problem = Problem(context.payload)
         self._bounds = Bounds(self._problem)
-        self._is_sharing = bool(context.configuration.get("sharing", True))
+        self._is_sharing = bool(context.configuration.get("sharing", False))
         self._talk = Talk(context, self._bounds, self._problem.n_vars, with_clauses=self._is_sharing)
         self._next_sharing_s = 0.0
         self._told = -1

@@ -48,7 +48,7 @@ class MaxSatDeclaration(Declaration):
             "--sharing",
             _switch,
             metavar="true|false",
-            help="whether workers of a MAXSAT job tell each other the clauses that they learn (default true)",
+            help="whether workers of a MAXSAT job tell each other clauses that they learn (default false)",
         ),
     )
     text_format: ClassVar[str] = "maxsat"

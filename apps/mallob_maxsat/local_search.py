@@ -23,8 +23,8 @@ _SOFT_GROWTH_MAX = 100.0
 _HARD_GROWTH = 3.0
 _PATIENCE_FLIPS = 2_000_000
 _LITERALS_MAX = 600_000
-#: of its own time, after which it is worth a second to be compiled
-_COMPILES_AFTER_S = 3.0
+#: of its own time, after which it is worth half a second to be compiled
+_COMPILES_AFTER_S = 0.5
 
 
 class LocalSearch:

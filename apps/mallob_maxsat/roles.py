@@ -23,9 +23,9 @@ ROLES_MAX = 16
 _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
-_FLIPS_SHARE, _FLIPS_START_S = 0.8, 0.3
+_FLIPS_SHARE, _FLIPS_START_S = 0.4, 0.5
 #: with each turn that finds nothing better, a search by flips has less of the time, down to the least share
-_FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.85, 0.1
+_FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.97, 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool =
     if role == 0:
         assert below is not None
         above = Improving(problem, bounds, below.oracle, _BITS_FIRST, objective=below.objective, seed=index)
-        yield Running("from above what cores leave", above.run(), below.oracle, starts_s=2.0)
+        yield Running("from above what cores leave", above.run(), below.oracle, starts_s=4.0)
     else:
         order = ((_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3], _BITS_FIRST, _ADDERS)[role - 1]
         engine = "cadical195" if role == 1 else "glucose4"
