@@ -99,6 +99,10 @@ def check_hosts(order: Resize) -> None:
         raise Refusal(f"{order.remote_shell!r} is no command")
 
 
+#: between two looks whether those that have left are gone, which is told of most, but not of all
+_LOOK_S = 0.25
+
+
 class _Aside(NamedTuple):
     """An order that is set aside until that time. `answer`: it only wants this; None: to be read anew."""
 
@@ -336,6 +340,7 @@ class Resizing:
         departure = self._departure
         staying = [rank for rank in departure.leaves if rank in self._members]
         if not staying and any(map(self._rank.lookout.is_seen, departure.leaves)):
+            self.deadline_s = min(self.deadline_s, self._rank.now() + _LOOK_S)
             return False
         if not staying:
             took_s = max(0.0, time.time() - departure.ordered)

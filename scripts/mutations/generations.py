@@ -121,4 +121,9 @@ mallob_py/protocol/giving_back.py
   the last rank does not begin to drain any more
     GivingBack.drain: never self._is_last
     test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work
+
+mallob_py/runtime/world/failure_detector.py
+  who has left is seen until the process has ended, though there was no descriptor for it
+    LocalPeers._watch: without self._unwatched[peer] = process
+    test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_ended
 """)

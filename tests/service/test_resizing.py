@@ -164,6 +164,7 @@ def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> Non
     rank.begin(0, 1)
     resizing.turn(0.1)
     assert answer_to(given) is None
+    assert resizing.deadline_s < 101.0  # nobody may tell of their ends
     rank.seen.clear()
     resizing.turn(0.2)
     answer = answer_to(given)

@@ -203,6 +203,8 @@ class LocalPeers:
         #: by rank
         self._pidfds: dict[int, int] = {}
         self._rank_of: dict[int, int] = {}
+        #: those of whose end nobody tells, for want of a descriptor
+        self._unwatched: dict[int, RankProcess] = {}
         #: those that were gone when we came
         self._gone: list[int] = []
         for peer, process in processes.items():
@@ -221,6 +223,7 @@ class LocalPeers:
             self._gone.append(peer)
             return
         except OSError:  # such as for want of descriptors; then its silence has to tell
+            self._unwatched[peer] = process
             return
         if _began(str(process.pid)) != process.began:
             os.close(descriptor)
@@ -243,8 +246,12 @@ class LocalPeers:
         return dead
 
     def is_seen(self, peer: int) -> bool:
-        """Whether it is on this host, and its end has not been heard of."""
-        return peer in self._pidfds
+        """Whether it is on this host, and its end has not been heard of, or been there to be seen."""
+        if (process := self._unwatched.get(peer)) is None:
+            return peer in self._pidfds
+        if _began(str(process.pid)) != process.began:
+            del self._unwatched[peer]
+        return peer in self._unwatched
 
     def end(self, peer: int) -> None:
         """Kill a rank that hangs, if it is on this host."""
@@ -265,6 +272,10 @@ class LocalPeers:
         self._epoll.close()
 
 
+#: as /proc has it
+_ENDED = "ZX"
+
+
 def _namespace() -> int:
     try:
         return os.stat("/proc/self/ns/pid").st_ino
@@ -273,9 +284,10 @@ def _namespace() -> int:
 
 
 def _began(process: str) -> int | None:
-    """When a process began; None if it is gone."""
+    """When a process began; None if it is gone, or has ended and nobody has waited for it."""
     try:
         with open(f"/proc/{process}/stat") as stat:
-            return int(stat.read().rsplit(")", 1)[1].split()[19])
+            fields = stat.read().rsplit(")", 1)[1].split()
+            return int(fields[19]) if fields[0] not in _ENDED else None
     except (OSError, IndexError, ValueError):
         return None

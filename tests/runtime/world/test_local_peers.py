@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -91,4 +92,18 @@ def test_who_has_process_numbers_of_its_own_is_not_watched(
     foreign = RankProcess(os.getpid(), foreign.host, foreign.namespace + 1, foreign.began)
     peers = LocalPeers(0, {0: process_here(), 1: foreign}, {0: 0, 1: 0})
     assert peers.take_dead() == []
+    peers.close()
+
+
+def test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_ended(
+    processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    peers = LocalPeers(0, {0: process_here(), 1: record_of(processes[0].pid)}, {0: 0, 1: 0})
+    assert peers.is_seen(1)
+    processes[0].kill()
+    poll_until(lambda: not peers.is_seen(1))  # though nobody has taken its status
     peers.close()
