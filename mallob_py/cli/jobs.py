@@ -249,7 +249,7 @@ def _completed(
 
 
 def _as_declared(application: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--set` says, as the application's options have it; JSON that is no number is as it is."""
+    """The settings of `--set`, as the application's options have them; JSON that is no number is as it is."""
     declared = options_of(application)
     values = dict(settings)
     for key, value in settings.items():

@@ -44,7 +44,7 @@ from mallob_py.trees import children_of, parent_of
 
 
 class Deed(Enum):
-    """What happens to a job."""
+    """The events in a job's life."""
 
     VOLUME = "volume"
     LEAVE = "leave"
@@ -582,7 +582,7 @@ class BagCluster:
     # --- turns and messages
 
     def _turn(self, worker: _Worker) -> None:
-        """What a worker's process does between two looks at its messages."""
+        """A turn of a worker's process, between two looks at its messages."""
         if self.now < min(worker.woken_s, worker.busy_until_s):
             return  # an old alarm
         worker.woken_s = worker.busy_until_s = math.inf

@@ -235,7 +235,7 @@ class Cluster(Network):
         return self._ranks[address].places
 
     def addresses(self) -> list[int]:
-        """Of all ranks that there ever were."""
+        """The addresses of all ranks that there ever were."""
         return [rank.address for rank in self._ranks]
 
     def is_present(self, address: int) -> bool:
@@ -250,7 +250,7 @@ class Cluster(Network):
         return [rank.address for rank in self._ranks if rank.is_awake and rank.node is not None]
 
     def members_staying(self) -> list[int]:
-        """Those awake that neither drain nor have been ordered to leave."""
+        """Ranks that are awake, do not drain, and have not been ordered to leave."""
         ranks = (self._ranks[address] for address in self.members_awake())
         return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
 

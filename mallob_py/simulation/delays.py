@@ -57,7 +57,7 @@ class Delays(Protocol):
 
 
 class InfinitelyFast:
-    """What delays have in common that are about wild orders of events, not about speed."""
+    """The common part of delays that are about wild orders of events, not about speed."""
 
     handling_s = 0.0
     sending_s = 0.0
@@ -109,7 +109,7 @@ class RandomDelays(InfinitelyFast):
 
 
 class What(Enum):
-    """What takes time."""
+    """The kinds of things that take time."""
 
     MESSAGE = "message"
     START = "start"
@@ -157,7 +157,7 @@ class HashedDelays(InfinitelyFast):
         return self.delay_s(what, source, dest, number)
 
     def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
-        """How long this one takes, whether or not it has been yet."""
+        """The time that this one takes, whether or not it has begun."""
         code, (shortest_s, longest_s) = self._ranges[what]
         if self._special is not None and (what, source, dest, number) not in self._special:
             return shortest_s

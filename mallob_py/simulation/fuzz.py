@@ -138,7 +138,7 @@ class _Fuzz:
         return f"{self.played} seeds from {self._options.first} on, {rate:.1f}/s, {self.failed} failed"
 
     def summary(self) -> str:
-        """What has failed, and what to do next."""
+        """The failures, and the commands that play them again."""
         command = _COMMAND + self._lives.options
         lines = [self._counts()]
         for kind, seeds in self._kinds.items():

@@ -1,4 +1,4 @@
-"""What `fuzz.py` must know of lives that it plays: those of whole clusters, and those of bag jobs."""
+"""The two kinds of lives that `fuzz.py` plays: of whole clusters, and of bag jobs."""
 
 from __future__ import annotations
 

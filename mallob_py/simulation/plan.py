@@ -127,7 +127,7 @@ NO_JOB = 0
 
 
 class RankDies(Deed, frozen=True, kw_only=True, tag="rank-dies"):
-    """The rank's process ends without a word; somebody will notice."""
+    """The rank's process ends without a word; other ranks will notice."""
 
     rank: int
 
@@ -198,7 +198,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     largest_capacity: int = 0
 
     def capacities(self) -> list[int] | None:
-        """Of ranks that are unequal, as a rule."""
+        """Draw the capacities of ranks, as a rule unequal ones."""
         left, capacities = self.size if self.largest_capacity else 0, []
         while left:
             drawn = 1 + mixed(self.seed, left) % self.largest_capacity
@@ -290,7 +290,7 @@ def _draw_deeds(
     near: int | None,
     leaves: bool,
 ) -> list[AnyDeed]:
-    """What happens to one job: its submission, some mishaps, most often an end."""
+    """Draw the events of one job: its submission, some mishaps, most often an end."""
     submission = Submit(
         number=_NUMBERS_PER_JOB * job,
         at_s=choose.uniform(0, span_s),
@@ -346,7 +346,7 @@ def _draw_breakdowns(choose: random.Random, job: int, span_s: float, size: int) 
 
 
 def _draw_rests(choose: random.Random) -> dict[str, Any]:
-    """How long hosts rest, and what a job bears."""
+    """Draw how long hosts rest, and how many losses a job bears."""
     return {
         "rest_s": choose.choice((0.0, 0.001, 0.02)),
         "rest_max_s": choose.choice((0.02, 0.1)),
@@ -356,7 +356,7 @@ def _draw_rests(choose: random.Random) -> dict[str, Any]:
 
 
 def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
-    """How long those that leave in order may take, and how many may do so at once."""
+    """Draw the time that workers have to leave in order, and how many may do so at once."""
     return {
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),

@@ -33,14 +33,14 @@ from mallob_py.simulation.network import Network
 
 
 class Step(Enum):
-    """What happens for a worker, one after the other."""
+    """The steps of a worker's process, one after the other."""
 
     FETCH = "fetch"
     START = "start"
 
 
 class Failing(Enum):
-    """How one of these steps fails."""
+    """The failures of one of these steps."""
 
     #: the host has no room for the description
     ROOM = "room"

@@ -117,7 +117,7 @@ def replay_log(path: Path) -> Difference | int:
 
 
 def _whole_lines(file: Any, path: Path) -> Iterator[bytes]:
-    """All lines but a last one that somebody was about to write when the run was killed."""
+    """All lines but a last one that was not written to its end when the run was killed."""
     for line in file:
         if line.endswith(b"\n"):
             yield line

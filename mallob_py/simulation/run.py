@@ -42,7 +42,7 @@ _UTILISATION_BIN_S = 0.1
 
 
 class PlayedJob(msgspec.Struct, frozen=True):
-    """What remains of a job."""
+    """The record of a job that was played."""
 
     job: int
     ended_s: float
@@ -283,7 +283,7 @@ class SimulationLog:
 
 
 class _Work:
-    """What is left to do of a job that will be solved."""
+    """The work that is left of a job that will be solved."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.speedup = spec.speedup

@@ -87,7 +87,7 @@ ROUNDS_PER_LOSS = 4
 
 
 def rest_bound_s(plan: Plan) -> float:
-    """How long after the last news a cluster may need to come to rest."""
+    """The time after the last news that a cluster may need to come to rest."""
     config, delays = plan.config, plan.delays
     round_s = delays.message_s[1] + config.balancing_delay_s + config.matching_delay_s
     once_s = (
@@ -232,7 +232,7 @@ class Scenario:
                 cluster.tell(rank, stimulus)
 
     def _change(self, cluster: Cluster, deed: Change) -> None:
-        """Ranks come and go; but the last one awake stays, and nobody dies who is to stay alone."""
+        """Ranks come and go; but the last one awake stays, and none dies that is to stay alone."""
         awake = cluster.members_awake()
         if not awake:  # nobody is there to carry it out
             return
@@ -294,7 +294,7 @@ class Scenario:
 
 
 def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[AnyStimulus, ...]:
-    """What the PE hears of a deed of this worker's process."""
+    """Return the stimuli that a PE gets for a deed of this worker's process."""
     match deed:
         case Demand():
             return (WorkerDemands(worker, deed.workers),)

@@ -54,7 +54,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long worker processes need; each time is drawn from 0.5 to 1.5 of its value."""
+    """The times that worker processes need; each is drawn from 0.5 to 1.5 of its value."""
 
     start_ms: NotNegative = 2.0
     resume_ms: NotNegative = 0.1
@@ -123,7 +123,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: Config = Config()
 
     def rank_capacities(self) -> list[int] | None:
-        """How many PEs each rank hosts (the last one: what is left); None: one each."""
+        """The number of PEs that each rank hosts (the last one: the rest); None: one each."""
         if self.capacities == (1,):
             return None
         capacities: list[int] = []
@@ -137,7 +137,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def chosen_setting(file: str | None, stream: str | None, **chosen: float | None) -> Setting:
-    """What `file` says (None: the defaults), but for the stream and the fields that are chosen (not None)."""
+    """The setting of `file` (None: the defaults), with the stream and fields that are chosen (not None)."""
     setting = Setting() if file is None else read_setting(Path(file))
     if stream is not None:
         setting = replace(setting, jobs=replace(setting.jobs, stream=stream))

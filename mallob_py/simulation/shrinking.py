@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure_by(error: Exception, at_s: float) -> Failure:
-    """What has gone wrong, from within its handler."""
+    """Return the failure that an error stands for, from within its handler."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -395,7 +395,7 @@ class Jobs:
         return self._reply(record.identity, record.client)
 
     def output(self, key: str, client_index: int | None = None) -> bytes:
-        """What a job's workers have printed, as far as it is kept. Raises ApiError."""
+        """The text that a job's workers have printed, as far as it is kept. Raises ApiError."""
         job = self.get(key, client_index)
         number = job.number if job.ended is None else job.ended.number
         try:

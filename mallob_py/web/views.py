@@ -168,7 +168,7 @@ class FormField(msgspec.Struct, frozen=True):
 
 
 class ApplicationForm(msgspec.Struct, frozen=True):
-    """What a form for jobs of an application asks for."""
+    """The fields of a form for jobs of an application."""
 
     name: str
     takes_input: bool

@@ -281,7 +281,7 @@ def _print(took: dict[str, float]) -> None:
 
 
 def measured(name: str, *arguments: str, script: str = __file__) -> dict[str, Any]:
-    """What a system took, measured in a process group that ends with all that it has started."""
+    """The times of a system, measured in a process group that ends with all that it has started."""
     process = subprocess.Popen(
         [sys.executable, script, "--system", name, *arguments],
         stdout=subprocess.PIPE,

@@ -145,7 +145,7 @@ def _tasks_done(service: Service) -> tuple[float, float]:
 
 
 def write_formulas(folder: Path, count: int) -> list[Path]:
-    """Of 15: one takes seconds, four about a second, ten milliseconds. The hardest come first."""
+    """Write formulas, the hardest first: of 15 one takes seconds, four about a second, ten milliseconds."""
     hard = count // 15
     formulas = [generate.uniform(240, 1022, seed) for seed in range(hard)]
     formulas += [generate.uniform(190, 809, seed) for seed in range(4 * hard)]

@@ -269,7 +269,7 @@ class Jobs:
         return f"stop-{name}.json.error.json"
 
     def end_chains(self) -> None:
-        """So that nothing of them is kept in the journal."""
+        """End the chains, so that the journal keeps nothing of them."""
         for chain in self._chains:
             self._end(chain)
         self._chains.clear()
@@ -435,7 +435,7 @@ class Jobs:
             return 1 << 63
 
     def left(self) -> list[str]:
-        """What is not dealt with: files of jobs, and of chains whose end has no reply."""
+        """The files that are left: of jobs, and of chains whose end has no reply."""
         boxes = [self._service.box(client) for client in range(self._service.clients)]
         parts = [box / part for box in boxes for part in ("in", "journal")]
         found = [(part.name, name) for part in parts for name in os.listdir(part)]

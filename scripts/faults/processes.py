@@ -97,7 +97,7 @@ class Family:
 
 
 def rank_number(pid: int) -> int:
-    """Of a rank, in the world that it was started in."""
+    """The number of a rank in the world that it was started in; -1 if it is not to be seen."""
     if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
         return int(title[1])
     with contextlib.suppress(OSError):

@@ -68,7 +68,7 @@ class Ordered:
 
     @property
     def leavers(self) -> int:
-        """How many may still go."""
+        """The number of ranks that may still go."""
         return max(0, -self.by - len(self.gone))
 
 
@@ -108,7 +108,7 @@ class Ranks:
 
     @property
     def left(self) -> int:
-        """How many ranks there are to be."""
+        """The number of ranks that there are to be."""
         return len(self._left)
 
     @property
@@ -121,7 +121,7 @@ class Ranks:
         return not self._lost and self._ordered is None
 
     def _spare_founders(self) -> int:
-        """So many of those that were there at the start may go: one has to stay."""
+        """The number of first ranks that may still go: one has to stay."""
         leavers = 0 if self._ordered is None else self._ordered.leavers
         return len(self._founders & self._left) - leavers - 1
 
@@ -214,7 +214,7 @@ class Ranks:
         self._deeds[type(order).__name__.lower() + ("" if isinstance(order, Drain) else f" {by:+}")] += 1
 
     def _look_after(self, ordered: Ordered) -> None:
-        """Who leaves on another host than that of the answer may end a moment after it."""
+        """Follow an order to its end: ranks of other hosts than the answer's may end a moment after it."""
         now_s = time.monotonic()
         if now_s > ordered.until_s:
             raise Wrong(f"{ordered.text} is not carried out; the answer: {ordered.answer}")
@@ -244,7 +244,7 @@ class Ranks:
             raise Wrong(f"{ordered.text}, and nobody was lost: {answer}")
 
     def _newcomers(self) -> set[int]:
-        """Who has come by the order under way, or is about to, or to end in vain."""
+        """Ranks that have come by the order under way, are about to, or will end in vain."""
         ranks = Family.of(self._service.mark).ranks
         # The fork server of one that is lost belongs to whoever adopts orphans, for a moment.
         return {pid for pid in ranks if inherits(pid, INVITED_VARIABLE)} - {one.pid for one in self._lost}
@@ -305,7 +305,7 @@ class Ranks:
         self.settle()
 
     def _processes_ended(self, name: str) -> int:
-        """Of the job's workers."""
+        """The number of worker processes of this job that have ended."""
         return len(self._events_of(name, LogEvent.TERMINATED, LogEvent.CRASHED))
 
     def _events_of(self, name: str, *events: str) -> list[dict[str, Any]]:

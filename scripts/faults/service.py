@@ -194,7 +194,7 @@ class Service:
         hidden.rename(hidden.with_name(file_name))
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Those of these names in the logs of all ranks since the last start, as far as written."""
+        """Events of these names in the logs of all ranks since the last start, as far as written."""
         found = []
         marks = [f'"event":"{name}"' for name in names]
         for path in (path for run in runs_of(self.log_dir)[-1:] for path in parts_of(run)):
@@ -219,7 +219,7 @@ class Service:
 
     @property
     def holds_replies_up(self) -> bool:
-        """So that they may come in another order than jobs end."""
+        """Whether a disk holds replies up, so that they may come in another order than jobs end."""
         return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:

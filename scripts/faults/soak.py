@@ -138,7 +138,7 @@ class Soak:
         self._foreign.check()
 
     def _end_life(self, ranks: Ranks) -> None:
-        """Of few first ranks; and the next one begins."""
+        """End a life of the service that has few of its first ranks left, and begin the next one."""
         check_growth(self._samples)
         sizes = ", ".join(
             f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
@@ -265,7 +265,7 @@ def _random_options(options: argparse.Namespace, folder: Path, rng: random.Rando
 
 
 def check_growth(samples: Sequence[Sample]) -> None:
-    """Of one life. Raises Wrong."""
+    """Check that neither memory nor descriptors grow in one life. Raises Wrong."""
     if not samples:
         return
     early, late = samples[: len(samples) // 3 or 1], samples[-(len(samples) // 3 or 1) :]

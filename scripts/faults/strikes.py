@@ -20,7 +20,7 @@ from mallob_py.launchers import INVITED_VARIABLE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What can be hit now: a service and its processes, by part; only `ranks` may be taken of the ranks."""
+    """A service and its processes, by part, as they can be hit now; of the ranks only `ranks` may be."""
 
     service: Service
     family: Family

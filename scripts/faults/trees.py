@@ -58,7 +58,7 @@ def chosen(names: Sequence[str]) -> list[KnownTree]:
 
 @dataclass
 class Unrest:
-    """What has happened while a tree was counted."""
+    """The counts of faults while a tree was counted."""
 
     changes: int = 0
     workers_killed: int = 0

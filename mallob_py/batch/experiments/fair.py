@@ -206,7 +206,7 @@ def _play(traces: Path, full: bool, one: Run) -> Measured:
 
 
 def _gains(schedule: Schedule) -> tuple[float | None, float | None]:
-    """Of the jobs that are malleable, and of all others; see `Measured`."""
+    """Return `Measured.gains`: of the jobs that are malleable, and of all others."""
     jobs = schedule.workload.jobs
     base = simulate(schedule.workload, policy_of(_BASE))
     own_s = [end_s - job.submit_s for job, end_s in zip(jobs, schedule.ends_s, strict=True)]

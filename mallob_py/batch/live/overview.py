@@ -1,4 +1,4 @@
-"""What a page shows of a live scheduler: its queue, its slots, and who has had them."""
+"""A live scheduler as a page shows it: its queue, its slots, and the jobs that have had them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Nodes(msgspec.Struct, frozen=True, tag=True):
 
 
 class Bars(msgspec.Struct, frozen=True, tag=True):
-    """Who has had which slots in the last seconds."""
+    """Ask which jobs have had which slots in the last seconds."""
 
     seconds: float
 
