@@ -73,7 +73,8 @@ class Trade(Enum):
     """Whether a solver passes on what it learns, and takes what others learn."""
 
     NOTHING = 0
-    #: PySAT's are never stopped, hence cannot take anything; native ones take when it pays
+    #: PySAT's are never stopped, hence cannot take anything; native ones take when it pays; kissat takes
+    #: what is short
     GIVES = 1
     BOTH_WAYS = 2
 
@@ -181,10 +182,8 @@ class Portfolio:
         if not self.shares or not member.shares:
             return strategy
         trade = _trade_of(strategy.solver)
-        if (
-            trade is Trade.BOTH_WAYS
-            and member.solver != KISSAT
-            and (self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options)
+        if trade is Trade.BOTH_WAYS and (
+            self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options
         ):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from clause_lists import clauses_of
 from numpy.typing import NDArray
 
 from mallob_sat import generate, kissat_door
@@ -248,6 +249,13 @@ def test_behind_a_closed_door_kissat_searches_on_its_own(monkeypatch: pytest.Mon
     assert not portfolio.has_partners(2)
     search = Search(formula_from_list([1, 2, 0, -1, 0]), portfolio.strategy(1))
     assert search.run().code == 10
+    search.close()
+
+
+@pytest.mark.parametrize(("index", "taken"), [(0, 2), (1, 3)])
+def test_the_first_takes_what_is_short_and_the_next_ones_take_all(index: int, taken: int) -> None:
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), Portfolio().following("k k0").strategy(index))
+    assert search.give(clauses_of([[1], [2, 3], [-1, 2, 4]])) == taken
     search.close()
 
 
