@@ -236,7 +236,7 @@ class BatchExperimentOptions(Runs):
         str,
         INPUT,
         "elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
-        "half an hour), fair (five), sd (ten, on one core) or bags (five, over real "
+        "half an hour), fair (five), sd (ten, on one core) or bags (six; --full: half an hour, over real "
         "processes); see docs/batch-published.md",
     )
     traces: str | None = option(

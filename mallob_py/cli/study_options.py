@@ -22,7 +22,16 @@ from mallob_py.cli.shared_options import (
     one_of,
 )
 
-EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing", "lifelines")
+EXPERIMENTS = (
+    "uniform",
+    "priorities",
+    "realistic",
+    "matching",
+    "growth",
+    "balancing",
+    "lifelines",
+    "scaling",
+)
 
 SHELLS = ("bash", "zsh")
 

@@ -18,7 +18,8 @@ mallob_py/batch/workload/machine.py
 
 mallob_py/batch/policies/sd.py
   of several mates, the cheapest set is chosen
-    _Search._of_many: total < ways.get((jobs, nodes), (math.inf,))[0] => (jobs, nodes) not in ways
+    _Search._of_many: total + penalty < ways[jobs + more].get(after, (math.inf,))[0]
+    => after not in ways[jobs + more]
     test_of_three_mates_the_set_with_the_least_penalties_is_chosen
 
 mallob_py/batch/workload/swf.py

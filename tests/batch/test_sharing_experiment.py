@@ -50,5 +50,5 @@ def test_tables_have_all_forms_relative_to_easy(
     ]
     assert len(generated["rows"]) == 2 * len(sharing.FORMS) * len(sharing.CUTOFFS)
     assert all("±" in cell for row in generated["rows"] for cell in row[3:])
-    assert [row[0] for row in models["rows"]] == ["workload 1"] * 3 + ["workload 2"] * 3
+    assert [row[0] for row in models["rows"]] == ["workload 1"] * 4 + ["workload 2"] * 4
     capsys.readouterr()

@@ -295,17 +295,27 @@ class _Search:
 
     def _of_many(self) -> tuple[Running, ...]:
         """Size by size, the cheapest way to have so many nodes of so many jobs."""
-        ways: dict[tuple[int, int], tuple[float, tuple[Running, ...]]] = {(0, 0): (0.0, ())}
+        need, most = self._nodes, self._mates_max
+        #: by the number of jobs: of nodes, the sum of penalties and the jobs
+        ways: list[dict[int, tuple[float, tuple[Running, ...]]]] = [{} for _ in range(most + 1)]
+        ways[0][0] = 0.0, ()
         for size in self._alone:
-            for (jobs, nodes), (total, chosen) in list(ways.items()):
-                for penalty, _, running in self._cheapest(size):
-                    jobs, nodes, total, chosen = jobs + 1, nodes + size, total + penalty, (*chosen, running)
-                    if jobs > self._mates_max or nodes > self._nodes:
-                        break
-                    if total < ways.get((jobs, nodes), (math.inf,))[0]:
-                        ways[jobs, nodes] = total, chosen
-        found = [way for (_, nodes), way in ways.items() if nodes == self._nodes]
-        return min(found, key=lambda way: way[0], default=(0.0, ()))[1]
+            cheapest = self._cheapest(size)[: need // size]
+            for jobs in range(most - 1, -1, -1):  # of other sizes
+                for more in range(1, min(len(cheapest), most - jobs) + 1):
+                    penalty = sum(one[0] for one in cheapest[:more])
+                    # Who is the last has to fit.
+                    for nodes in [need - more * size] if jobs + more == most else list(ways[jobs]):
+                        total, chosen = ways[jobs].get(nodes, (math.inf, ()))
+                        after = nodes + more * size
+                        if after > need:
+                            continue
+                        if total + penalty < ways[jobs + more].get(after, (math.inf,))[0]:
+                            ways[jobs + more][after] = (
+                                total + penalty,
+                                (*chosen, *(one[2] for one in cheapest[:more])),
+                            )
+        return min((way[need] for way in ways if need in way), key=lambda way: way[0], default=(0.0, ()))[1]
 
     def among(self, candidates: list[Running]) -> tuple[Running, ...]:
         """Only sets with at least one of these."""

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mallob_py.experiments import scaling
+
+
+def test_speedups_are_over_the_same_tree_on_one_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "DEPTHS", (12,))
+    monkeypatch.setattr(scaling, "WORKERS", (1, 4))
+    monkeypatch.setattr(scaling, "SEEDS", 2)
+    scaling.run(tmp_path)
+    (table,) = json.loads((tmp_path / "scaling.json").read_text())
+    alone, four = table["rows"]
+    assert alone[3:] == ["1.00 ± 0.00", "1.000", 0.0]
+    assert 0.5 < float(four[4]) < 1.0
+    assert four[5] >= 3, "each of the others has borrowed"
+    runs = [json.loads(line)["result"] for line in (tmp_path / "scaling-runs.jsonl").read_text().splitlines()]
+    nodes = sorted(run["nodes"] for run in runs)
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3], "two trees, each counted twice alike"
+    capsys.readouterr()
