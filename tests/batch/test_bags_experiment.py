@@ -21,7 +21,7 @@ def test_a_larger_share_has_the_malleable_jobs_of_a_smaller_one_and_the_same_pro
     same, all_of_them = bags.batch_of(1, 1.0, 2, ALONE)
     assert programs == same
     assert {program.name for program in programs} == set(ALONE)
-    assert [job.kind for job in some.jobs].count(Kind.MALLEABLE) == 3
+    assert [job.kind for job in some.jobs].count(Kind.MALLEABLE) == 4
     assert {job.kind for job in all_of_them.jobs} == {Kind.MALLEABLE}
     assert [job.submit_s for job in some.jobs[:2]] == [0.0, 0.0]
     # 8 s on one slot and 5 s on two: a quarter is sequential.
@@ -33,10 +33,10 @@ def test_a_larger_share_has_the_malleable_jobs_of_a_smaller_one_and_the_same_pro
 
 def test_a_wrong_result_is_an_error_that_names_the_program() -> None:
     queens = bags.PROGRAMS[1]
-    bags.check(queens, '{"result": {"value": 2279184}}\n')
-    with pytest.raises(ReplayError, match="QUEENS15: value is 7, not 2279184"):
+    bags.check(queens, '{"result": {"value": 14772512}}\n')
+    with pytest.raises(ReplayError, match="QUEENS16: value is 7, not 14772512"):
         bags.check(queens, 'noise\n{"result": {"value": 7}}\n')
-    with pytest.raises(ReplayError, match="QUEENS15: value is None"):
+    with pytest.raises(ReplayError, match="QUEENS16: value is None"):
         bags.check(queens, "no result\n")
 
 
@@ -72,8 +72,12 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     monkeypatch.setattr(bags, "JOBS", 3)
     monkeypatch.setattr(bags, "_TIMES", 1)
     monkeypatch.setattr(bags, "_LONG", 11)
+    monkeypatch.setattr(bags, "_FORMULAS", (60, (1,)))
     bags.run(Output(tmp_path, "bags"), None, None)
-    scaling, _, batches = json.loads((tmp_path / "bags.json").read_text())
+    scaling, _, batches, mixed, shared = json.loads((tmp_path / "bags.json").read_text())
     assert scaling["rows"][0][:2] == ["QUEENS12", 1]
-    assert batches["rows"][0][:3] == ["fair", "100%", 1]
+    assert [row[0] for row in scaling["rows"][::-2]] == ["SAT60-1", "QUEENS12"]
+    assert [row[:3] for row in (*batches["rows"], *mixed["rows"])] == [["fair", "100%", 1]] * 2
+    assert [row[:2] for row in shared["rows"]] == [["sd", "100%"]]
+    assert all(0.0 < float(row[-1]) <= 1.0 for table in (batches, mixed, shared) for row in table["rows"])
     capsys.readouterr()

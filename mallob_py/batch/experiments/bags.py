@@ -4,7 +4,9 @@ Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this mac
 Jobs are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared
 with the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a
 running one is told to grow and shrink (figure 7), and then batches of jobs are scheduled with more and more
-of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone.
+of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone. Last, the
+same batches with formulas among the bags; and, under a policy that divides the cores of nodes, on one slot of
+all cores.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shlex
 import subprocess
 import sys
@@ -36,41 +39,51 @@ from mallob_py.experiments.output import Output, Table
 from mallob_py.runtime.processes import import_places, python
 from mallob_py.text_table import Cell
 
-JOBS = 8
+JOBS = 10
 SHARES = (0.0, 1.0)
 SHARES_IN_FULL = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 POLICIES = ("easy", "elastic:cooldown-s=2,period-s=0.5", "fair")
 SEEDS = (1,)
-SEEDS_IN_FULL = (1, 2, 3)
-_ARRIVALS_S = 8.0
+SEEDS_IN_FULL = (1, 2)
+_ARRIVALS_S = 15.0
 _AT_ONCE = 2
-_REQUIRED_S = 300.0
+#: a job's required time over that which it takes alone on one slot
+_REQUIRED = 10.0
+_LIMIT_S = 300.0
 _TIMES = 2
-#: a job that grows and shrinks must run for as long as its orders take
+#: a job that grows and shrinks, by so many ranks, must run for as long as its orders take
 _LONG = 15
+_CHANGES = (1, 2, 4)
 _REMARKS = """\
 Times are seconds of the clock; a slot is a core. Alone: of one job, from the start of its process to its end,
 so that it includes the start of interpreters and MPI. Speedup is over one slot. Wait: from the submission to
-the start; compute: from there to the end. Shrinks, grows: orders per malleable job. Simulated: the same batch
+the start; compute: from there to the end. Shrinks, grows: orders per malleable job. Cores used: CPU time of
+all that ran, scheduler included, over that of all cores. Simulated: the same batch
 in virtual time, told how long each program takes alone, by Amdahl's law between its times on one slot and on
 all, and told nothing of what orders cost."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The arguments of `mallob-py run`, and the key of the result that is known, with its value."""
+    """The arguments of `mallob-py run`, the known result and its key, and the exit code."""
 
     name: str
     words: tuple[str, ...]
     key: str = "value"
     result: float = 0.0
+    code: int = 0
 
 
 PROGRAMS = (
-    Program("UTS13", ("UTS", "--set", "depth=13"), "value", 264459392),
-    Program("QUEENS15", ("QUEENS", "--set", "n=15"), "value", 2279184),
-    Program("BC12", ("BC", "--set", "n=12"), "value", 45726258),
-    Program("PI3e8", ("PI", "--set", "points=300000000"), "hits", 0),
+    Program("UTS14", ("UTS", "--set", "depth=14"), "value", 1057675516),
+    Program("QUEENS16", ("QUEENS", "--set", "n=16"), "value", 14772512),
+    Program("BC13", ("BC", "--set", "n=13"), "value", 185916403),
+    Program("PI2e8", ("PI", "--set", "points=200000000"), "hits", 157076201),
 )
+#: random 3-SAT far above the threshold: (variables, seeds)
+_FORMULAS = (280, (1, 2))
+_RATIO = 4.6
+#: policies on one slot of all cores, the first of which divides it
+_SHARING = ("sd", "easy")
 
 
 class Alone(msgspec.Struct, frozen=True):
@@ -98,32 +111,63 @@ class Batch(msgspec.Struct, frozen=True):
     malleable_turnaround_s: float | None
     shrinks: float | None = None
     grows: float | None = None
+    #: CPU time of all that ran over that of all cores until the last end; None: not known
+    used: float | None = None
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
     """Write the tables. `full`: shares by a fifth, and three batches of each. Raises ReplayError, OSError."""
     slots = os.cpu_count() or 1
-    alone = {program.name: [_alone(program, count) for count in _counts(slots)] for program in PROGRAMS}
-    for name, runs in alone.items():
-        for one in runs:
-            output.keep(f"{name} alone on {one.slots}", one)
-    resized = list(_resizes(slots))
-    tables = [_scaling(alone), _costs(resized)]
-    output.tables(tables, _REMARKS)
-    rows = list[tuple[Cell, ...]]()
-    for policy in POLICIES:
-        for share in SHARES_IN_FULL if full else SHARES:
-            if policy == "easy" and share:
-                continue
-            for seed in SEEDS_IN_FULL if full else SEEDS:
-                programs, workload = batch_of(seed, share, slots, alone)
-                lives = _played(programs, workload, policy)
-                real, simulated = _of_lives(workload, lives), _simulated(workload, policy)
-                output.keep(f"{policy} {share:.0%} {seed}", real)
-                rows.append(_row(policy, share, seed, real, simulated))
-                print(f"{policy}, {share:.0%} malleable, batch {seed}: done", file=sys.stderr)
-    tables.append(Table(f"Batches of {JOBS} jobs on {slots} slots", _HEADER, tuple(rows)))
-    output.tables(tables, _REMARKS)
+    shares, seeds = (SHARES_IN_FULL, SEEDS_IN_FULL) if full else (SHARES, SEEDS)
+    with tempfile.TemporaryDirectory(prefix="mallob-py-formulas-") as folder:
+        formulas = tuple(_formula(Path(folder), seed) for seed in _FORMULAS[1])
+        programs = (*PROGRAMS, *formulas)
+        alone = {one.name: [_alone(one, count) for count in _counts(slots)] for one in programs}
+        for name, runs in alone.items():
+            for one in runs:
+                output.keep(f"{name} alone on {one.slots}", one)
+        tables = [_scaling(alone), _costs(list(_resizes()))]
+        output.tables(tables, _REMARKS)
+        cases = [_Case(f"Batches of {JOBS} jobs on {slots} slots", POLICIES, PROGRAMS, slots)]
+        mixed = (*PROGRAMS, *formulas)
+        cases.append(_Case(f"Bags and formulas on {slots} slots", POLICIES, mixed, slots))
+        cases.append(_Case(f"On one slot of {slots} cores, --affinity", _SHARING, PROGRAMS, 1, slots))
+        for case in cases:
+            rows = [
+                row
+                for policy in case.policies
+                for share in shares
+                if share == 0.0 or not policy.startswith("easy")
+                for seed in seeds
+                for row in _rows_of(output, case, policy, share, seed, alone)
+            ]
+            tables.append(Table(case.title, _HEADER, tuple(rows)))
+            output.tables(tables, _REMARKS)
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """Batches of these programs under these policies; each slot is so many cores."""
+
+    title: str
+    policies: tuple[str, ...]
+    programs: tuple[Program, ...]
+    slots: int
+    cores: int = 1
+
+
+def _rows_of(
+    output: Output, case: _Case, policy: str, share: float, seed: int, alone: dict[str, list[Alone]]
+) -> Iterator[tuple[Cell, ...]]:
+    if case.cores > 1:
+        alone = {name: [Alone(1, runs[-1].times_s)] for name, runs in alone.items()}
+    programs, workload = batch_of(seed, share, case.slots, alone, case.programs)
+    lives, used_s = _played(programs, workload, policy, case.cores)
+    real = _of_lives(workload, lives)
+    real = msgspec.structs.replace(real, used=used_s / (real.makespan_s * (os.cpu_count() or 1)))
+    name = f"{case.title}: {policy}, {share:.0%} malleable, batch {seed}"
+    output.keep(name, real)
+    print(f"{name}: done", file=sys.stderr)
+    yield _row(policy, share, seed, real, _simulated(workload, policy))
 
 
 # --- programs -----------------------------------------------------------------------------
@@ -139,11 +183,25 @@ def _command(program: Program, *more: str) -> list[str]:
     return [*python(), "-m", "mallob_py", "run", *program.words, "--quiet", *more]
 
 
+def _formula(folder: Path, seed: int) -> Program:
+    """A formula without a model, as a program."""
+    variables = _FORMULAS[0]
+    generator = random.Random(f"formula {seed}")
+    count = round(_RATIO * variables)
+    lines = [f"p cnf {variables} {count}"]
+    for _ in range(count):
+        chosen = generator.sample(range(1, variables + 1), 3)
+        lines.append(" ".join(str(one if generator.random() < 0.5 else -one) for one in chosen) + " 0")
+    path = folder / f"random{seed}.cnf"
+    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    return Program(f"SAT{variables}-{seed}", ("SAT", str(path)), "resultcode", 20, 20)
+
+
 def check(program: Program, output: str) -> None:
     """Raises ReplayError if the known result is not in it."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1])["result"].get(program.key) if lines else None
-    if found is None or (program.result and found != program.result):
+    if found != program.result:
         raise ReplayError(f"{program.name}: {program.key} is {found}, not {program.result:.0f}")
 
 
@@ -156,19 +214,19 @@ def _alone(program: Program, slots: int) -> Alone:
             capture_output=True,
             text=True,
             env=os.environ | import_places(),
-            timeout=_REQUIRED_S,
+            timeout=_LIMIT_S,
         )
         times_s.append(time.monotonic() - began_s)
-        if done.returncode:
+        if done.returncode != program.code:
             raise ReplayError(f"{program.name}: {(done.stderr or 'it failed').splitlines()[-1]}")
         check(program, done.stdout)
     return Alone(slots, times_s)
 
 
-def _resizes(slots: int) -> Iterator[Resized]:
-    """Have a program that runs grow and shrink, by one rank and by as many as there are slots."""
+def _resizes() -> Iterator[Resized]:
+    """Have a program that runs grow and shrink, by one rank and by several."""
     program = Program("UTS15", ("UTS", "--set", f"depth={_LONG}"))
-    changes = [change for count in _counts(slots) for change in (count, -count)]
+    changes = [change for count in _CHANGES for change in (count, -count)]
     with tempfile.TemporaryDirectory(prefix="mallob-py-bags-") as folder:
         orders = Path(folder) / "orders"
         orders.mkdir(mode=0o700)
@@ -205,11 +263,15 @@ def _ordered(orders: Path, change: int, environment: dict[str, str]) -> int:
 
 
 def batch_of(
-    seed: int, share: float, slots: int, alone: dict[str, list[Alone]]
+    seed: int,
+    share: float,
+    slots: int,
+    alone: dict[str, list[Alone]],
+    choice: Sequence[Program] = PROGRAMS,
 ) -> tuple[list[Program], Workload]:
     """Jobs with their programs; those malleable at a share are so at every larger one."""
     generator = random.Random(f"bags {seed}")
-    programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
+    programs = [choice[number % len(choice)] for number in generator.sample(range(JOBS), JOBS)]
     sizes = [generator.choice(_counts(slots)) for _ in programs]
     arrivals = sorted(generator.uniform(0.0, _ARRIVALS_S) for _ in range(JOBS - _AT_ONCE))
     order = generator.sample(range(JOBS), JOBS)
@@ -219,7 +281,8 @@ def batch_of(
         zip(programs, sizes, [0.0] * _AT_ONCE + arrivals, strict=True)
     ):
         kind = Kind.MALLEABLE if number in flexible else Kind.RIGID
-        jobs.append(Job(number, submit_s, size, _REQUIRED_S, kind, 1, slots, ANY_NUMBER, number=number + 1))
+        required_s = _REQUIRED * mean(alone[program.name][0].times_s)
+        jobs.append(Job(number, submit_s, size, required_s, kind, 1, slots, ANY_NUMBER, number=number + 1))
         truths.append(_truth(alone[program.name], size))
     return programs, Workload(jobs, truths, slots, f"batch {seed}, {share:.0%} malleable")
 
@@ -234,15 +297,26 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
     return Truth(at[size], Amdahl(serial))
 
 
-def _played(programs: list[Program], workload: Workload, policy: str) -> list[Life]:
-    def body(job: Job, truth: Truth) -> str:
-        more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
-        return f"exec {shlex.join(_command(programs[job.id], *more))}"
+def _played(
+    programs: list[Program], workload: Workload, policy: str, cores: int = 1
+) -> tuple[list[Life], float]:
+    """The lives of the jobs, and the CPU time [s] of all that has run, scheduler included."""
 
-    lives = replay(workload, policy, lambda ended: None, body)
+    def body(job: Job, truth: Truth) -> str:
+        if cores > 1:
+            more = ("-n", str(cores))
+        else:
+            more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
+        command = shlex.join(_command(programs[job.id], *more))
+        return f"{command}\n[ $? -eq {programs[job.id].code} ]"
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    options = ("--affinity",) if cores > 1 else ()
+    lives = replay(workload, policy, lambda ended: None, body, options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     for program, life in zip(programs, lives, strict=True):
         check(program, life.output)
-    return lives
+    return lives, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:
@@ -286,7 +360,7 @@ def _simulated(workload: Workload, policy: str) -> Batch:
 _HEADER = (
     "policy", "malleable", "batch",
     "makespan [s]", "simulated", "turnaround [s]", "simulated", "wait [s]", "simulated",
-    "compute [s]", "rigid jobs [s]", "malleable jobs [s]", "shrinks", "grows",
+    "compute [s]", "rigid jobs [s]", "malleable jobs [s]", "shrinks", "grows", "cores used",
 )  # fmt: skip
 
 
@@ -296,7 +370,7 @@ def _row(policy: str, share: float, seed: int, real: Batch, simulated: Batch) ->
         cells += [f"{getattr(real, name):.1f}", f"{getattr(simulated, name):.1f}"]
     others = (real.compute_s, real.rigid_turnaround_s, real.malleable_turnaround_s)
     cells += [None if one is None else f"{one:.1f}" for one in others]
-    return (*cells, *(None if one is None else f"{one:.2f}" for one in (real.shrinks, real.grows)))
+    return (*cells, *(None if one is None else f"{one:.2f}" for one in (real.shrinks, real.grows, real.used)))
 
 
 def _scaling(alone: dict[str, list[Alone]]) -> Table:
