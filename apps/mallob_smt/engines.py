@@ -155,9 +155,7 @@ def _seeded(strategy: Strategy, seed: int) -> Strategy:
 
 
 def _order(facts: Facts) -> Sequence[Strategy]:
-    """Return the strategies in the order of what was measured: Bitwuzla is first on bit-vectors, Z3 on
-    arithmetic and quantifiers.
-    """
+    """Return the strategies, as measured: Bitwuzla first on bit-vectors, Z3 on arithmetic and quantifiers."""
     z3, cvc5, bitwuzla = map(Strategy, ("z3", "cvc5", "bitwuzla"))
     is_quantified = not facts.logic.startswith("QF_") and (bool(facts.logic) or facts.has_quantifiers)
     if facts.logic:

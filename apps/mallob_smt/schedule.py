@@ -33,10 +33,7 @@ class Place:
 
 
 def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
-    """The strategies of this worker, by number, of `count` in all. `gone` have given up.
-
-    At most `threads`; fewer if there are no more.
-    """
+    """This worker's strategies, by number, of `count`: at most `threads`, none of those that have `gone`."""
     owners = max(place.volume, place.index + 1) * place.threads
     free = [number for number in range(min(owners, count), count) if number not in gone]
     first = place.index * place.threads

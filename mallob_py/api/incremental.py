@@ -199,9 +199,7 @@ class IncrementalSolver:
         raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
 
     def accum_stats(self) -> dict[str, float]:
-        """Return what all calls of `solve` have used, summed up: `solves`, and the `used_...` of their
-        replies.
-        """
+        """Return what all calls of `solve` have used: `solves`, and sums of `used_...` of their replies."""
         return dict(self._chain.stats)
 
     def time(self) -> float:

@@ -119,9 +119,7 @@ class Running:
 
     @property
     def freed(self) -> int:
-        """The number of nodes that are free when the job has ended: a guest leaves those of its mates to
-        them.
-        """
+        """The number of nodes free when the job has ended: a guest leaves those of its mates to them."""
         return len(self.nodes) - (self.shared if self.mates else 0)
 
     @property

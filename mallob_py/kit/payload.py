@@ -54,10 +54,7 @@ def encode_description(
 def description_parts(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
 ) -> list[bytes | memoryview]:
-    """The same in pieces, of which the large ones are the arrays themselves.
-
-    Array offsets in the header count from the end of the header.
-    """
+    """The same in pieces: large ones are the arrays. Offsets in the header count from its end."""
     specs: list[_Array] = []
     body: list[bytes | memoryview] = []
     size = 0

@@ -49,10 +49,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user brings the job to a rank. 0 means no limit. `near`: where the root had better be.
-
-    `leaves`: its workers leave in order.
-    """
+    """A user brings the job. 0: no limit. `near`: its root had better be there. `leaves`: in order."""
 
     rank: int
     priority: float = 1.0

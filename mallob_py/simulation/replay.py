@@ -41,10 +41,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def replay(path: Path) -> int:
-    """Play a log, all logs in a folder, or a plan; tells what comes out, 1 if that is not as it should be.
-
-    Raises ReplayError.
-    """
+    """Play a log, a folder of logs, or a plan, and tell; 1: not as it should be. Raises ReplayError."""
     try:
         if path.is_dir():
             return _replay_logs(sorted(path.rglob(f"*{SUFFIX}")), path)
@@ -90,10 +87,7 @@ def _replay_logs(paths: list[Path], given: Path) -> int:
 
 
 def replay_log(path: Path) -> Difference | int:
-    """Play the log of one rank: its first difference, or how many stimuli had the same effects.
-
-    Raises OSError and ReplayError.
-    """
+    """Play a rank's log: its first difference, or its count of stimuli. Raises OSError, ReplayError."""
     with path.open("rb") as file:
         lines = _whole_lines(file, path)
         try:

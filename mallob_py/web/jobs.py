@@ -266,10 +266,7 @@ class Jobs:
         return self._folder_of(client_index) / "out"
 
     def sweep(self) -> None:
-        """Take note of replies to what was handed in here; remove their uploads.
-
-        Costs a look at all jobs that have no reply yet.
-        """
+        """Note replies to what was handed in here; remove its uploads. Looks at all jobs without a reply."""
         records = self._store.open_records()  # first: who is in there has been submitted
         looks = {index: self._look(index) for index in {record.client for record in records}}
         for record in records:

@@ -402,9 +402,7 @@ class History:
                 self._drop(self._kept.popleft())
 
     def since(self, time_s: float, user: str | None = None) -> bytes:
-        """Return the samples after a time, as a `HistoryPart` in JSON; with a user, the jobs of others have
-        no name.
-        """
+        """Return the samples after a time, a `HistoryPart` in JSON; with a user, other jobs have no name."""
         with self._mutex:
             part = [kept for kept in self._kept if kept.time > time_s]
             names = {job: self._names[job] for kept in part for job in kept.jobs}

@@ -204,9 +204,7 @@ class Hub:
         is_own_job: bool,
         results_of: Callable[[Callable[[], None]], MapResults[Any]],
     ) -> MapResults[Any]:
-        """`results_of` makes the results, given what cancels the map. `is_own_job`: no other calls share
-        it.
-        """
+        """`results_of` makes the results, given what cancels the map. `is_own_job`: of this map alone."""
         lane: list[Lane] = []
         group = Group(None, len(items), chunk=chunk)
         results = results_of(lambda: self.call(lambda: lane[0].cancel(group) if lane else None))

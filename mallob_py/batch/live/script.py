@@ -122,10 +122,7 @@ _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))
 
 
 def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
-    """Headers that `#SBATCH` lines stand for, as of `_headers`, and what in them is of no consequence here.
-
-    Raises ScriptError.
-    """
+    """Headers that `#SBATCH` lines stand for, as of `_headers`, and what is ignored. Raises ScriptError."""
     asked: dict[str, tuple[int, str]] = {}
     unused: list[str] = []
     for number, line in enumerate(text.splitlines()[1:], 2):

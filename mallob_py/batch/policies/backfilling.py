@@ -34,9 +34,7 @@ class Fcfs:
 
 
 class Backfilling:
-    """Every job that fits starts, on as many nodes as it can use. No job has a promise; large jobs may
-    starve.
-    """
+    """Every job that fits starts, on all nodes it can use. No job has a promise; large ones may starve."""
 
     name = "backfilling"
     wants_all_arrivals = False

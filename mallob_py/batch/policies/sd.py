@@ -206,9 +206,7 @@ class SdPolicy:
         self._waits = None
 
     def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
-        """Return, of all sets of mates that can be, one with the least sum of penalties; empty if there is
-        none.
-        """
+        """Return a possible set of mates with the least sum of penalties; empty if there is none."""
         if not job.is_malleable:
             return ()
         increase_s = job.estimate_s * self._increase

@@ -79,10 +79,7 @@ def make_malleable(
 
 
 def with_model_error(workload: Workload, error: float) -> Workload:
-    """The workload with jobs that scale worse than is said: their true loss is larger by `error`.
-
-    Linear jobs, which have no such number, stay.
-    """
+    """The workload with jobs whose true loss is larger by `error`; linear jobs, which have none, stay."""
     if not error:
         return workload
     truths = [

@@ -49,10 +49,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_node: int) -> Machine:
-    """By what was asked for (`nodes`, processors `per_node`; 0: not), else by the header.
-
-    `processors`: the sizes of all jobs of the trace.
-    """
+    """By `nodes` and `per_node` (0: not asked for), else the header. `processors`: sizes of all jobs."""
     procs, hosts = header.max_procs, header.max_nodes
     if per_node:
         return Machine(nodes or (max(1, procs // per_node) if procs else hosts), per_node)

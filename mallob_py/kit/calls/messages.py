@@ -39,10 +39,7 @@ class Place(Message, frozen=True, tag=2):
 
 
 class Results(Message, frozen=True, tag=3):
-    """Outcomes of some calls of a batch, in one pickle (the first buffer); all took `spent_s` together.
-
-    `is_ok`: of each, whether it has returned.
-    """
+    """Outcomes of calls, in one pickle (the first buffer); all took `spent_s`. `is_ok`: each has returned."""
 
     batch: int
     places: list[int]

@@ -27,9 +27,7 @@ class Said:
 
 
 class ExitFile:
-    """The exit file, as the starting process sees it. `rank_timeout_s`: how long ranks may be silent (None:
-    for ever).
-    """
+    """The exit file of the starting process. `rank_timeout_s`: how long ranks may be silent (None: ever)."""
 
     #: what is told of ranks that are silent
     complaint = "no rank answers any more; ended by force"

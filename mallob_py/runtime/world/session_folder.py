@@ -49,10 +49,7 @@ class PrivateFolder:
 
     @classmethod
     def create(cls, parent: Path, session: str = "") -> PrivateFolder:
-        """Make one for the session of that name, or a new one. Raises OSError.
-
-        The folder's name begins with `mallob-py.<our process id>`.
-        """
+        """Make `mallob-py.<our process id>...` for the session of that name, or a new one. Raises OSError."""
         while True:
             path = parent / f"mallob-py.{os.getpid()}-{session or new_session()}"
             os.mkdir(path, 0o700)

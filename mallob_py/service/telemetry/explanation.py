@@ -283,9 +283,7 @@ def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _divided(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], list[JobStatus]]:
-    """Divide jobs into those that share by priority and those whose part would be less than the one worker
-    they have.
-    """
+    """Divide jobs: those that share by priority, and those whose part would be less than one worker."""
     sharing, least = list(jobs), list[JobStatus]()
     while sharing:
         part = sum(other.volume for other in sharing) / sum(map(_weight, sharing))

@@ -21,9 +21,7 @@ _READ_BYTES_MAX = 16 << 20
 
 
 def number_of(api_dir: Path, client: int, identity: str) -> int | None:
-    """Return the number of the live job of this name, or else of the last one that has ended; None if there
-    is none. Raises OSError.
-    """
+    """Return the number of the live job of this name, or of the last ended, or None. Raises OSError."""
     status = read_live_status(str(api_dir))
     if status is not None and (job := status.job(identity, client)) is not None:
         return job.id
