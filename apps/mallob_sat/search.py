@@ -226,10 +226,10 @@ def trade_of(formula: Formula, strategy: Strategy) -> Trade:
 
     Kissat is given assumptions as clauses, so what it learns would depend on them.
     """
-    if Solver.takes_assumptions(strategy.solver):
-        return strategy.trade
-    can_trade = Solver.trades_at_restarts(strategy.solver) and not formula.assumptions.size
-    return strategy.trade if can_trade else Trade.NOTHING
+    is_kissat = strategy.trade is not Trade.NOTHING and not Solver.takes_assumptions(strategy.solver)
+    if is_kissat and (formula.assumptions.size or not Solver.trades_at_restarts(strategy.solver)):
+        return Trade.NOTHING
+    return strategy.trade
 
 
 def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:
