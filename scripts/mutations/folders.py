@@ -6,6 +6,9 @@ from mutations.mutation import table
 
 FOLDERS = table("""
 mallob_py/runtime/workers/output.py
+  what was printed is waited for also where standard error leads elsewhere
+    _unread_bytes: fcntl.ioctl(pipe, termios.FIONREAD, unread) => fcntl.ioctl(2, termios.FIONREAD, unread)
+    test_what_was_printed_is_waited_for_also_where_standard_error_leads_elsewhere
   what workers print fills no disk
     OutputFiles._append: never size_bytes + written > self._size_max_bytes
     test_the_last_of_what_was_printed_is_kept
