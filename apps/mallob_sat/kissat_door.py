@@ -277,7 +277,7 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
         8 * place
         for place, (begin, end, allocated) in enumerate(zip(words, words[1:], words[2:], strict=False))
         if begin and end - begin == len(wanted) and end <= allocated <= begin + mmap.PAGESIZE
-        if ctypes.string_at(begin, len(wanted)) == wanted
+        if _is_writable(begin) and ctypes.string_at(begin, len(wanted)) == wanted
     ]
     module.kissat_add(kissat, 0)
     module.kissat_release(kissat)
