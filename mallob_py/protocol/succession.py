@@ -75,6 +75,7 @@ class LastWords:
     generation ends before that, it may have been dropped on its way, and is said again when
     the job is heard of. A job that was never published, since it was over so soon, leaves its last words here
     for some time: the oldest go when they are many or large, whose jobs would have to find them once more.
+    What is larger than all may be is not kept.
     """
 
     def __init__(self) -> None:
@@ -89,6 +90,8 @@ class LastWords:
         """Tell the client, now and, if need be, once more."""
         out.send(client, words)
         if client == out.rank or words.job in self._said:
+            return
+        if _size_bytes(words) > KEPT_BYTES_MAX:
             return
         self._said[words.job] = client, words
         self._size_bytes += _size_bytes(words)

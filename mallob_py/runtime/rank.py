@@ -26,7 +26,7 @@ from mallob_py.loop_rate import LoopRate, shown
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import Ordered
-from mallob_py.protocol.messages import Description, TreeMessage, encode
+from mallob_py.protocol.messages import Checkpoint, Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
@@ -472,6 +472,8 @@ class Rank:
     def _send_envelope(self, it: Tell) -> None:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
             self._tell(Congested(it.g, it.source, it.dest, it.message))
+        elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
+            pass  # another one waits to be sent, or a newer one comes
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 

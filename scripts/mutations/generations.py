@@ -126,4 +126,14 @@ mallob_py/runtime/world/failure_detector.py
   who has left is seen until the process has ended, though there was no descriptor for it
     LocalPeers._watch: without self._unwatched[peer] = process
     test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_ended
+
+mallob_py/runtime/rank.py
+  a checkpoint is not sent to a rank that is behind
+    Rank._send_envelope: isinstance(it.message, Checkpoint) => False
+    test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_few_others_are_not_sent
+
+mallob_py/protocol/succession.py
+  words that are too large to be kept do not push out others
+    LastWords.say: _size_bytes(words) > KEPT_BYTES_MAX => False
+    test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept
 """)

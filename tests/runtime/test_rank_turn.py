@@ -11,7 +11,7 @@ import pytest
 from rank_parts import Desk, Parts
 
 from mallob_py.loop_rate import RESTS_BELOW, LoopRate, shown
-from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
+from mallob_py.protocol.messages import Checkpoint, Description, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.placement import name_of
 from mallob_py.protocol.rank_effects import Tell
 from mallob_py.protocol.rank_messages import Beat, Listen, Peer, Place, RankDrains, RankProcess
@@ -96,7 +96,7 @@ def test_a_rank_whose_long_message_keeps_coming_is_not_silent_though_its_beats_w
     assert 30.0 < parts.clock.now_s <= 37.0
 
 
-def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_others_are_sent(
+def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_few_others_are_not_sent(
     tmp_path: Path,
 ) -> None:
     parts = Parts(tmp_path)
@@ -109,9 +109,10 @@ def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_other
         parts.rank.tell_news_to(0)  # whatever makes it act
         return [(1, seal(G, 0, 1, encode(each))) in parts.transport.sent for each in messages]
 
-    assert sent(message) == [True]
+    checkpoint = Checkpoint(1, 2, b"so far")
+    assert sent(message, checkpoint) == [True, True]
     parts.transport.is_behind = True
-    assert sent(message, message.back(), Supply(7, 7)) == [False, False, True]
+    assert sent(message, message.back(), checkpoint, Supply(7, 7)) == [False, False, False, True]
     assert parts.log.events["dropped message"] == 2
 
 
