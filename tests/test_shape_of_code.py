@@ -18,9 +18,7 @@ _PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 _LONG = {
     "apps/mallob_bags/uts.py _expand",
     "apps/mallob_maxsat/flips.py walk",
-    "mallob_py/api/executor.py map",
     "mallob_py/batch/simulator.py __init__",
-    "mallob_py/batch/workload/swf.py workload_of",
     "mallob_py/protocol/node.py __init__",
     "mallob_py/protocol/rotation.py rotated",
     "mallob_py/runtime/boot.py run_rank",

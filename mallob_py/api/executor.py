@@ -179,12 +179,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises CannotSend, ValueError.
         """
-        if on_error not in _ON_ERROR:
-            raise ValueError(f"on_error is one of {', '.join(_ON_ERROR)}, not {on_error!r}")
-        if chunksize is not None and chunksize < 1:
-            raise ValueError(f"chunksize is a number above 0, or None, not {chunksize}")
-        if retries < 0:
-            raise ValueError(f"retries is a number, 0 or more, not {retries}")
+        _check_map(on_error, chunksize, retries)
         deadline_s = None if timeout is None else time.monotonic() + timeout
         items = list(zip(*iterables, strict=False))
         own: dict[str, Any] = {"priority": priority, "max_demand": max_demand, "time_limit_s": time_limit}
@@ -192,24 +187,14 @@ class Executor(concurrent.futures.Executor):
         given = {key: value for key, value in own.items() if value is not None}
         terms = _terms(**(self._terms._asdict() | given))
 
+        how: dict[str, Any] = {"is_ordered": ordered, "is_collecting": on_error == "collect"}
+
         def results_of(cancel: Callable[[], None]) -> MapResults[_T]:
-            return MapResults(
-                len(items),
-                is_ordered=ordered,
-                is_collecting=on_error == "collect",
-                deadline_s=deadline_s,
-                cancel=cancel,
-            )
+            return MapResults(len(items), deadline_s=deadline_s, cancel=cancel, **how)
 
         if self._inner is not None:
-            pool = self._inner
-            return _inner_map(
-                lambda function, item: self._submit_inner(pool, function, item, {}),
-                fn,
-                items,
-                retries,
-                results_of,
-            )
+            submit = partial(self._submit_inner, self._inner)
+            return _inner_map(lambda each, item: submit(each, item, {}), fn, items, retries, results_of)
         assert self._hub is not None
         function = _pickled(fn)
         with self._mutex:
@@ -273,6 +258,15 @@ def _terms(**fields: Any) -> Terms:
     if terms.max_demand < 0:
         raise ValueError(f"max_demand is a number of workers, 0 for no bound, not {terms.max_demand}")
     return terms
+
+
+def _check_map(on_error: str, chunksize: int | None, retries: int) -> None:
+    if on_error not in _ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(_ON_ERROR)}, not {on_error!r}")
+    if chunksize is not None and chunksize < 1:
+        raise ValueError(f"chunksize is a number above 0, or None, not {chunksize}")
+    if retries < 0:
+        raise ValueError(f"retries is a number, 0 or more, not {retries}")
 
 
 def _pickled(fn: Callable[..., Any]) -> Pickled:

@@ -172,32 +172,27 @@ def workload_of(
     # Sorted: the first of those that can run, if any can.
     first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
     rejected = tuple(
-        Rejected(int(row[0]), float(row[1] - first_s + 1), max(0, int(size)), max(0.0, float(row[8])), reason,
-                 *_texts(row[[14, 11]]))
+        _rejected(row, int(size), reason, first_s)
         for reason, them in reasons.items()
         for row, size in zip(data[them], sizes[them], strict=True)
-    )  # fmt: skip
+    )
     data, sizes, runs = data[fits], sizes[fits].astype(int), runs[fits]
     if not len(data):
         return Workload((), (), machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
-    estimates = np.maximum(data[:, 8], runs)
-    submissions = data[:, 1] - first_s + 1
+    columns = (data[:, 1] - first_s + 1, sizes, np.maximum(data[:, 8], runs), data[:, 0].astype(int))
+    fields = zip(*(each.tolist() for each in columns), _texts(data[:, 14]), _texts(data[:, 11]), strict=True)
     jobs = [
         Job(number, submit, size, estimate, number=own, queue=queue, user=user)
-        for number, (submit, size, estimate, own, queue, user) in enumerate(
-            zip(
-                submissions.tolist(),
-                sizes.tolist(),
-                estimates.tolist(),
-                data[:, 0].astype(int).tolist(),
-                _texts(data[:, 14]),
-                _texts(data[:, 11]),
-                strict=True,
-            )
-        )
+        for number, (submit, size, estimate, own, queue, user) in enumerate(fields)
     ]
     truths = [Truth(run) for run in runs.tolist()]
     return Workload(jobs, truths, machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
+
+
+def _rejected(row: NDArray[np.float64], size: int, reason: str, first_s: float) -> Rejected:
+    queue, user = _texts(row[[14, 11]])
+    wanted_s = max(0.0, float(row[8]))
+    return Rejected(int(row[0]), float(row[1] - first_s + 1), max(0, size), wanted_s, reason, queue, user)
 
 
 def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
