@@ -53,6 +53,7 @@ class LogEvent(enum.StrEnum):
     STARTED = "started", "a worker's process runs", "job index latency_s"
     SUSPENDED = "suspended", "a worker is stopped where it is", "job index"
     RESUMED = "resumed", "a suspended worker goes on", "job index"
+    GIVEN = "given", "the process of a root that rests goes on at another PE of the host", "job to"
     GIVEN_UP = (
         "given up",
         "a job has had its turn, and others wait: it ends everywhere, and begins again later; `pe_s` so far",

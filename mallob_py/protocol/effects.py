@@ -64,13 +64,35 @@ class JobUnheard(Effect, frozen=True):
 
 
 class StartWorker(Effect, frozen=True):
-    """Start a worker's process; then call `worker_started`."""
+    """Start a worker's process; then call `worker_started`.
+
+    `is_given`: its process comes from another PE of the host (`GiveWorker`), running already. One is started
+    anew if `StartAnew` says so, or if none comes soon.
+    """
 
     worker: int
     job: int
     index: int
     volume: int
     description: Description
+    is_given: bool = False
+
+
+class StartAnew(Effect, frozen=True):
+    """No process comes from another PE for this worker."""
+
+    worker: int
+
+
+class GiveWorker(Effect, frozen=True):
+    """Let PE `pe`, of the same host, have the worker's process, which rests, for its worker `number`.
+
+    If that cannot be done, end the process.
+    """
+
+    worker: int
+    pe: int
+    number: int
 
 
 class SuspendWorker(Effect, frozen=True):
@@ -222,6 +244,8 @@ AnyEffect: TypeAlias = (
     | JobOver
     | JobUnheard
     | StartWorker
+    | StartAnew
+    | GiveWorker
     | SuspendWorker
     | ResumeWorker
     | LeaveWorker

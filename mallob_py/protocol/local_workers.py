@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import BlameHost, JobUnheard, Log, Outbox
+from mallob_py.protocol.giving import Giving
 from mallob_py.protocol.giving_back import GivingBack
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.inheritance import Inheritance
@@ -75,6 +76,7 @@ class LocalWorkers:
         #: suspended workers, by job
         self.suspended = self.cache.workers
         self.leaving = Leaving(out, config)
+        self.giving = Giving(out, balancer, self.cache, self.update_token)
         self._staff = Staff(self.suspended, self.leaving)
         self.parenting = Parenting(out, self._staff, matcher, balancer)
         #: of jobs that may have ended without a word to their clients, which are elsewhere
@@ -230,6 +232,8 @@ class LocalWorkers:
         created = worker is None
         if worker is None:
             worker = Worker(self._numbers, request.job)
+            if request.index == 0:
+                worker.giver = self.giving.giver(request.job)
         worker.created = created
         worker.index = index = request.index
         worker.path = request.path

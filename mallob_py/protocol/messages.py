@@ -264,6 +264,25 @@ class Release(Message, frozen=True, tag=20):
     job: int
 
 
+class ProcessWanted(Message, frozen=True, tag=51):
+    """To a PE of the same host where a job's root rests: give my worker `number` its process, search and all.
+
+    The process comes outside of messages; `ProcessDenied` says that none does.
+    """
+
+    job: int
+    number: int
+    #: the sender's
+    epoch: int
+
+
+class ProcessDenied(Message, frozen=True, tag=52):
+    """The answer to `ProcessWanted` where there is none to give: start one anew."""
+
+    job: int
+    number: int
+
+
 class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`rank` ran worker `index` until `epoch` and may still have it, suspended."""
 
@@ -524,6 +543,8 @@ AnyMessage: TypeAlias = (
     | Query
     | Denied
     | Release
+    | ProcessWanted
+    | ProcessDenied
     | Remember
     | TreeMessage
     | RootStarted

@@ -207,6 +207,7 @@ class Node:
         #: what this rank was told while it had halted
         self._waiting: list[AnyRankStimulus] = []
         self._book = RankBook(origin, self.placement.members[-1] + 1)
+        _show_neighbours(self)
         self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
         #: when the workers that were here in the last generation have been found again, or are not to be
@@ -627,6 +628,7 @@ class Node:
         self._first = self.placement.first_pe(self.rank)
         heirs, rule = Succession(before, after), self._tables.rule(after, self.rank)
         self.pes[:] = [old.successor(heirs, self.config, rule, now) for old in self.pes]
+        _show_neighbours(self)
         self.fetching.clear()
         self.roll.clear()
         self._reporter.begin_anew()
@@ -714,6 +716,14 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
     Ordered: Node._change,
     EndWanted: lambda node, it, now: node._stop(now),
 }
+
+
+def _show_neighbours(node: Node) -> None:
+    """Have the PEs know which others are on their host."""
+    book, rank, rank_of = node._book, node.rank, node.placement.rank_of
+    for pe in node.pes:
+        pe.workers.giving.is_near = lambda other: book.are_together(rank, rank_of[other])
+
 
 #: what a rank takes in while it has halted, beside `Said`
 _WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)

@@ -6,6 +6,7 @@
     local_workers.py  the workers of this PE: adoption, suspension, and what is said to them
     worker.py         the states of one worker, as a table
     leaving.py        processes that hand over what they have while the PE is at other work
+    giving.py         processes that rest here and go on at another PE of the host
     tree_messages.py  what workers of a job say to each other
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
@@ -49,6 +50,8 @@ from mallob_py.protocol.messages import (
     Offer,
     Offered,
     Prefer,
+    ProcessDenied,
+    ProcessWanted,
     Progressed,
     Query,
     Rejected,
@@ -283,6 +286,12 @@ class PE:
         else:
             self.workers.giving_back.receive_leave_wanted(source, message, now)
 
+    def _on_process_wanted(self, source: int, message: ProcessWanted, now: float) -> None:
+        if message.epoch > self.balancer.epoch:
+            self._park(message.epoch, source, message)
+        else:
+            self.workers.giving.receive_wanted(source, message)
+
     # News for a parent in a job tree; the parent of index 0 is the client.
 
     def _on_offer(self, source: int, message: Offer, now: float) -> None:
@@ -396,6 +405,8 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
     Described: lambda pe, _, message, now: pe.workers.receive_described(message.stay, message.description),
     Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
+    ProcessWanted: PE._on_process_wanted,
+    ProcessDenied: lambda pe, _, message, now: pe.workers.giving.receive_denied(message),
     TreeMessage: lambda pe, source, message, now: pe.workers.tree_messages.receive(source, message),
     Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
     RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),

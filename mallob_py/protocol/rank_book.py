@@ -48,6 +48,11 @@ class RankBook:
         process = self._processes.get(rank)
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 
+    def are_together(self, rank: int, other: int) -> bool:
+        """Whether two ranks are known to be on one host."""
+        host = self._hosts.get(rank)
+        return host is not None and host == self._hosts.get(other)
+
     def peer(self, rank: int, place: Place | None) -> Peer:
         """A rank that is known, and listens there."""
         return Peer(rank, self._hosts[rank], self._processes[rank], place)

@@ -31,7 +31,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import Description, PastWorker, RootStarted, TreeMessage
+from mallob_py.protocol.messages import Description, PastWorker, ProcessWanted, RootStarted, TreeMessage
 
 
 class WorkerState(Enum):
@@ -93,6 +93,8 @@ class Happens(Enum):
     LEFT_IN_ORDER = "leaves in order"
     #: its PE adopts a worker of the same job
     READOPTED = "is adopted again"
+    #: its process goes on at another PE
+    GIVEN = "is given away"
     #: its job is over, or the cache has no room for it
     ENDED = "ends"
 
@@ -124,6 +126,8 @@ class Worker:
         self.restarts = 0
         #: how much it has said was done, and when its job was saved last
         self.done = self.saved_done = 0.0
+        #: a PE of this host that may have its process, at rest, and since which epoch
+        self.giver: tuple[int, int] | None = None
         #: one of its processes has run, in this stay or before
         self.has_run = False
         #: that process hands over what it has rather than being stopped or ended at once
@@ -213,7 +217,12 @@ def _fetch(worker: Worker, out: Outbox, now: float) -> None:
 
 def _start(worker: Worker, out: Outbox, now: float) -> None:
     assert worker.description is not None
-    out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.description))
+    giver, worker.giver = worker.giver, None
+    place = worker.index, worker.volume
+    out.act(StartWorker(worker.number, worker.job, *place, worker.description, giver is not None))
+    if giver is not None:
+        pe, epoch = giver
+        out.send(pe, ProcessWanted(worker.job, worker.number, epoch))
     if worker.seats.children():
         worker.update_process(out)
 
@@ -325,6 +334,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     #
     (WorkerState.SUSPENDED, Happens.READOPTED): (WorkerState.RUNNING, _resume),
     (WorkerState.SUSPENDED, Happens.STARTED): (WorkerState.SUSPENDED, None),
+    (WorkerState.SUSPENDED, Happens.GIVEN): (WorkerState.GONE, None),
     (WorkerState.SUSPENDED, Happens.LEFT_IN_ORDER): (WorkerState.GONE, _resume_to_leave),
     (WorkerState.SUSPENDED, Happens.DIED): (WorkerState.GONE, None),
     (WorkerState.SUSPENDED, Happens.UNFORKED): (WorkerState.GONE, None),

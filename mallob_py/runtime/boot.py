@@ -13,6 +13,7 @@ get all of these, and unbound ranks get equal parts of the host.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -42,6 +43,7 @@ from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import PeerFailure, Rank, service_clock
 from mallob_py.runtime.stimulus_log import StimulusLog
+from mallob_py.runtime.workers.giving import GivingSocket
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.supply import PoolOptions
@@ -273,6 +275,8 @@ def _make_rank(
     stop_bell: StopBell,
 ) -> Rank:
     transport.links.patience_s = patience_of(settings.rank_timeout_s)
+    with contextlib.suppress(OSError):  # else each worker that moves begins anew
+        pool.processes.exchange(GivingSocket(transport.folder.path, transport.rank))
     members = node.placement.members
     peers = LocalPeers(transport.rank, origin.processes, origin.hosts)
     rank = Rank(

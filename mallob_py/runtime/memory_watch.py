@@ -283,7 +283,7 @@ class RankReclaimable:
     def give_back_processes(self, wanted_bytes: int) -> int:
         """Spare ones hardly count: they share their memory with each other."""
         self._pool.processes.keep_none_ready()
-        return self._pool.drop_kept(wanted_bytes)
+        return self._pool.processes.discard_all(self._pool.kept.drop_oldest(wanted_bytes))
 
     def give_back_past(self, wanted_bytes: int) -> int:
         """The least recently used of each PE, PE by PE, then the next."""

@@ -47,8 +47,8 @@ def want_no_numeric_threads() -> None:
 
 #: more would make programs slow that close all they could have
 _WANTED = 1 << 16
-#: per worker process: its socket and its pidfd
-_PER_PROCESS = 2
+#: per worker process: its socket, its pidfd and its lifeline
+_PER_PROCESS = 3
 #: MPI with its network, doorbells, logs, the api folder, transfers, readers of inputs
 _OF_THE_RANK = 256
 

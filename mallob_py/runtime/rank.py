@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mallob_py.loop_rate import LoopRate, shown
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
+from mallob_py.protocol.effects import GiveWorker, JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.messages import Checkpoint, Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
@@ -101,7 +101,7 @@ from mallob_py.runtime.newcomers import GrowthError, Newcomers
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank_memory import RankMemory
 from mallob_py.runtime.stimulus_log import StimulusLog
-from mallob_py.runtime.workers.hosted import HostedWorkers
+from mallob_py.runtime.workers.hosted import HostedWorkers, pool_number
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import (
     ApplicationKnown,
@@ -485,6 +485,11 @@ class Rank:
                     self.log.write(self.now(), effect.event, effect.fields, author)
             case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
                 self.doors.hear_of_job(effect)
+            case GiveWorker(worker, pe, number):
+                rank = self.placement.rank_of[pe]
+                there = self.placement.pes_of(rank)
+                receiver = pool_number(number, pe - there[0], len(there))
+                self._workers.give(it.slot, worker, rank, receiver)
             case effect:
                 self._workers.execute(it.slot, effect, self.now())  # type: ignore[arg-type]
 
@@ -552,7 +557,7 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
     LetGo: lambda rank, it: rank.transfer.let_go(it.job),
     DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
     ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
-    DropChain: lambda rank, it: rank.pool.drop_chain(it.chain),
+    DropChain: lambda rank, it: rank.pool.processes.discard_all(rank.pool.kept.drop_chain(it.chain)),
     DeskHears: lambda rank, it: rank.doors.hear(it),
     Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
     Say: lambda rank, it: tell(it.text),

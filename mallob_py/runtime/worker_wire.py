@@ -312,7 +312,7 @@ class Applications(ProcessMessage, frozen=True, tag=1):
 
 
 class Forked(ProcessMessage, frozen=True, tag=2):
-    """A new worker process; its socket and its pidfd come with this packet."""
+    """A new worker process; its socket, its pidfd and its lifeline come with this packet."""
 
     serial: int
     pid: int
@@ -406,8 +406,13 @@ class FrameBuffer:
 
     __slots__ = ("_bytes",)
 
-    def __init__(self) -> None:
-        self._bytes = bytearray()
+    def __init__(self, begun: bytes = b"") -> None:
+        self._bytes = bytearray(begun)
+
+    @property
+    def begun(self) -> bytes:
+        """What there is of a frame that is not complete."""
+        return bytes(self._bytes)
 
     def feed(self, data: bytes) -> None:
         self._bytes += data

@@ -20,6 +20,7 @@ from typing import Any
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
+    GiveWorker,
     JobEnded,
     JobGivenUp,
     JobSaved,
@@ -134,8 +135,8 @@ class Cluster(Network):
     """Nodes of `size` PEs, their network, their processes and their users' folders.
 
     `observe(now, place, event, fields)` hears what is logged. `capacities` says how many PEs each rank hosts,
-    else each PE is a rank of its own. `detect_s`: for how long a rank is silent until another one looks;
-    `patience_s`: see `Membership`.
+    else each PE is a rank of its own. Ranks are on so many `hosts`, one after the other. `detect_s`: for how
+    long a rank is silent until another one looks; `patience_s`: see `Membership`.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Cluster(Network):
         delays: Delays | None = None,
         observe: Observer | None = None,
         capacities: Sequence[int] | None = None,
+        hosts: int = 1,
         detect_s: float = 0.01,
         patience_s: float = 1.0,
     ) -> None:
@@ -167,8 +169,9 @@ class Cluster(Network):
         self._is_beginning = False
         #: the rank that has started others which are still to join
         self._growing: _Rank | None = None
+        self._hosts = hosts
         self._founders = self.placement.ranks
-        founders = {address: _peer(address) for address in range(self._founders)}
+        founders = {address: _peer(address, self._hosts) for address in range(self._founders)}
         origin = _origin(self.placement.capacities, founders)
         self._tables = Tables(self.placement.capacities, self.config, are_shared=True)
         #: by generation: the place of each of its PEs
@@ -342,13 +345,13 @@ class Cluster(Network):
             return
         self._growing = self._ranks[asked]
         call = Listen(new[-1].address + 1, b"secret", wide=False)
-        host = _peer(asked)
+        host = _peer(asked, self._hosts)
         self.tell_rank(asked, RanksStarted(call, host, tuple((rank.address, host.process) for rank in new)))
 
         def start(rank: _Rank) -> None:
             if rank.is_gone:  # killed meanwhile
                 return
-            here = _peer(rank.address)
+            here = _peer(rank.address, self._hosts)
             assert here.place is not None
             me = Joining(here.process, here.host, here.place, len(rank.places))
             rank.newcomer = Newcomer(rank.address, me, host, self._patience_s, self.now)
@@ -495,7 +498,7 @@ class Cluster(Network):
             case Drained():
                 rank.has_drained = True
             case ListenFor(other):
-                place = _peer(rank.address).place
+                place = _peer(rank.address, self._hosts).place
                 self._send(rank, Tell(other, self._tables.first.g, 0, 0, Listening(place)))
             case Expect(other):
                 rank.known.add(other)
@@ -567,7 +570,8 @@ class Cluster(Network):
             self.tick_at(rank.address, newcomer.deadline_s)
             return
         assert newcomer.welcome is not None, "a member has been welcomed"
-        origin = _origin(newcomer.welcome.founders, {**newcomer.peers, rank.address: _peer(rank.address)})
+        peers = {**newcomer.peers, rank.address: _peer(rank.address, self._hosts)}
+        origin = _origin(newcomer.welcome.founders, peers)
         rank.node = Node(rank.address, origin, self.config, newcomer.membership, tables=self._tables)
         self._show(rank, newcomer.generation)
         self._do_all(rank)
@@ -587,6 +591,10 @@ class Cluster(Network):
         if self.processes.execute(place, effect):
             return
         match effect:
+            case GiveWorker(pe=pe):
+                node = self._ranks[self._loop_of[place]].node
+                assert node is not None
+                self.processes.give(place, effect, self._places[node.present.g][pe])
             case JobSaved(job, checkpoint):
                 self.folders.saved[job] = checkpoint
             case JobGivenUp():
@@ -644,6 +652,8 @@ def _origin(capacities: tuple[int, ...], peers: Mapping[int, Peer]) -> Origin:
     return Origin(capacities, processes=processes, hosts=hosts)
 
 
-def _peer(address: int) -> Peer:
+def _peer(address: int, hosts: int) -> Peer:
     """A rank as others hear of it."""
-    return Peer(address, 0, RankProcess(0, f"host{address}", address, 0), Place(f"rank{address}"))
+    return Peer(
+        address, address % hosts, RankProcess(0, f"host{address}", address, 0), Place(f"rank{address}")
+    )

@@ -14,8 +14,10 @@ from mallob_py.protocol.effects import (
     AnyEffect,
     DeliverMessage,
     GiveCheckpoint,
+    GiveWorker,
     LeaveWorker,
     ResumeWorker,
+    StartAnew,
     StartWorker,
     SuspendWorker,
     TerminateWorker,
@@ -37,6 +39,8 @@ class Step(Enum):
 
     FETCH = "fetch"
     START = "start"
+    #: the process of another PE of the host comes
+    GIVE = "give"
 
 
 class Failing(Enum):
@@ -50,10 +54,18 @@ class Failing(Enum):
     FORK = "fork"
     #: the process dies before it runs
     DEATH = "death"
+    #: the process is lost on its way from another PE
+    WAY = "way"
 
     @property
     def step(self) -> Step:
+        if self is Failing.WAY:
+            return Step.GIVE
         return Step.FETCH if self in (Failing.ROOM, Failing.SOURCE) else Step.START
+
+
+#: how long one that another PE is to give is waited for
+GIVEN_WITHIN_S = 1.0
 
 
 class Process:
@@ -63,10 +75,14 @@ class Process:
         self.job = effect.job
         self.index = effect.index
         self.volume = effect.volume
+        #: whether another PE is to give it
+        self.is_awaited = effect.is_given
         self.is_started = False
         self.is_suspended = False
         self.is_leaving = False
         self.has_ended = False
+        #: how often it has gone on at another PE
+        self.moves = 0
         self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
         self.heard: list[DeliverMessage] = []
@@ -106,6 +122,8 @@ class Processes(dict[WorkerKey, Process]):
         match effect:
             case StartWorker(worker):
                 self._start(place, worker, effect)
+            case StartAnew(worker):
+                self._begin_if_awaited(place, worker, self.get((place, worker)))
             case SuspendWorker(worker):
                 self[place, worker].is_suspended = True
             case ResumeWorker(worker, index, volume):
@@ -142,9 +160,39 @@ class Processes(dict[WorkerKey, Process]):
     def _start(self, place: int, worker: int, effect: StartWorker) -> None:
         assert (place, worker) not in self, f"worker {worker} started twice at place {place}"
         process = self[place, worker] = Process(effect)
-        failing = self.fails(place, effect.job, Step.START)
+        if process.is_awaited:
+            self._later(GIVEN_WITHIN_S, lambda: self._begin_if_awaited(place, worker, process))
+        else:
+            self._begin(place, worker, process)
+
+    def _begin(self, place: int, worker: int, process: Process) -> None:
+        process.is_awaited = False
+        failing = self.fails(place, process.job, Step.START)
         delay_s = self._delays.process_start_s(place)
         self._later(delay_s, lambda: self._started(place, worker, process, failing))
+
+    def _begin_if_awaited(self, place: int, worker: int, process: Process | None) -> None:
+        """No other PE has given it."""
+        if process is not None and self.get((place, worker)) is process and process.is_awaited:
+            self._begin(place, worker, process)
+
+    def give(self, giver: int, effect: GiveWorker, place: int) -> None:
+        """A process that rests goes on at another place; nobody else has it in between."""
+        given = self.pop((giver, effect.worker))
+        assert given.is_started, "a process that has not begun is given"
+        assert given.is_suspended, "a process that runs is given"
+        if given.has_ended or self.fails(place, given.job, Step.GIVE) is not None:
+            return
+        key = place, effect.number
+        process = self.get(key)
+
+        def come() -> None:
+            if process is not None and self.get(key) is process and process.is_awaited:
+                process.is_awaited = False
+                process.moves = given.moves + 1
+                self._started(*key, process, None)
+
+        self._later(self._delays.process_resume_s(place), come)
 
     def _started(self, place: int, worker: int, process: Process, failing: Failing | None) -> None:
         if self.get((place, worker)) is not process:

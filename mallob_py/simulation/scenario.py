@@ -67,7 +67,7 @@ from mallob_py.simulation.plan import (
     Unpause,
     WorkerKey,
 )
-from mallob_py.simulation.processes import Failing, Process, Step
+from mallob_py.simulation.processes import GIVEN_WITHIN_S, Failing, Process, Step
 from mallob_py.simulation.shrinking import Failure, failure_by
 
 _DELIVERIES_SHOWN = 40
@@ -101,10 +101,13 @@ def rest_bound_s(plan: Plan) -> float:
     walks_s = WALKS * walk_s if config.random_hops == NO_LIMIT else 0.0
     leaves = any(isinstance(deed, Submit) and deed.leaves for deed in plan.deeds)
     leave_s = config.leave_grace_s if leaves else 0.0
-    losses = sum(deed.count for deed in plan.deeds if isinstance(deed, Breakdown))
+    breakdowns = [deed for deed in plan.deeds if isinstance(deed, Breakdown)]
+    losses = sum(deed.count for deed in breakdowns)
+    given_s = GIVEN_WITHIN_S * sum(deed.count for deed in breakdowns if deed.what is Failing.WAY)
     loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
-    change_s = sum(
-        _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s)
+    change_s = given_s + sum(
+        GIVEN_WITHIN_S
+        + _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s)
         + config.succession_patience_s
         + (deed.for_s if isinstance(deed, RankHangs) else 0.0)
         + (deed.grace_s if isinstance(deed, RankDrains) else 0.0)
@@ -127,6 +130,7 @@ class Scenario:
             plan.config,
             self.delays,
             capacities=plan.capacities(),
+            hosts=plan.hosts(),
             detect_s=plan.detect_s,
             patience_s=plan.patience_s,
         )

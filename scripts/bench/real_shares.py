@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from bisect import bisect_right
@@ -176,11 +177,21 @@ def formulas(pes: int, count: int, rounds: int, extra: Sequence[str] = ()) -> No
                     [
                         *(name, f"{fmean(took):.2f}", f"{median(took):.2f}", f"{max(took):.2f}"),
                         *(f"{lost[key]:.2f}" for key in ("all", "moved", "given up")),
-                        f"{lost['moves']:.0f}",
+                        *(f"{lost[key]:.0f}" for key in ("moves", "given")),
                     ]
                 )
                 print(rows[-1], flush=True)
-    heads = ["way", "mean [s]", "median", "last", "PE-s of roots", "lost: moved", "given up", "moves"]
+    heads = [
+        "way",
+        "mean [s]",
+        "median",
+        "last",
+        "PE-s of roots",
+        "lost: moved",
+        "given up",
+        "moves",
+        "given",
+    ]
     print_table(f"{count} formulas at once on {pes} PEs", heads, rows)
 
 
@@ -198,35 +209,41 @@ def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
 
 
 def lost_search(events: Sequence[Event]) -> dict[str, float]:
-    """PE-seconds of roots: all, and of those that did not find the answer, by what ended their search."""
-    had_s: dict[tuple[int, int, int], float] = defaultdict(
-        float
-    )  # by job, PE and the count of processes there
-    process: dict[tuple[int, int], int] = defaultdict(int)
-    given_up: dict[int, float] = {}
-    last: dict[tuple[int, int, int], float] = {}
-    found: dict[int, tuple[int, int, int]] = {}
-    running: dict[int, tuple[tuple[int, int, int], float]] = {}
+    """PE-seconds of roots: all, and of those processes that were not their job's last, by what ended them.
+
+    *moves*: processes that had another one begin anew; *given*: processes that went on at another PE.
+    """
+    count = itertools.count(1)
+    #: the process of a job at a PE, and one that is on its way there
+    process: dict[tuple[int, int], int] = {}
+    given: dict[tuple[int, int], int] = {}
+    job_of: dict[int, int] = {}
+    had_s: dict[int, float] = defaultdict(float)
+    until_s: dict[int, float] = {}
+    given_up_s: dict[int, float] = {}
+    running: dict[int, tuple[int, float]] = {}
+    lost = {"all": 0.0, "moved": 0.0, "given up": 0.0, "moves": 0.0, "given": 0.0}
     for event in events:
-        job = event.fields.get("job", -1)
+        pe, job = event.rank, event.fields.get("job", -1)
         if event.event in (LogEvent.STARTED, LogEvent.RESUMED) and event.fields["index"] == 0:
-            process[job, event.rank] += event.event == LogEvent.STARTED
-            running[event.rank] = (job, event.rank, process[job, event.rank]), event.t
-        elif event.event == LogEvent.IDLE and event.rank in running:
-            key, since_s = running.pop(event.rank)
-            had_s[key] += event.t - since_s
-            last[key] = event.t
-        elif event.event == LogEvent.ANSWERED:
-            found[job] = (job, event.rank, process[job, event.rank])
+            if event.event == LogEvent.STARTED:
+                process[job, pe] = given.pop((job, pe), None) or next(count)
+                job_of[process[job, pe]] = job
+            running[pe] = process[job, pe], event.t
+        elif event.event == LogEvent.IDLE and pe in running:
+            number, since_s = running.pop(pe)
+            had_s[number] += event.t - since_s
+            until_s[number] = event.t
+        elif event.event == LogEvent.GIVEN and (job, pe) in process:
+            given[job, event.fields["to"]] = process.pop((job, pe))
+            lost["given"] += 1
         elif event.event == LogEvent.GIVEN_UP:
-            given_up[job] = event.t
-    # If another worker than a root has found it: its last root has.
-    latest = {key[0]: key for key in sorted(last, key=lambda one: last[one])}
-    found = latest | {job: key for job, key in found.items() if key in had_s}
-    lost = {"all": sum(had_s.values()), "moved": 0.0, "given up": 0.0, "moves": 0.0}
-    for key, seconds in had_s.items():
-        if key != found[key[0]]:
-            was_given_up = given_up.get(key[0], 0.0) >= last[key]
+            given_up_s[job] = event.t
+    lost["all"] = sum(had_s.values())
+    last = {job_of[number]: number for number in sorted(until_s, key=lambda one: until_s[one])}
+    for number, seconds in had_s.items():
+        if number != last[job_of[number]]:
+            was_given_up = given_up_s.get(job_of[number], 0.0) >= until_s[number]
             lost["given up" if was_given_up else "moved"] += seconds
             lost["moves"] += not was_given_up
     return lost

@@ -14,6 +14,8 @@ meanwhile (`import_for_servers`).
 Guarantees
 - It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
   children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
+- So does each child when nobody holds its *lifeline* any more, the writing end of a pipe that comes with its
+  socket: another rank may have both (`giving.py`).
 - Every child's end is reported once, with its reason. Processes that a child left behind
   in its process group are killed with it.
 - Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:
@@ -22,6 +24,7 @@ Guarantees
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import selectors
@@ -172,7 +175,7 @@ class Server:
 
     def _fork(self) -> None:
         try:
-            child, ours = self._forked()
+            child, ours, lifeline = self._forked()
         except OSError as error:
             self._report(wire.ForkFailed(str(error.strerror)))
             return
@@ -180,27 +183,33 @@ class Server:
             self._children[child.serial] = child
             self._selector.register(child.pidfd, selectors.EVENT_READ, child)
             packet = wire.encode(wire.Forked(child.serial, child.pid, self._generation))
-            socket.send_fds(self._control, [packet], [ours.fileno(), child.pidfd])
+            socket.send_fds(self._control, [packet], [ours.fileno(), child.pidfd, lifeline])
+        os.close(lifeline)
 
-    def _forked(self) -> tuple[_Child, socket.socket]:
-        """A new child and the rank's end of its socket. Raises OSError, and then there is no child."""
+    def _forked(self) -> tuple[_Child, socket.socket, int]:
+        """A new child, the rank's end of its socket, and its lifeline. Raises OSError: there is no child."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ExitStack() as undo:
             undo.enter_context(ours)
             with theirs:
+                line, lifeline = os.pipe()
+                undo.callback(os.close, lifeline)
                 server_pid = os.getpid()
-                pid = os.fork()
-                if pid == 0:
-                    self._become_worker(theirs.detach(), server_pid)
+                try:
+                    pid = os.fork()
+                    if pid == 0:
+                        self._become_worker(theirs.detach(), line, server_pid)
+                finally:
+                    os.close(line)
             with suppress(OSError):  # both sides do it: whoever comes first, the group exists
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
             undo.pop_all()
         self._serial += 1
-        return _Child(self._serial, pid, pidfd), ours
+        return _Child(self._serial, pid, pidfd), ours, lifeline
 
-    def _become_worker(self, fd: int, server_pid: int) -> None:
+    def _become_worker(self, fd: int, line: int, server_pid: int) -> None:
         """In the child: never returns."""
         status = 1
         try:
@@ -210,7 +219,8 @@ class Server:
             if self._keeper is not None:
                 with suppress(OSError):
                     printed = self._keeper.redirect(self._serial)
-            close_all_but(fd, *(() if printed is None else (printed.pipe,)))
+            close_all_but(fd, line, *(() if printed is None else (printed.pipe,)))
+            _die_without(line)
             connection = socket.socket(fileno=fd)
             self._work(connection, self._registry, self._configuration, printed)
         except MemoryError:
@@ -240,6 +250,13 @@ class Server:
                 os.killpg(child.pid, signal.SIGKILL)
         for child in self._children.values():
             os.waitpid(child.pid, 0)
+
+
+def _die_without(line: int) -> None:
+    """Have the kernel kill this process when nobody holds the writing end of the pipe `line` any more."""
+    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # one that is stopped ends, too
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _kill_and_reap(pid: int) -> None:

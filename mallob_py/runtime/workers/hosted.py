@@ -1,7 +1,7 @@
 """The processes of the workers of all PEs of a rank: effects in, commands to the pool out.
 
-PEs number their workers each for itself. In the pool, which all PEs of a rank share, worker
-w of PE number s of its rank has the number w * capacity + s.
+PEs number their workers each for itself; in the pool, which all PEs of a rank share, they have other numbers
+(`pool_number`).
 
 A worker's process is told its place in the tree (index, volume, children) at leisure, since
 that wakes it up and a tree that grows changes it several times within milliseconds; but
@@ -23,6 +23,7 @@ from mallob_py.protocol.effects import (
     GiveCheckpoint,
     LeaveWorker,
     ResumeWorker,
+    StartAnew,
     StartWorker,
     SuspendWorker,
     TerminateWorker,
@@ -50,6 +51,7 @@ _NOTICEABLE = 1.02
 
 WorkerEffect: TypeAlias = (
     StartWorker
+    | StartAnew
     | UpdateWorker
     | SuspendWorker
     | ResumeWorker
@@ -58,6 +60,11 @@ WorkerEffect: TypeAlias = (
     | DeliverMessage
     | GiveCheckpoint
 )
+
+
+def pool_number(worker: int, slot: int, capacity: int) -> int:
+    """The number in the pool of a worker of PE number `slot` of a rank with `capacity` PEs."""
+    return worker * capacity + slot
 
 
 class _Place:
@@ -123,14 +130,18 @@ class HostedWorkers:
 
     def execute(self, slot: int, effect: WorkerEffect, now: float) -> None:
         """Do to a process what PE number `slot` of the rank wants."""
-        number = effect.worker * self._capacity + slot
+        number = pool_number(effect.worker, slot, self._capacity)
         places, pool = self._places, self._pool
         match effect:
-            case StartWorker(_, job, index, volume, description):
+            case StartWorker(_, job, index, volume, description, is_given):
                 place = places[number] = _Place((job, number), index, volume, now)
                 self._look_soon(place, now)
                 here = self._here(job, description)
-                pool.start(place.key, index, volume, (), here, description.chain, description.revision)
+                chain = description.chain, description.revision
+                pool.start(place.key, index, volume, (), here, *chain, is_given)
+            case StartAnew():
+                if (waiting := places.get(number)) is not None:
+                    pool.start_anew(waiting.key)
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children
@@ -157,6 +168,11 @@ class HostedWorkers:
             case DeliverMessage(_, source_index, sender, data, returned):
                 self.tell_places()
                 pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
+
+    def give(self, slot: int, worker: int, rank: int, receiver: int) -> None:
+        """Give the process of a worker that rests to the one of another rank that has this number there."""
+        place = self._places.pop(pool_number(worker, slot, self._capacity))
+        self._pool.give(place.key, place.told_cpu_s, rank, (place.key[0], receiver))
 
     def _here(self, job: int, description: Description) -> wire.LocalDescription:
         if description.inline is not None:
@@ -214,7 +230,7 @@ class HostedWorkers:
 
     def private_bytes(self, slot: int, worker: int) -> int:
         """Return about how much memory comes free if this worker's process ends."""
-        place = self._places.get(worker * self._capacity + slot)
+        place = self._places.get(pool_number(worker, slot, self._capacity))
         pid = None if place is None else self._pool.pid_of(place.key)
         return 0 if pid is None else private_bytes_of(pid)
 

@@ -4,7 +4,8 @@ blocks.
 `WorkerLink`: one worker process. What it does not read (it may be stopped, or computing) waits in a queue
 that is bounded: an update replaces the one before it, and the oldest messages of other workers are given
 back when they exceed a limit. Signals go through the pidfd that the fork server opened before it could reap
-the process, so that they never hit a stranger with a recycled pid.
+the process, so that they never hit a stranger with a recycled pid. The process ends when nobody holds its
+lifeline.
 
 `LinkWatch`: which of all these have something to say or room for more. It is an epoll object, itself a
 descriptor that the event loop can wait for: however many workers there are, the loop sees one.
@@ -52,15 +53,23 @@ class _Outgoing:
 class WorkerLink:
     """One worker process as its rank sees it."""
 
-    def __init__(self, forked: wire.Forked, socket_fd: int, pidfd: int, queue_limit_bytes: int) -> None:
+    def __init__(
+        self,
+        forked: wire.Forked,
+        descriptors: tuple[int, ...],
+        queue_limit_bytes: int,
+        unread: bytes = b"",
+        unsent: bytes = b"",
+    ) -> None:
+        """`descriptors`: its socket, its pidfd and its lifeline. The last two: see `release`."""
         self.serial = forked.serial
         self.pid = forked.pid
         self.generation = forked.generation
+        socket_fd, self._pidfd, self._lifeline = descriptors
         self._socket = socket.socket(fileno=socket_fd)
         self._socket.setblocking(False)
-        self._pidfd = pidfd
-        self._buffer = wire.FrameBuffer()
-        self._head = memoryview(b"")
+        self._buffer = wire.FrameBuffer(unread)
+        self._head = memoryview(unsent)
         self._queue: deque[_Outgoing] = deque()
         self._queued_tree_bytes = 0
         self._queue_limit_bytes = queue_limit_bytes
@@ -71,8 +80,27 @@ class WorkerLink:
         #: what the pool waits for on this socket (0: nothing)
         self.watched_mask = 0
 
+    @property
+    def is_given(self) -> bool:
+        """Another rank's fork server has forked it: who has it is to look for its end (`pidfd`)."""
+        return self.serial < 0
+
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def pidfd(self) -> int:
+        return self._pidfd
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What another rank needs to have this process."""
+        return self.fileno(), self._pidfd, self._lifeline
+
+    @property
+    def under_way(self) -> tuple[bytes, bytes]:
+        """The beginning of a message that is not complete, and all that has not been sent."""
+        return self._buffer.begun, b"".join((self._head, *(outgoing.data for outgoing in self._queue)))
 
     @property
     def has_outgoing(self) -> bool:
@@ -166,17 +194,12 @@ class WorkerLink:
             self._socket.close()
 
     def close(self) -> None:
-        """Let go of the process; it should be dead or about to be."""
+        """Let go of the process; it is dead or about to be, or another rank has it."""
         self.close_socket()
         if self._pidfd >= 0:
             os.close(self._pidfd)
+            os.close(self._lifeline)
             self._pidfd = -1
-
-
-def link_to(forked: wire.Forked, descriptors: tuple[int, ...], queue_limit_bytes: int) -> WorkerLink:
-    """A hold on a process that the fork server has just reported, by its socket and its pidfd."""
-    socket_fd, pidfd = descriptors
-    return WorkerLink(forked, socket_fd, pidfd, queue_limit_bytes)
 
 
 def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
@@ -202,16 +225,20 @@ def _decode(body: bytes) -> wire.FromWorker:
 
 
 WRITABLE = select.EPOLLOUT
+#: of a process that another rank has given: it has ended
+ENDED = 1 << 30
 
 
 class LinkWatch:
-    """An epoll object for links, one server socket, and wake-ups from within."""
+    """An epoll object for links, one server socket, one for processes that come, and wake-ups from within."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
         self._links: dict[int, WorkerLink] = {}
+        #: of those that another rank has given, by pidfd
+        self._given: dict[int, WorkerLink] = {}
         self._server_fd = -1
 
     @property
@@ -226,7 +253,7 @@ class LinkWatch:
         os.eventfd_write(self._wakeup_fd, 1)
 
     def ready(self) -> list[tuple[WorkerLink | None, int]]:
-        """Links (or None for the server) and what they are ready for."""
+        """Links (or None for the server, and for processes that come) and what they are ready for."""
         ready: list[tuple[WorkerLink | None, int]] = []
         for fd, mask in self._epoll.poll(0):
             if fd == self._wakeup_fd:
@@ -234,9 +261,15 @@ class LinkWatch:
                     os.eventfd_read(fd)
             elif (link := self._links.get(fd)) is not None:
                 ready.append((link, mask))
-            elif fd == self._server_fd:
+            elif (link := self._given.get(fd)) is not None:
+                ready.append((link, ENDED))
+            else:
                 ready.append((None, mask))
         return ready
+
+    def watch_given(self, fd: int) -> None:
+        """Wait for processes that other ranks give."""
+        self._epoll.register(fd, select.EPOLLIN)
 
     def watch_server(self, fd: int) -> None:
         self._server_fd = fd
@@ -256,6 +289,9 @@ class LinkWatch:
         if link.watched_mask == 0:
             self._links[link.fileno()] = link
             self._epoll.register(link.fileno(), mask)
+            if link.is_given:
+                self._given[link.pidfd] = link
+                self._epoll.register(link.pidfd, select.EPOLLIN)
         else:
             self._epoll.modify(link.fileno(), mask)
         link.watched_mask = mask
@@ -265,6 +301,9 @@ class LinkWatch:
             self._epoll.unregister(link.fileno())
             del self._links[link.fileno()]
             link.watched_mask = 0
+            if link.is_given:
+                self._epoll.unregister(link.pidfd)
+                del self._given[link.pidfd]
 
     def close(self) -> None:
         self._epoll.close()
@@ -272,7 +311,7 @@ class LinkWatch:
 
 
 _PACKET_BYTES = 1 << 16
-_MAX_FDS = 2
+_MAX_FDS = 3
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -424,7 +463,7 @@ class ForkServer:
         """The next report, None if there is none yet. Raises EOFError when the server is gone."""
         self.flush()
         try:
-            packet, fds = _receive_packet(self._socket)
+            packet, fds = receive_packet(self._socket)
         except BlockingIOError:
             return None
         except ConnectionResetError:
@@ -459,7 +498,8 @@ def _await_end(connection: socket.socket) -> None:
                 break
 
 
-def _receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+    """Take in one packet and the descriptors that come with it: none if not all can be had."""
     fds = array.array("i")
     packet, ancillary, flags, _ = connection.recvmsg(
         _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC

@@ -36,11 +36,13 @@ from contextlib import suppress
 import msgspec
 
 from mallob_py.kit.app import TreeMessage
+from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
+from mallob_py.runtime.memory import cpu_seconds_of
+from mallob_py.runtime.workers.giving import Given
 from mallob_py.runtime.workers.inspection import Inspection
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
-from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to
+from mallob_py.runtime.workers.links import ENDED, WRITABLE, ForkServer, LinkWatch, WorkerLink
 from mallob_py.runtime.workers.supply import PoolOptions, Processes
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
@@ -72,7 +74,7 @@ class WorkerPool:
         server: ForkServer,
         options: PoolOptions | None = None,
         watch: LinkWatch | None = None,
-        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink] = link_to,
+        make_link: Callable[..., WorkerLink] = WorkerLink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options = options or PoolOptions()
@@ -107,8 +109,12 @@ class WorkerPool:
         description: wire.LocalDescription,
         chain: int = 0,
         revision: int = 0,
+        is_given: bool = False,
     ) -> None:
-        """Run a worker; WorkerStarted follows when its application does."""
+        """Run a worker; WorkerStarted follows when its application does.
+
+        `is_given`: another rank is to give its process, which runs already.
+        """
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
         job, number = key
@@ -117,8 +123,36 @@ class WorkerPool:
         task = self._jobs[key] = JobTask(key, run)
         if chain and (kept := self.kept.take(chain, index)) is not None:
             self._go_on(task, kept)
+        elif is_given and self.processes.giving is not None:
+            task.is_pending = True
+            task.take_up_by_s = self._clock() + TAKE_UP_S
+            self._pending.add(task)
         else:
             self._enqueue(task)
+
+    def start_anew(self, key: Key) -> None:
+        """No process is given for this worker."""
+        if (task := self._jobs.get(key)) is not None and task.is_awaited:
+            self._start_afresh(task)
+            self._assign()
+
+    def give(self, key: Key, told_cpu_s: float, rank: int, receiver: Key) -> None:
+        """Give a suspended worker's process to another rank, for its worker `receiver`.
+
+        `told_cpu_s`: CPU time of the worker that its client has been told of by this rank.
+        """
+        task = self._jobs.pop(key, None)
+        link = None if task is None else task.given_link()
+        if task is None or link is None:
+            if self.processes.giving is not None:
+                self.processes.giving.send(rank, Given(*receiver))
+            if task is not None:
+                self._abandon(task)
+            return
+        del self._at_work[link.serial]
+        before_s = (task.cpu_before_s or 0.0) + told_cpu_s
+        given = Given(*receiver, cpu_before_s=before_s, cpu_told_s=task.cpu_told_s + told_cpu_s)
+        self.processes.give(link, rank, given)
 
     def suspend(self, key: Key) -> None:
         if (task := self._jobs.get(key)) is not None and not task.suspended:
@@ -135,11 +169,11 @@ class WorkerPool:
         self.update(key, index, volume, children)
         task.suspended = False
         task.take_up_by_s = self._clock() + TAKE_UP_S
-        if task.link is None:
+        if task.link is not None:
+            task.link.signal(signal.SIGCONT)
+        elif not task.is_awaited:
             self._wait(task)
             self._assign()
-        else:
-            task.link.signal(signal.SIGCONT)
 
     def give_checkpoint(self, key: Key, data: bytes | None) -> None:
         """The last checkpoint, to a worker that has asked for it."""
@@ -155,9 +189,11 @@ class WorkerPool:
     def terminate(self, key: Key) -> None:
         """End a worker, whatever it does; no events of it follow."""
         is_working = key in self._jobs
-        task = self._jobs.pop(key, None) or self._lingering(key)
-        if task is None:
-            return
+        task = self._jobs.pop(key, None)
+        if task is None:  # it may have given its result and yet go on
+            tasks = (one for one in self._at_work.values() if isinstance(one, JobTask) and one.key == key)
+            if (task := next(tasks, None)) is None:
+                return
         if task.run.chain and task.link is not None and not task.link.dead:
             if is_working and not task.suspended:
                 task.link.signal(signal.SIGSTOP)
@@ -280,6 +316,10 @@ class WorkerPool:
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
+                self._hear_givers()
+                continue
+            if mask == ENDED:
+                self._bury(link, "it ended at another rank's fork server")
                 continue
             if mask & WRITABLE:
                 link.flush()
@@ -299,21 +339,6 @@ class WorkerPool:
         self._reads.clear()
         self._jobs.clear()
         self._watch.close()
-
-    # --- giving something back -----------------------------------------------
-
-    def drop_chain(self, chain: int) -> None:
-        """No further revision of this chain comes: keep nothing of it."""
-        for link in self.kept.drop_chain(chain):
-            self.processes.discard(link)
-
-    def drop_kept(self, wanted_bytes: int) -> int:
-        """Memory is short: let go of so much of what is kept, oldest first; what is expected to come free."""
-        given_bytes = 0
-        for link in self.kept.drop_oldest(wanted_bytes):
-            given_bytes += private_bytes_of(link.pid)
-            self.processes.discard(link)
-        return given_bytes
 
     # --- tasks and processes brought together ------------------------------
 
@@ -370,24 +395,20 @@ class WorkerPool:
             self._at_work[link.serial] = task
             link.send(task.first_message())
             self._watch.watch(link)
-            if isinstance(task, JobTask) and task.early:
+            if isinstance(task, JobTask):
                 for message in task.take_early():
-                    self._send(
-                        task,
-                        link,
-                        wire.Deliver(message.source, message.sender, message.data, message.returned),
-                    )
+                    self._send(task, link, message)
         self.processes.top_up(len(self._waiting))
 
     def _abandon(self, task: Task) -> None:
         if isinstance(task, ReadTask):
             self._end_read(task)
+        if isinstance(task, JobTask):
+            self._pending.discard(task)
         if task.link is None:
             self._waiting.pop(task, None)
             return
         self._at_work.pop(task.link.serial, None)
-        if isinstance(task, JobTask):
-            self._pending.discard(task)
         self.processes.discard(task.link)
 
     def _end_read(self, task: ReadTask) -> None:
@@ -439,19 +460,13 @@ class WorkerPool:
         for event in task.events_of_giving_up(text):
             self._conclude(task, event)
 
-    def _lingering(self, key: Key) -> JobTask | None:
-        """A worker that has given its result and yet goes on."""
-        tasks = self._at_work.values()
-        return next((task for task in tasks if isinstance(task, JobTask) and task.key == key), None)
-
     # --- processes kept for the next revision -----------------------------------
 
     def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
         self._at_work.pop(link.serial, None)
         self._pending.discard(task)
         run = task.run
-        for dropped in self.kept.keep(link, run.chain, run.index, is_stopped, self._clock()):
-            self.processes.discard(dropped)
+        self.processes.discard_all(self.kept.keep(link, run.chain, run.index, is_stopped, self._clock()))
 
     def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
         """Give a kept process the next revision."""
@@ -464,18 +479,17 @@ class WorkerPool:
         self._send(task, kept.link, task.run)
 
     def _look_after_kept(self, now_s: float) -> None:
-        for link in self.kept.drop_expired(now_s):
-            self.processes.discard(link)
+        self.processes.discard_all(self.kept.drop_expired(now_s))
         for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
-            assert task.link is not None
-            self.processes.discard(task.link)
+            if task.link is not None:
+                self.processes.discard(task.link)
             self._start_afresh(task)
             self._assign()
 
     def _start_afresh(self, task: JobTask) -> None:
-        """The process that was to go on with the chain is of no use: take another."""
-        assert task.link is not None
-        self._at_work.pop(task.link.serial, None)
+        """The process that was to go on with the task is of no use, or does not come: take another."""
+        if task.link is not None:
+            self._at_work.pop(task.link.serial, None)
         self._pending.discard(task)
         task.link, task.is_pending = None, False
         self._wait(task)
@@ -495,6 +509,9 @@ class WorkerPool:
                 self._hear(link, message)
         if at_end and not link.closed:
             link.signal(signal.SIGKILL)
+            if link.is_given and not link.dead:
+                self._bury(link, "its connection has ended")
+                return False
             self._watch.forget(link)
             link.close_socket()
             self.processes.forget_idle(link)
@@ -541,6 +558,33 @@ class WorkerPool:
         self.processes.take_back(link, private_bytes)
         self._assign()
 
+    # --- from other ranks of the host --------------------------------------
+
+    def _hear_givers(self) -> None:
+        """Have the processes that have come go on; one that nobody waits for any more ends."""
+        while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
+            given, descriptors = come
+            task = self._jobs.get((given.job, given.number))
+            if task is None or not task.is_awaited:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                continue
+            if not descriptors:
+                self._start_afresh(task)
+                continue
+            self._pending.discard(task)
+            task.is_pending = False
+            task.cpu_before_s, task.cpu_told_s = given.cpu_before_s, given.cpu_told_s
+            task.link = link = self.processes.adopt(given, descriptors)
+            self._at_work[link.serial] = task
+            self._send(task, link, wire.Update(task.run.index, task.run.volume, task.run.children))
+            for message in task.take_early():
+                self._send(task, link, message)
+            if not task.suspended:
+                link.signal(signal.SIGCONT)
+            self._events.append(stimuli.WorkerStarted(task.number))
+        self._assign()
+
     # --- from the fork server -----------------------------------------------
 
     def _hear_server(self) -> None:
@@ -558,8 +602,7 @@ class WorkerPool:
             case wire.Forked() | wire.Imported():
                 self._assign()
             case wire.ForkFailed() if len(self.kept):
-                for link in self.kept.drop_all():
-                    self.processes.discard(link)
+                self.processes.discard_all(self.kept.drop_all())
                 self._assign()
             case wire.ForkFailed(reason):
                 self._do_without(f"no worker process can be started: {reason}")
@@ -585,8 +628,7 @@ class WorkerPool:
         link.dead = True
         while not link.closed and self._hear_worker(link):
             pass
-        self._watch.forget(link)
-        link.close()
+        self.processes.release(link)
         if (leftover := self._leftovers.pop(link.serial, None)) is not None:
             remove_file(leftover)
         self.processes.forget_idle(link)

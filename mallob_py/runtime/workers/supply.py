@@ -6,12 +6,14 @@ import errno
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from mallob_py.restarts import RestartLimit
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import private_bytes_of
+from mallob_py.runtime.workers.giving import Given, GivingSocket
 from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 
 #: the processes that stand ready are replaced after this time without a new task: a tree that
@@ -57,7 +59,7 @@ class Processes:
         server: ForkServer,
         watch: LinkWatch,
         options: PoolOptions,
-        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink],
+        make_link: Callable[..., WorkerLink],
         clock: Callable[[], float],
     ) -> None:
         self._make_link = make_link
@@ -79,6 +81,10 @@ class Processes:
         self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
         #: whether not too many servers have died in a row
         self.is_worth_a_restart = True
+        #: None: no process goes to other ranks, or comes from them
+        self.giving: GivingSocket | None = None
+        #: serials of processes that have come are below zero
+        self._given_serial = 0
         #: a server that dies of an import is not asked for that one again
         self._imports_asked: set[str] = set()
         self._imported: set[str] = set()
@@ -106,7 +112,7 @@ class Processes:
 
     def take_back(self, link: WorkerLink, private_bytes: int) -> None:
         """A task is over: its process stands ready again, if it is as good as a new one."""
-        stale = link.generation < self.generation
+        stale = link.generation < self.generation or link.is_given
         full = len(self.idle) > self._warm
         if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
             self.discard(link)
@@ -119,10 +125,51 @@ class Processes:
             self.idle.remove(link)
 
     def discard(self, link: WorkerLink) -> None:
-        """Kill a process; its exit is reported by the server and concerns no task."""
+        """Kill a process; its exit is reported by its server and concerns no task."""
         link.signal(signal.SIGKILL)
+        self.release(link)
+
+    def discard_all(self, links: Iterable[WorkerLink]) -> int:
+        """Kill processes; about how much memory comes free by that, in bytes."""
+        freed_bytes = 0
+        for link in links:
+            freed_bytes += private_bytes_of(link.pid)
+            self.discard(link)
+        return freed_bytes
+
+    def release(self, link: WorkerLink) -> None:
+        """Let go of a process that is gone, or about to be."""
         self._watch.forget(link)
+        if link.is_given:  # nobody reports its exit here
+            self.links.pop(link.serial, None)
         link.close()
+
+    # --- to and from other ranks of the host --------------------------------------
+
+    def exchange(self, giving: GivingSocket) -> None:
+        """From now on, processes can be given to other ranks, and come from them."""
+        self.giving = giving
+        self._watch.watch_given(giving.fileno())
+
+    def give(self, link: WorkerLink, rank: int, given: Given) -> None:
+        """Another rank has the process from now on; if it does not get there, it ends."""
+        assert self.giving is not None, "processes are given only where they come, too"
+        unread, unsent = link.under_way
+        given = msgspec.structs.replace(given, pid=link.pid, unread=unread, unsent=unsent)
+        self._watch.forget(link)
+        del self.links[link.serial]
+        self.giving.send(rank, given, link.descriptors)
+        link.close()
+
+    def adopt(self, given: Given, descriptors: tuple[int, ...]) -> WorkerLink:
+        """Have a process that another rank has given."""
+        self._given_serial -= 1
+        forked = wire.Forked(self._given_serial, given.pid, self.generation)
+        limit_bytes = self._options.queue_limit_bytes
+        link = self._make_link(forked, descriptors, limit_bytes, given.unread, given.unsent)
+        self.links[link.serial] = link
+        self._watch.watch(link)
+        return link
 
     def import_application(self, application: str) -> None:
         """Spare later processes an import that a worker has done without harm."""
@@ -189,9 +236,9 @@ class Processes:
         self._watch.forget_server()
         self.is_given_up = True
         self.idle.clear()
-        lost = list(self.links.values())
-        self.links.clear()
+        lost = [link for link in self.links.values() if not link.is_given]
         for link in lost:
+            del self.links[link.serial]
             link.signal(signal.SIGKILL)
         self.is_worth_a_restart = self._server_restarts.next_delay_s() is not None
         return lost
@@ -211,3 +258,5 @@ class Processes:
             link.close()
         self._server.stop()
         self.links.clear()
+        if self.giving is not None:
+            self.giving.close()

@@ -104,11 +104,14 @@ class JobTask:
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
-    #: its process was kept from a former revision and has not yet said that it is at this task
+    #: its process was kept from a former revision and has not yet said that it is at this task; or (without
+    #: a link) another rank is to give it
     is_pending: bool = False
     take_up_by_s: float = math.inf
     #: CPU time of its process that is not its own; None before it runs
     cpu_before_s: float | None = None
+    #: CPU time that is its own, and that another rank has told of, which had its process before
+    cpu_told_s: float = 0.0
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
@@ -118,6 +121,16 @@ class JobTask:
     @property
     def number(self) -> int:
         return self.key[1]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Another rank is to give its process."""
+        return self.is_pending and self.link is None
+
+    def given_link(self) -> WorkerLink | None:
+        """Its process, if that can go on at another rank: it runs the task, and is stopped."""
+        rests = self.suspended and not self.is_pending and self.cpu_before_s is not None
+        return self.link if rests and self.link is not None and not self.link.closed else None
 
     def first_message(self) -> wire.ToWorker:
         return self.run
@@ -132,8 +145,8 @@ class JobTask:
             self.early_bytes -= len(dropped[-1].data)
         return dropped
 
-    def take_early(self) -> list[TreeMessage]:
-        messages = list(self.early)
+    def take_early(self) -> list[wire.Deliver]:
+        messages = [wire.Deliver(one.source, one.sender, one.data, one.returned) for one in self.early]
         self.early.clear()
         self.early_bytes = 0
         return messages
@@ -144,7 +157,8 @@ class JobTask:
                 self.cpu_before_s = before_s
                 return stimuli.WorkerStarted(self.number, leaves)
             case wire.ResultFound(body, peak_memory_bytes, cpu_s):
-                return stimuli.WorkerAnswered(self.number, body, peak_memory_bytes, cpu_s)
+                untold_s = max(0.0, cpu_s - self.cpu_told_s)
+                return stimuli.WorkerAnswered(self.number, body, peak_memory_bytes, untold_s)
             case wire.Failed(text):
                 return stimuli.WorkerRaised(self.number, text)
             case wire.Left(cpu_s=cpu_s):

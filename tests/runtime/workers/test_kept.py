@@ -138,9 +138,9 @@ def test_a_worker_ended_before_it_turned_to_its_revision_is_kept_all_the_same(ra
 def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
     _, pid = ask(rank, 10, 0)
     other = run(rank, 11, 1, then="wait", chain=6)
-    rank.pool.drop_chain(CHAIN)
+    rank.pool.processes.discard_all(rank.pool.kept.drop_chain(CHAIN))
     rank.until(lambda: is_gone(pid))
-    rank.pool.drop_chain(6)  # its worker ends later
+    rank.pool.processes.discard_all(rank.pool.kept.drop_chain(6))  # its worker ends later
     rank.pool.terminate((11, 11))
     rank.until(lambda: is_gone(other))
     assert not rank.kept_pids()
@@ -166,14 +166,15 @@ def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands
     rank.until(lambda: len(rank.idle_pids()) == 2)
     spares = rank.idle_pids()
     rank.pool.processes.keep_none_ready()
-    assert rank.pool.drop_kept(1) > 0
+    discard = rank.pool.processes.discard_all
+    assert discard(rank.pool.kept.drop_oldest(1)) > 0
     assert rank.kept_pids() == pids[1:]
     rank.until(lambda: all(map(is_gone, [pids[0], *spares])))
     assert ask(rank, 20, 1, chain=3)[1] == pids[2], "the others are as useful as before"
     assert ask(rank, 21, 1, chain=1)[0] == [1]
-    assert rank.pool.drop_kept(1 << 40) > 0
+    assert discard(rank.pool.kept.drop_oldest(1 << 40)) > 0
     assert not rank.kept_pids()
-    assert rank.pool.drop_kept(1 << 40) == 0
+    assert discard(rank.pool.kept.drop_oldest(1 << 40)) == 0
     assert not rank.idle_pids()
     rank.pool.processes.keep_ready()
     rank.until(lambda: len(rank.idle_pids()) == 2)

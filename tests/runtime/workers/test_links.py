@@ -35,7 +35,8 @@ class Group:
         ours, theirs = socket.socketpair()
         stack.callback(theirs.close)
         forked = wire.Forked(1, self.leader.pid, 0)
-        self.link = WorkerLink(forked, ours.detach(), os.pidfd_open(self.leader.pid), 1 << 20)
+        descriptors = ours.detach(), os.pidfd_open(self.leader.pid), os.eventfd(0)
+        self.link = WorkerLink(forked, descriptors, 1 << 20)
         stack.callback(self.link.close)
 
     def states(self) -> list[str]:

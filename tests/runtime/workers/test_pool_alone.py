@@ -23,7 +23,7 @@ class Link:
 
     def __init__(self, forked: wire.Forked) -> None:
         self.serial, self.pid, self.generation = forked.serial, forked.pid, forked.generation
-        self.dead = self.closed = self.has_outgoing = False
+        self.dead = self.closed = self.has_outgoing = self.is_given = False
         self.got: list[wire.ToWorker] = []
         self.signals: list[int] = []
         self.says: deque[wire.FromWorker] = deque()

@@ -1,0 +1,255 @@
+"""A worker's process goes on at another rank of the host: two pools, and real processes between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from pool_rank import KEY, Make, Rank, is_gone, process_state, result_of
+
+from mallob_py.kit.app import TreeMessage
+from mallob_py.kit.payload import encode_description
+from mallob_py.protocol import stimuli
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import cpu_seconds_of
+from mallob_py.runtime.workers.giving import GivingSocket
+from mallob_py.runtime.workers.pool import TAKE_UP_S
+
+#: the worker at the rank that is to have the process
+THERE = (KEY[0], 12)
+DESCRIPTION = wire.Inline(b"")
+
+
+class Host:
+    """Two ranks: 0 gives, 1 takes."""
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        self.giver, self.taker = make(), make()
+        for number, rank in enumerate((self.giver, self.taker)):
+            rank.pool.processes.exchange(GivingSocket(folder, number))
+
+    def rest(self, application: str, index: int = 0) -> int:
+        """Have a process run at the giver, then rest there."""
+        count = len(self.giver.of(stimuli.WorkerStarted))
+        description = wire.Inline(bytes(encode_description(application, {}, {})))
+        self.giver.pool.start(KEY, index, 1, (), description)
+        self.giver.hear(stimuli.WorkerStarted, count + 1)
+        pid = self.giver.pid()
+        self.giver.pool.suspend(KEY)
+        self.giver.until(lambda: process_state(pid) == "T")
+        return pid
+
+    def await_it(self, index: int = 0) -> None:
+        self.taker.pool.start(THERE, index, 3, (), DESCRIPTION, is_given=True)
+
+    def give(self, told_cpu_s: float = 0.0) -> None:
+        self.giver.pool.give(KEY, told_cpu_s, 1, THERE)
+
+    def move(self, application: str) -> int:
+        """Have a process go on at the taker."""
+        count = len(self.taker.of(stimuli.WorkerStarted))
+        pid = self.rest(application)
+        self.await_it()
+        self.give()
+        self.taker.hear(stimuli.WorkerStarted, count + 1)
+        assert self.taker.pid(THERE) == pid
+        return pid
+
+
+@pytest.fixture
+def host(make: Make, tmp_path: Path) -> Host:
+    return Host(make, tmp_path)
+
+
+ANSWER = wire.Inline(bytes(encode_description("ANSWER", {}, {})))
+
+
+def anew(host: Host) -> None:
+    """Have a worker await a process; if it does not come, it answers with one of its own."""
+    host.taker.pool.start(THERE, 0, 3, (), ANSWER, is_given=True)
+
+
+def events_of(rank: Rank, worker: int) -> list[type]:
+    return [type(event) for event in rank.seen if getattr(event, "worker", None) == worker]
+
+
+def test_a_process_goes_on_at_another_rank_and_answers_there(host: Host) -> None:
+    pid = host.move("ECHO")
+    host.taker.pool.deliver(THERE, TreeMessage(0, b"end"))
+    code, seen = result_of(host.taker.hear(stimuli.WorkerAnswered)[0])
+    assert (code, seen) == (0, [0, 3]), "it knows its present place"
+    assert [event.worker for event in host.taker.of(stimuli.WorkerAnswered)] == [THERE[1]]
+    host.taker.until(lambda: is_gone(pid))  # it is no process of this rank's server: nothing begins with it
+    host.giver.turn()
+    assert events_of(host.giver, KEY[1]) == [stimuli.WorkerStarted]
+    assert host.giver.pool.pid_of(KEY) is None
+
+
+def test_what_its_client_has_been_told_of_is_not_counted_again(host: Host) -> None:
+    pid = host.rest("SPIN")
+    used_s = cpu_seconds_of(pid)
+    host.await_it()
+    host.give(told_cpu_s=used_s)
+    host.taker.hear(stimuli.WorkerStarted)
+    here_s = host.taker.pool.cpu_seconds_of(THERE)
+    assert here_s is not None
+    assert here_s <= cpu_seconds_of(pid) - used_s + 0.05
+
+
+def test_one_that_rests_again_before_it_has_come_goes_on_when_it_is_to(host: Host) -> None:
+    pid = host.rest("ECHO")
+    host.await_it()
+    host.taker.pool.suspend(THERE)
+    host.give()
+    host.taker.hear(stimuli.WorkerStarted)
+    assert process_state(pid) == "T"
+    host.taker.pool.resume(THERE, 0, 3, ())
+    host.taker.pool.deliver(THERE, TreeMessage(0, b"end"))
+    host.taker.hear(stimuli.WorkerAnswered)
+
+
+def _deliver_until_unsent(host: Host, further: int) -> int:
+    """Send a process that rests more than its socket holds; how many messages these are."""
+    (link,) = (one for one in host.giver.pool.processes.links.values() if one.pid == host.giver.pid())
+    count = 0
+    while not link.has_outgoing:
+        count += 1
+        host.giver.pool.deliver(KEY, TreeMessage(count, bytes(3000)))
+    for number in range(further):
+        host.giver.pool.deliver(KEY, TreeMessage(count + 1 + number, bytes(3000)))
+    return count + further
+
+
+def test_messages_on_their_way_arrive_in_order(host: Host) -> None:
+    """What the giver had not sent to the end is sent on by the taker."""
+    pid = host.rest("ECHO", index=1)
+    count = _deliver_until_unsent(host, 2)
+    host.await_it(index=1)
+    host.taker.pool.deliver(THERE, TreeMessage(count + 1, b"early"))
+    host.give()
+    host.taker.hear(stimuli.WorkerStarted)
+    host.taker.pool.deliver(THERE, TreeMessage(count + 2, b"late"))
+    told = host.taker.hear(stimuli.WorkerToParent, count + 2)
+    assert [int(event.data.split(b":")[0]) for event in told] == list(range(1, count + 3))
+    assert host.taker.pid(THERE) == pid
+
+
+def test_a_process_with_too_much_on_its_way_is_not_given(host: Host) -> None:
+    pid = host.rest("ECHO")
+    _deliver_until_unsent(host, 20)
+    anew(host)
+    host.give()
+    host.taker.hear(stimuli.WorkerAnswered)
+    host.giver.until(lambda: is_gone(pid))
+
+
+def test_a_process_that_ends_at_the_rank_that_has_it_has_crashed_there(host: Host) -> None:
+    pid = host.move("SPIN")
+    os.kill(pid, signal.SIGKILL)
+    assert host.taker.hear(stimuli.WorkerCrashed)[0].worker == THERE[1]
+    host.giver.turn()
+    assert not host.giver.of(stimuli.WorkerCrashed)
+
+
+def test_a_process_ends_with_the_rank_that_forked_it(host: Host) -> None:
+    pid = host.move("SPIN")
+    host.giver.pool.close()
+    host.taker.hear(stimuli.WorkerCrashed)
+    assert is_gone(pid)
+
+
+def test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests(host: Host) -> None:
+    for rests in (False, True):
+        pid = host.move("SPIN")
+        if rests:
+            host.taker.pool.suspend(THERE)
+            host.taker.until(lambda pid=pid: process_state(pid) == "T")
+        link = next(one for one in host.taker.pool.processes.links.values() if one.pid == pid)
+        os.close(link.descriptors[2])  # as the kernel does when the rank is gone
+        host.giver.until(lambda pid=pid: is_gone(pid))
+        os.dup2(link.descriptors[1], link.descriptors[2])  # to be closed by its owner
+        host.taker.hear(stimuli.WorkerCrashed, 1 + rests)
+
+
+def test_a_process_goes_from_rank_to_rank_and_back(host: Host, make: Make, tmp_path: Path) -> None:
+    pid = host.move("ECHO")
+    third = make()
+    third.pool.processes.exchange(GivingSocket(tmp_path, 2))
+    third.pool.start((KEY[0], 5), 0, 1, (), DESCRIPTION, is_given=True)
+    host.taker.pool.suspend(THERE)
+    host.taker.pool.give(THERE, 0.0, 2, (KEY[0], 5))
+    third.hear(stimuli.WorkerStarted)
+    assert third.pid((KEY[0], 5)) == pid
+    third.pool.suspend((KEY[0], 5))
+    host.giver.pool.start((KEY[0], 9), 0, 1, (), DESCRIPTION, is_given=True)
+    third.pool.give((KEY[0], 5), 0.0, 0, (KEY[0], 9))
+    host.giver.until(lambda: len(host.giver.of(stimuli.WorkerStarted)) == 2)
+    assert host.giver.pid((KEY[0], 9)) == pid
+    host.giver.pool.terminate((KEY[0], 9))
+    host.giver.until(lambda: is_gone(pid))
+
+
+def test_one_for_whom_there_is_no_process_begins_anew(host: Host) -> None:
+    anew(host)
+    host.taker.pool.start_anew(THERE)
+    host.taker.hear(stimuli.WorkerAnswered)
+
+
+def test_one_whose_process_does_not_come_begins_anew_after_a_while(host: Host) -> None:
+    anew(host)
+    assert host.taker.pool.next_deadline() < float("inf")
+    host.taker.hear(stimuli.WorkerAnswered)
+
+
+@pytest.mark.parametrize("why", ["it runs", "it is over", "nothing is known of it"])
+def test_a_process_that_does_not_rest_is_not_given(host: Host, why: str) -> None:
+    if why == "it runs":
+        host.giver.run("SPIN")
+        pid = host.giver.pid()
+    elif why == "it is over":
+        host.giver.run("ANSWER")
+        host.giver.hear(stimuli.WorkerAnswered)
+        pid = 0
+    else:
+        pid = 0
+    anew(host)
+    host.give()
+    host.taker.hear(stimuli.WorkerAnswered)
+    if pid:
+        host.giver.until(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("when", ["it is terminated", "it has begun anew"])
+def test_a_process_that_nobody_waits_for_any_more_ends(host: Host, when: str) -> None:
+    pid = host.rest("SPIN")
+    if when == "it is terminated":
+        host.await_it()
+        host.taker.pool.terminate(THERE)
+    else:
+        anew(host)
+        host.taker.pool.start_anew(THERE)
+    host.give()
+    host.taker.until(lambda: is_gone(pid))
+
+
+def test_a_process_for_a_rank_that_is_gone_ends(host: Host) -> None:
+    pid = host.rest("SPIN")
+    host.taker.pool.close()
+    host.give()
+    host.giver.until(lambda: is_gone(pid))
+
+
+def test_nonsense_in_the_socket_is_ignored(host: Host, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        for packet in (b"", b"\xff", b"\x90", b"x" * 60_000):
+            other.sendto(packet, str(tmp_path / "given-1"))
+    host.move("ECHO")
+
+
+def test_a_worker_without_exchange_begins_at_once(rank: Rank) -> None:
+    rank.pool.start(THERE, 0, 1, (), ANSWER, is_given=True)
+    assert rank.pool.next_deadline() > TAKE_UP_S
+    rank.hear(stimuli.WorkerAnswered)
