@@ -617,16 +617,20 @@ class Cluster(Network):
 
     def is_quiescent(self) -> bool:
         """Nothing is in flight or held back, no protocol timer runs, and all ranks are members at work."""
-        return super().is_quiescent() and all(
-            rank.is_gone
-            or (
-                rank.is_awake
-                and rank.node is not None
-                and not rank.node.is_halted
-                and rank.drains_until_s == -math.inf
-                and all(pe.is_quiescent() for pe in rank.node.pes)
+        return (
+            super().is_quiescent()
+            and all(
+                rank.is_gone
+                or (
+                    rank.is_awake
+                    and rank.node is not None
+                    and not rank.node.is_halted
+                    and rank.drains_until_s == -math.inf
+                    and all(pe.is_quiescent() for pe in rank.node.pes)
+                )
+                for rank in self._ranks
             )
-            for rank in self._ranks
+            and not self.processes.is_one_awaited()
         )
 
     def check_generations(self) -> None:

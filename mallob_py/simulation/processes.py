@@ -97,6 +97,7 @@ class Processes(dict[WorkerKey, Process]):
 
     def __init__(self, network: Network, tell: Callable[[int, AnyStimulus], None]) -> None:
         super().__init__()
+        self._network = network
         self._delays = network.delays
         self._later = network.later
         self._tell = tell
@@ -107,6 +108,10 @@ class Processes(dict[WorkerKey, Process]):
 
     def of_job(self, job: int) -> list[tuple[WorkerKey, Process]]:
         return [(key, process) for key, process in self.items() if process.job == job]
+
+    def is_one_awaited(self) -> bool:
+        """Whether a worker in a tree waits for a process that another PE is to give."""
+        return any(process.is_awaited and not process.is_suspended for process in self.values())
 
     def running(self, job: int) -> list[WorkerKey]:
         """The job's processes that run, root first."""
@@ -161,7 +166,8 @@ class Processes(dict[WorkerKey, Process]):
         assert (place, worker) not in self, f"worker {worker} started twice at place {place}"
         process = self[place, worker] = Process(effect)
         if process.is_awaited:
-            self._later(GIVEN_WITHIN_S, lambda: self._begin_if_awaited(place, worker, process))
+            at_latest_s = self._network.now + GIVEN_WITHIN_S
+            self._network.at(at_latest_s, lambda: self._begin_if_awaited(place, worker, process))
         else:
             self._begin(place, worker, process)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from running import Running, needs_mpiexec, serving, with_apps
+from running import Running, command_line, needs_mpiexec, serving, with_apps
 from waiting import poll_until
 
 from mallob_py.service.telemetry.explanation import explain
@@ -156,3 +158,73 @@ def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_pa
             service.reply(path)
         assert service.stop() == 0
         assert "Traceback" not in service.output
+
+
+def _begun(folder: Path) -> list[int]:
+    """The processes that have begun to work for a job."""
+    return [int(path.name) for path in folder.iterdir()]
+
+
+def _of(service: Running, event: str, name: str) -> list[dict[str, Any]]:
+    job = service.await_event("accepted", name=name)["job"]
+    return [one for one in service.events(event) if one["job"] == job]
+
+
+def test_a_job_that_goes_from_rank_to_rank_keeps_its_process(tmp_path: Path) -> None:
+    """Of three jobs on two ranks, one moves now and then: it does not begin anew there."""
+    apps = with_apps(BEGIN="rank_apps:Begin")
+    names = ["one", "two", "three"]
+    folders = {name: tmp_path / name for name in names}
+    with serving(tmp_path / "service", "--slice", "100ms", ranks=2, env=apps) as service:
+        for name, folder in folders.items():
+            folder.mkdir()
+            seconds = {"seconds": 0.5} if name == "one" else {}
+            configuration = {"folder": str(folder), **seconds}
+            service.submit(name, application="BEGIN", configuration=configuration, max_demand=1)
+        poll_until(lambda: len(service.events("given")) >= 6, "processes have gone on at other ranks")
+        reply = service.reply(service.box() / "out" / "u.one.json")
+        assert reply["result"]["resultcode"] == SAT
+        assert reply["result"]["solution"][0] in _begun(folders["one"])
+        assert reply["stats"]["used_cpu_seconds"] >= 0.5
+        for name in names[1:]:
+            service.interrupt(name)
+            service.reply(service.box() / "out" / f"u.{name}.json")
+        for name in names:
+            anew = len(_of(service, "started", name)) - len(_of(service, "given", name))
+            assert len(_begun(folders[name])) <= 1 + max(1, anew), "one that has moved has begun anew"
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+def test_when_a_rank_is_lost_no_process_is_left_that_it_had_or_had_forked(tmp_path: Path) -> None:
+    apps = with_apps(BEGIN="rank_apps:Begin")
+    names = [f"endless{number}" for number in range(5)]
+    options = ("--slice", "100ms", "--rank-loss", "survive")
+    with serving(tmp_path / "service", *options, ranks=4, env=apps) as service:
+        for name in names:
+            (folder := tmp_path / name).mkdir()
+            configuration = {"folder": str(folder)}
+            service.submit(name, application="BEGIN", configuration=configuration, max_demand=1)
+        poll_until(lambda: len(service.events("given")) >= 10, "processes have gone on at other ranks")
+        os.kill(_rank_process(service, 3), signal.SIGKILL)
+        poll_until(lambda: "was lost" in service.output, service.output)
+        lost_s = max(float(event["t"]) for event in service.events("generation"))
+
+        def go_on() -> bool:
+            turns = service.events("started") + service.events("resumed")
+            jobs = [event["job"] for event in turns if float(event["t"]) > lost_s + 1.0]
+            return len({*jobs}) == len(names)
+
+        poll_until(go_on, "all jobs have turns again")
+        for name in names:
+            service.interrupt(name)
+            assert (
+                service.reply(service.box() / "out" / f"u.{name}.json")["result"]["outcome"] == "interrupted"
+            )
+        begun = {pid for name in names for pid in _begun(tmp_path / name)}
+        poll_until(lambda: not begun & set(service.processes()), "no process of a job is left")
+        assert service.stop() == 0
+
+
+def _rank_process(service: Running, number: int) -> int:
+    return next(pid for pid in service.processes() if f": rank {number}" in command_line(pid))

@@ -164,3 +164,21 @@ class Descend(Application):
         context.offer(bound=3)
         while True:
             context.poll(timeout_s=0.05)
+
+
+class Begin(Application):
+    """Notes in its folder that a process has begun, and answers after so much CPU time of that process."""
+
+    name = "BEGIN"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        context.set_demand(1)
+        Path(str(context.configuration["folder"]), str(os.getpid())).touch()
+        until_s = time.process_time() + float(context.configuration.get("seconds", 1e9))
+        while time.process_time() < until_s:
+            context.poll()
+        return Result(10, [os.getpid()])
