@@ -11,7 +11,7 @@ volumes, what is charged, and who may end it stay as they are, and nothing is to
   be lost, it starts one anew.
 - One that leaves in order is not given: the rank that forked it may leave, which ends the process before it
   could hand over its work.
-- While there are no more jobs than PEs nobody asks.
+- While there are no more jobs than PEs no PE asks.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ class FrameBuffer:
 
     @property
     def begun(self) -> bytes:
-        """What there is of a frame that is not complete."""
+        """The beginning of a frame that is not complete."""
         return bytes(self._bytes)
 
     def feed(self, data: bytes) -> None:

@@ -183,7 +183,7 @@ class Processes(dict[WorkerKey, Process]):
             self._begin(place, worker, process)
 
     def give(self, giver: int, effect: GiveWorker, place: int) -> None:
-        """A process that rests goes on at another place; nobody else has it in between."""
+        """A process that rests goes on at another place; no other has it in between."""
         given = self.pop((giver, effect.worker))
         assert given.is_started, "a process that has not begun is given"
         assert given.is_suspended, "a process that runs is given"

@@ -14,7 +14,7 @@ meanwhile (`import_for_servers`).
 Guarantees
 - It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
   children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
-- So does each child when nobody holds its *lifeline* any more, the writing end of a pipe that comes with its
+- So does each child when no process holds its *lifeline* any more, the writing end of a pipe that comes with its
   socket: another rank may have both (`giving.py`).
 - Every child's end is reported once, with its reason. Processes that a child left behind
   in its process group are killed with it.
@@ -253,7 +253,7 @@ class Server:
 
 
 def _die_without(line: int) -> None:
-    """Have the kernel kill this process when nobody holds the writing end of the pipe `line` any more."""
+    """Have the kernel kill this process when no other holds the writing end of the pipe `line` any more."""
     fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # one that is stopped ends, too
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)

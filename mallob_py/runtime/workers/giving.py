@@ -6,9 +6,9 @@ process itself, which is stopped, notices nothing. It remains the child of the f
 ends with that at the latest.
 
 Guarantees
-- A process has one rank at a time. If what was sent reaches nobody, the last lifeline is closed, and the
+- A process has one rank at a time. If what was sent reaches no rank, the last lifeline is closed, and the
   kernel ends the process.
-- Whoever is asked answers, if with nothing; nobody may rely on it.
+- Whoever is asked answers, if with nothing; that may be lost as well.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ blocks.
 `WorkerLink`: one worker process. What it does not read (it may be stopped, or computing) waits in a queue
 that is bounded: an update replaces the one before it, and the oldest messages of other workers are given
 back when they exceed a limit. Signals go through the pidfd that the fork server opened before it could reap
-the process, so that they never hit a stranger with a recycled pid. The process ends when nobody holds its
+the process, so that they never hit a stranger with a recycled pid. The process ends when no rank holds its
 lifeline.
 
 `LinkWatch`: which of all these have something to say or room for more. It is an epoll object, itself a
@@ -94,7 +94,7 @@ class WorkerLink:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What another rank needs to have this process."""
+        """Socket, pidfd and lifeline: another rank needs them to have this process."""
         return self.fileno(), self._pidfd, self._lifeline
 
     @property

@@ -561,7 +561,7 @@ class WorkerPool:
     # --- from other ranks of the host --------------------------------------
 
     def _hear_givers(self) -> None:
-        """Have the processes that have come go on; one that nobody waits for any more ends."""
+        """Have the processes that have come go on; one that is not waited for any more ends."""
         while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
             given, descriptors = come
             task = self._jobs.get((given.job, given.number))
