@@ -14,8 +14,8 @@ meanwhile (`import_for_servers`).
 Guarantees
 - It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
   children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
-- So does each child when no process holds its *lifeline* any more, the writing end of a pipe that comes with its
-  socket: another rank may have both (`giving.py`).
+- So does each child when no process holds its *lifeline* any more, the writing end of a pipe that comes with
+  its socket: another rank may have both (`giving.py`).
 - Every child's end is reported once, with its reason. Processes that a child left behind
   in its process group are killed with it.
 - Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:

@@ -167,7 +167,7 @@ class Descend(Application):
 
 
 class Begin(Application):
-    """Notes in its folder that a process has begun, and answers after so much CPU time of that process."""
+    """Notes in its folder that a process has begun, and answers after so much CPU time of that, if any."""
 
     name = "BEGIN"
     takes_input = False
@@ -178,7 +178,10 @@ class Begin(Application):
     def run(self, context: WorkerContext) -> Result:
         context.set_demand(1)
         Path(str(context.configuration["folder"]), str(os.getpid())).touch()
-        until_s = time.process_time() + float(context.configuration.get("seconds", 1e9))
+        seconds = float(context.configuration.get("seconds", 0.0))
+        if not seconds:
+            context.park()
+        until_s = time.process_time() + seconds
         while time.process_time() < until_s:
             context.poll()
         return Result(10, [os.getpid()])
