@@ -59,6 +59,15 @@ apps/mallob_sat/kissat_door.py
     KissatDoor.raise_failure: never self._failure is not None
     test_what_goes_wrong_at_a_restart_is_no_answer
 
+# MaxSAT
+apps/mallob_maxsat/core_guided.py
+  a core is made smaller for so many conflicts in all
+    CoreGuided.smaller: oracle.ask(rest, end - oracle.conflicts) => oracle.ask(rest, _MINIMIZE_CONFLICTS)
+    test_a_core_is_made_smaller_for_so_many_conflicts_in_all
+  a counter's next output costs its whole weight
+    CoreGuided._want: self.soft[literal] = counter.weight => self.soft[literal] = 1
+    test_what_cores_leave_is_what_a_better_solution_costs
+
 # replies, turns, and who is to blame
 mallob_py/service/store/journal.py
   one reply that cannot be written to the journal does not hold up others
