@@ -66,6 +66,8 @@ class Inputs:
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
+        if isinstance(description, wire.Mapped):
+            self._rank.transfer.bring(live.id, description.path)
         return self._last_words.pop(live.id, None) is None
 
     def failed(self, live: LiveJob, now: float) -> JobStatistics:
@@ -132,7 +134,7 @@ class Inputs:
             file.files,
             None if file.literals is None else file.literals.tobytes(),
             self._results.configured(file.application, configuration),
-            str(self._rank.transfer.path_of(job)),
+            f"{self._rank.transfer.path_of(job)}+",
             INLINE_BYTES_MAX,
             None if place is None else place[0].before(place[1]),
             list(file.assumptions),

@@ -150,6 +150,8 @@ class Transfer:
         self._over: OrderedDict[int, None] = OrderedDict()
         #: locked files of descriptions that this rank needs
         self._used: dict[int, int] = {}
+        #: locked files of descriptions that this rank's client has read
+        self._brought: dict[int, int] = {}
         #: what this rank has asked its keeper for
         self._asked: dict[int, FileNeeded] = {}
         #: of a keeper: descriptions that came from other hosts, the one used last at the end
@@ -238,7 +240,11 @@ class Transfer:
 
     def _drop(self, job: int) -> int:
         path = self.path_of(job)
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # another rank of the host was the last to need it
+            del self._fetched[job]
+            return 0
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
@@ -259,18 +265,47 @@ class Transfer:
     def let_go(self, job: int) -> None:
         """Remove what is here of a description, which may be asked for again."""
         self._asked.pop(job, None)
-        if (file := self._used.pop(job, None)) is not None:
-            os.close(file)
+        for locked in (self._used, self._brought):
+            if (file := locked.pop(job, None)) is not None:
+                os.close(file)
         if self._keeper != self._rank:
+            self._remove(job)
             return
         self._fetched.pop(job, None)
         for taker in [taker for sent, taker in self._outgoing if sent == job]:
             self._stop_sending(job, taker)
         if (incoming := self._incoming.pop(job, None)) is not None:
             incoming.discard()
-        # Most jobs have no file, and every rank's keeper comes through here for every job.
-        with contextlib.suppress(FileNotFoundError):
+        self._remove(job)
+
+    def _remove(self, job: int) -> None:
+        """Remove a description, unless a rank of the host needs it still: the last one does it.
+
+        A job that was given up may have come again already, as its client's rank knows.
+        """
+        try:  # most jobs have no file, and every rank comes through here for every job
+            file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(f"{self.folder}/{job}")
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        finally:
+            os.close(file)
+
+    def bring(self, job: int, path: str) -> None:
+        """Have what this rank's client has read be the description of its job, until the job is over.
+
+        Ranks that are late may still hear of the job's former end.
+        """
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        if (former := self._brought.pop(job, None)) is not None:
+            os.close(former)
+        self._brought[job] = file
+        os.rename(path, self.path_of(job))
 
     # --- messages -----------------------------------------------------------------------
 
@@ -310,13 +345,18 @@ class Transfer:
         """The keeper has told that a description is here. It may be gone again: then ask once more."""
         if (asked := self._asked.pop(job, None)) is not None:
             self.fetch(job, asked.size, asked.sources)
+        else:
+            self._remove(job)
 
     def _need(self, rank: int, job: int, size: int, sources: tuple[int, ...]) -> None:
         if self.path_of(job).exists():
             self._tell(rank, job)
             return
         if job in self._over:
-            return  # the job has ended, as the rank that asks will hear soon
+            # As a rule the rank that asks will hear of it soon; else the job runs again, and it asks anew.
+            del self._over[job]
+            self._refuse([rank], job, "the job was over", Fault.NOBODY)
+            return
         incoming = self._incoming.get(job)
         if incoming is not None:
             incoming.waiting.add(rank)

@@ -283,3 +283,19 @@ def test_a_job_that_nobody_has_spoken_of_for_long_may_come_back(network: Network
         assert network.here.pop() == (2, 1)
         network.ranks[2].let_go(1)
         assert network.files() == ["0/1"]
+
+
+def test_a_job_that_has_come_again_keeps_its_description_though_others_hear_late_of_its_former_end(
+    network: Network,
+) -> None:
+    client, keeper = network.ranks[3], network.ranks[2]
+    client.forget(1)
+    (read := client.path_of(1).with_name("1+")).write_bytes(b"again")
+    client.bring(1, str(read))
+    keeper.forget(1)
+    keeper.fetch(1, 5, (3, 3))
+    network.deliver_all()
+    assert network.here == [(2, 1)]
+    client.forget(1)
+    keeper.forget(1)
+    assert network.files() == []
