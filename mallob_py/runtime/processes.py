@@ -265,13 +265,14 @@ def descendants(root: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
-    """Hold back the signals that ask for the end, until they can be dealt with."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+def signals_held_back(*more: int) -> Iterator[None]:
+    """Hold back the signals that ask for the end, and `more`, until they can be dealt with."""
+    held = {*STOP_SIGNALS, *more}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 
 
 def use_no_input() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 from waiting import DEADLINE_S
+
+from mallob_py.runtime.processes import signals_held_back
 
 _COUNT = """
 import os
@@ -57,3 +60,10 @@ def test_a_fork_can_have_a_title_of_its_own_in_the_place_of_the_command_line(len
     title, own = done.stdout.splitlines()
     assert title == "x" * min(length, len("\0".join(command)))
     assert own == "-c"
+
+
+def test_a_child_that_is_started_meanwhile_holds_back_the_same_signals_from_its_begin_on() -> None:
+    with signals_held_back(signal.SIGUSR1):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.1)"])
+    child.send_signal(signal.SIGUSR1)
+    assert child.wait(60) == 0

@@ -367,7 +367,7 @@ class _Server:
         lock = job.lock()
         assert lock is not None, "a job that waits has no keeper"
         try:
-            with open(job.path / "keeper.log", "ab") as log, signals_held_back():
+            with open(job.path / "keeper.log", "ab") as log, signals_held_back(signal.SIGUSR1):
                 process = subprocess.Popen(
                     [*python(), "-m", "mallob_py.batch.live.keeper", str(job.path), str(lock)],
                     env=os.environ | import_places(),
