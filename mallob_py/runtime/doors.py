@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought
 from mallob_py.protocol.rank_effects import DeskHears
@@ -11,15 +10,12 @@ from mallob_py.runtime.bells import Bells
 from mallob_py.runtime.desk import Desk, Orders
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
-_OF_A_JOB = (JobSought, JobRests, JobGivenUp, JobSaved, JobEnded)
-
 
 class Doors:
     """The doors of one rank, closed until it has a desk or orders."""
 
-    def __init__(self, bells: Bells, clock: Callable[[], float]) -> None:
+    def __init__(self, bells: Bells) -> None:
         self._bells = bells
-        self._now = clock
         self._desk: Desk | None = None
         self._orders: Orders | None = None
 
@@ -45,46 +41,47 @@ class Doors:
             math.inf if self._orders is None else self._orders.deadline_s,
         )
 
-    def open(self) -> None:
+    def open(self, now: float) -> None:
         """Serve the desk once, whatever the time."""
         if self._desk is not None:
-            self._desk.turn(self._now())
+            self._desk.turn(now)
 
-    def serve_desk(self) -> None:
+    def serve_desk(self, now: float) -> None:
         """Serve the desk if its bell has rung or its time has come."""
-        now = self._now()
         if self._desk is not None and (self._bells.desk in self._bells.rung or self._desk.deadline_s <= now):
             self._desk.turn(now)
 
-    def serve_orders(self) -> None:
+    def serve_orders(self, now: float) -> None:
         """The same of orders."""
-        orders, now = self._orders, self._now()
+        orders = self._orders
         if orders is not None and (self._bells.orders in self._bells.rung or orders.deadline_s <= now):
             orders.turn(now)
 
     # --- what they hear ---------------------------------------------------------------------
 
-    def hear_of_job(self, effect: JobSought | JobRests | JobGivenUp | JobSaved | JobEnded) -> None:
+    def hear_of_job(
+        self, effect: JobSought | JobRests | JobGivenUp | JobSaved | JobEnded, now: float
+    ) -> None:
         assert self._desk is not None
         match effect:
             case JobSought(job):
-                self._desk.job_sought(job, self._now())
+                self._desk.job_sought(job, now)
             case JobRests(job):
                 self._desk.job_rests(job)
             case JobGivenUp(job, spent):
-                self._desk.job_given_up(job, spent, self._now())
+                self._desk.job_given_up(job, spent, now)
             case JobSaved(job, checkpoint):
-                self._desk.job_saved(job, checkpoint, self._now())
+                self._desk.job_saved(job, checkpoint, now)
             case JobEnded():
-                self._desk.job_ended(effect, self._now())
+                self._desk.job_ended(effect, now)
 
-    def hear_worker(self, event: WorkerEvent) -> None:
+    def hear_worker(self, event: WorkerEvent, now: float) -> None:
         if self._desk is not None:
-            self._desk.worker_event(event, self._now())
+            self._desk.worker_event(event, now)
 
-    def hear(self, it: DeskHears) -> None:
+    def hear(self, it: DeskHears, now: float) -> None:
         if self._desk is not None:
-            self._desk.hear(it.rank, it.data, self._now())
+            self._desk.hear(it.rank, it.data, now)
 
     def drained(self, rank: int) -> None:
         if self._orders is not None:

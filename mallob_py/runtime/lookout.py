@@ -21,7 +21,7 @@ class Lookout:
         self, transport: Carrier, ring: Ring, peers: LocalPeers | None, send: Callable[[int, Beat], None]
     ) -> None:
         self._transport = transport
-        self._ring = ring
+        self.ring = ring
         self._peers = peers
         self._send = send
         self._launcher: Launcher | None = None
@@ -29,10 +29,6 @@ class Lookout:
     def end_with(self, launcher: Launcher) -> None:
         """Have `beat` raise LauncherGone when this one has ended."""
         self._launcher = launcher
-
-    @property
-    def next_beat_s(self) -> float:
-        return self._ring.next_beat_s
 
     def is_seen(self, rank: int) -> bool:
         """Whether the process of a rank is known to be there still; it never is on another host."""
@@ -42,7 +38,7 @@ class Lookout:
         """Say that this rank is there; yields those that are silent. Raises LauncherGone."""
         if self._launcher is not None and not is_asked_to_end:
             self._launcher.check()
-        ring = self._ring
+        ring = self.ring
         ring.heard(self._transport.take_heard())
         silent = ring.beat(now)
         if ring.next_rank != self._transport.rank:
@@ -64,11 +60,11 @@ class Lookout:
             self._peers.add(it.rank, it.process, it.host)
 
     def go_on(self, members: Sequence[int]) -> None:
-        self._ring.go_on(members)
+        self.ring.go_on(members)
 
     def bury(self, rank: int) -> None:
         """Nothing more is sent there; should it live and hang, its process must not."""
         self._transport.give_up_on(rank)
-        self._ring.leave_out(rank)
+        self.ring.leave_out(rank)
         if self._peers is not None:
             self._peers.end(rank)

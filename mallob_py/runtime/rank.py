@@ -170,7 +170,7 @@ class Rank:
         self._transport = transport
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
-        self.doors = Doors(bells, clock)
+        self.doors = Doors(bells)
         self._newcomers = Newcomers(transport)
         self._stimuli: StimulusLog | None = None
         self._on_change: Callable[[], None] = lambda: None
@@ -335,7 +335,7 @@ class Rank:
         self._act()
         # Before anybody can rely on us: from now on, a crash is worth a restart.
         self._look_around(self.now())
-        self.doors.open()  # even if the time limit is over by now
+        self.doors.open(self.now())  # even if the time limit is over by now
         node, bells = self.node, self._bells
         bells.rung = set()
         while not (node.is_stopping and node.is_over(self.now())):
@@ -389,10 +389,10 @@ class Rank:
         if self.now() >= self._stop_at_s:
             self.stop()
         if not node.is_stopping:
-            self.doors.serve_desk()
+            self.doors.serve_desk(self.now())
         self._look_at_clock()
         if not node.is_stopping:
-            self.doors.serve_orders()
+            self.doors.serve_orders(self.now())
         if self.now() >= self._workers.update_at_s:
             self._workers.tell_places()
         self._transport.flush()
@@ -406,7 +406,7 @@ class Rank:
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
                 self._tell_slot(slot, used)
-        if now >= self.lookout.next_beat_s:
+        if now >= self.lookout.ring.next_beat_s:
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
@@ -426,13 +426,13 @@ class Rank:
         now = self.now()
         if now >= self.node.deadline_s:
             self._tell(_TIME_CAME)
-        if now >= self.lookout.next_beat_s:
+        if now >= self.lookout.ring.next_beat_s:
             self._beat(now)
         self._transport.flush()
         if self.node.is_stopping or not self.node.is_halted:
             self._bells.rung = set()
             return
-        wanted_s = min(self.node.deadline_s, self.lookout.next_beat_s) - self.now()
+        wanted_s = min(self.node.deadline_s, self.lookout.ring.next_beat_s) - self.now()
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))
 
     def _park(self) -> None:
@@ -440,7 +440,7 @@ class Rank:
         deadline = min(
             self._stop_at_s,
             self.node.deadline_s,
-            self.lookout.next_beat_s,
+            self.lookout.ring.next_beat_s,
             self._workers.update_at_s,
             self._workers.cpu_look_at_s,
         )
@@ -454,7 +454,7 @@ class Rank:
         for event in self.pool.poll():
             match event:
                 case ReadDone() | ReadFailed() | ReadStalled() | ReadGoesOn() | ApplicationKnown():
-                    self.doors.hear_worker(event)
+                    self.doors.hear_worker(event, self.now())
                 case _:
                     self._tell(ToPE(*self._workers.hear(event)))
 
@@ -484,7 +484,7 @@ class Rank:
                     author = self.node.first_logged + it.slot
                     self.log.write(self.now(), effect.event, effect.fields, author)
             case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
-                self.doors.hear_of_job(effect)
+                self.doors.hear_of_job(effect, self.now())
             case GiveWorker(worker, pe, number):
                 rank = self.placement.rank_of[pe]
                 there = self.placement.pes_of(rank)
@@ -558,7 +558,7 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
     DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
     ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
     DropChain: lambda rank, it: rank.pool.processes.discard_all(rank.pool.kept.drop_chain(it.chain)),
-    DeskHears: lambda rank, it: rank.doors.hear(it),
+    DeskHears: lambda rank, it: rank.doors.hear(it, rank.now()),
     Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
     Say: lambda rank, it: tell(it.text),
     Halted: lambda rank, it: rank.transfer.halt(),

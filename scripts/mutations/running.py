@@ -104,7 +104,7 @@ mallob_py/protocol/node.py
 
 mallob_py/runtime/rank.py
   an idle rank wakes up for its beat
-    Rank._park: self.lookout.next_beat_s => math.inf
+    Rank._park: self.lookout.ring.next_beat_s => math.inf
     test_time_wakes_an_idle_rank_once_a_second_and_it_beats_and_looks_each_time
 
 mallob_py/runtime/world/links.py
