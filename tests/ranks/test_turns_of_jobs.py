@@ -171,9 +171,9 @@ def _of(service: Running, event: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_that_goes_from_rank_to_rank_keeps_its_process(tmp_path: Path) -> None:
-    """Of three jobs on two ranks, one moves now and then: it does not begin anew there."""
+    """Of four jobs on two ranks, one moves now and then: it does not begin anew there."""
     apps = with_apps(BEGIN="rank_apps:Begin")
-    names = ["one", "two", "three"]
+    names = ["one", "two", "three", "four"]  # without the first one they still take turns
     folders = {name: tmp_path / name for name in names}
     with serving(tmp_path / "service", "--slice", "100ms", ranks=2, env=apps) as service:
         for name, folder in folders.items():
