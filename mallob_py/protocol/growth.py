@@ -184,6 +184,12 @@ class Host:
         if self.growth is not None:
             self.growth.connected(rank)
 
+    def lost(self, rank: int) -> None:
+        """A rank is no member any more, or will never be one, whoever has found that out."""
+        if self.growth is not None:
+            self.growth.lost(rank, "was lost")
+            self.growth.member_lost(rank)
+
     def turn(self, members: Collection[int], now: float) -> Ordered | None:
         """An order that is to be given now; the growth ends when each newcomer has joined or failed."""
         assert self.growth is not None

@@ -588,8 +588,7 @@ class Node:
         for rank in sorted(membership.lost - self._gone):
             self._gone.add(rank)
             self._act(Bury(rank))
-            if self._host.growth is not None:
-                self._host.growth.member_lost(rank)
+            self._host.lost(rank)
         for step in membership.take_effects():
             match step:
                 case TellRank(rank, Fenced() as message) if rank in self._gone:
@@ -634,8 +633,7 @@ class Node:
         self._reporter.begin_anew()
         for rank in gone:
             self.news_of_ranks.pop(rank, None)
-            if self._host.growth is not None:
-                self._host.growth.member_lost(rank)
+            self._host.lost(rank)
         if any(pe.workers.suspended for pe in self.pes):
             self._found_s = now + self.config.succession_hold_s
         self._act(WorldChanged(after, gone, come))

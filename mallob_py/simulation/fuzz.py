@@ -53,6 +53,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
     """Shrink a failure, write the small plan to a file and describe it."""
     shrunk = lives.shrink(found.plan, found.failure, seconds_max)
     path = folder / f"failure_{found.plan.seed}.json"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lives.to_json(shrunk.plan))
     unfinished = "" if shrunk.is_minimal else " (more --shrink-seconds may make it smaller)"
     command = _COMMAND + lives.options

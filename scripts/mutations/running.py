@@ -175,12 +175,17 @@ mallob_py/protocol/joining.py
 
 mallob_py/protocol/node.py
   a growth waits for no member that has left
-    Node._begin: without self._host.growth.member_lost(rank)
+    Node._begin: without self._host.lost(rank)
     test_a_growth_waits_for_no_member_that_has_left
   a rank that has halted hears of the ranks that it has started
     module: (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)
     => (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted)
     test_a_rank_may_start_others_while_it_waits_for_a_generation
+
+mallob_py/protocol/growth.py
+  a newcomer that another member finds lost has failed
+    Host.lost: without self.growth.lost(rank, "was lost")
+    test_a_growth_ends_though_another_member_found_its_newcomer_lost
 
 mallob_py/protocol/joining.py
   a newcomer ends with its host

@@ -32,6 +32,10 @@ def test_a_job_that_is_interrupted_while_it_has_been_given_up_ends() -> None:
     assert _replayed(27270117) is None
 
 
+def test_a_growth_ends_though_another_member_found_its_newcomer_lost() -> None:
+    assert _replayed(29000034) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
