@@ -194,7 +194,7 @@ def test_a_job_that_is_a_file_behind_endless_ones_is_interrupted(tmp_path: Path)
         "from mallob_py.service import intake\nintake.WAITING_MAX = 2\nintake._WAITING_WITH_FEW_MAX = 4\n"
     )
     places = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "apps")])
-    with serving(tmp_path, ranks=2, env={"PYTHONPATH": places}) as service:
+    with serving(tmp_path, "--slice", "0", ranks=2, env={"PYTHONPATH": places}) as service:
         replies = [service.submit(f"{number}", application="SLEEP") for number in range(60)]
         accepted(service, "3")
         service.interrupt("50")

@@ -249,7 +249,7 @@ class LocalPeers:
         """Whether it is on this host, and its end has not been heard of, or been there to be seen."""
         if (process := self._unwatched.get(peer)) is None:
             return peer in self._pidfds
-        if _began(str(process.pid)) != process.began:
+        if _has_ended(process):
             del self._unwatched[peer]
         return peer in self._unwatched
 
@@ -272,8 +272,8 @@ class LocalPeers:
         self._epoll.close()
 
 
-#: as /proc has it
-_ENDED = "ZX"
+#: states in /proc/PID/stat, and where that has the time when a process began, counted from the state
+_ENDED, _BEGAN = "ZX", 19
 
 
 def _namespace() -> int:
@@ -284,10 +284,21 @@ def _namespace() -> int:
 
 
 def _began(process: str) -> int | None:
-    """When a process began; None if it is gone, or has ended and nobody has waited for it."""
+    """When a process began; None if it is gone."""
+    fields = _stat_of(process)
+    return int(fields[_BEGAN]) if fields else None
+
+
+def _has_ended(process: RankProcess) -> bool:
+    """Whether it is gone, or nobody has waited for it yet."""
+    fields = _stat_of(str(process.pid))
+    return not fields or fields[0] in _ENDED or int(fields[_BEGAN]) != process.began
+
+
+def _stat_of(process: str) -> list[str]:
+    """What /proc says of a process, from its state on; nothing if it is gone."""
     try:
         with open(f"/proc/{process}/stat") as stat:
-            fields = stat.read().rsplit(")", 1)[1].split()
-            return int(fields[19]) if fields[0] not in _ENDED else None
-    except (OSError, IndexError, ValueError):
-        return None
+            return stat.read().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return []

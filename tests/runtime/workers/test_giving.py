@@ -169,9 +169,9 @@ def test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests(host: Host
             host.taker.pool.suspend(THERE)
             host.taker.until(lambda pid=pid: process_state(pid) == "T")
         link = next(one for one in host.taker.pool.processes.links.values() if one.pid == pid)
-        os.close(link.descriptors[2])  # as the kernel does when the rank is gone
+        # Closed as by the kernel when the rank is gone; but its number stays taken, for its owner to close.
+        os.dup2(link.descriptors[1], link.descriptors[2])
         host.giver.until(lambda pid=pid: is_gone(pid))
-        os.dup2(link.descriptors[1], link.descriptors[2])  # to be closed by its owner
         host.taker.hear(stimuli.WorkerCrashed, 1 + rests)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from waiting import DEADLINE_S, poll_until
@@ -82,6 +83,19 @@ def test_a_rank_that_has_died_before_it_is_watched_is_dead_also_if_its_number_wa
     assert peers.take_dead() == [1, 2]
     peers.end(1)
     assert processes[0].poll() is None
+    peers.close()
+
+
+def test_one_that_has_ended_before_it_is_watched_is_heard_of_though_nobody_has_waited_for_it(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    process = record_of(processes[0].pid)
+    processes[0].kill()
+    poll_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z")
+    peers = LocalPeers(0, {0: process_here()}, {0: 0, 1: 0})
+    peers.add(1, process, 0)
+    assert is_readable(peers)
+    assert peers.take_dead() == [1]
     peers.close()
 
 
