@@ -94,7 +94,7 @@ def test_sd_policy_comes_near_to_the_slowdown_on_ricc(settings: dict[str, Any], 
     ricc = next(case for case in sd.CASES if case.name == "RICC")
     workload = sd.load(ricc, _FOLDER)
     easy = sd.measured(simulate(workload, Easy(depth=10))).slowdown
-    found = sd.measured(simulate(workload, SdPolicy(math.inf, **settings))).slowdown
+    found = sd.measured(simulate(workload, SdPolicy(math.inf, depth=10, **settings))).slowdown
     assert found / easy == pytest.approx(published, abs=0.02)
 
 
