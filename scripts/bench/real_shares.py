@@ -226,7 +226,7 @@ def lost_search(events: Sequence[Event]) -> dict[str, float]:
     for event in events:
         pe, job = event.rank, event.fields.get("job", -1)
         if event.event in (LogEvent.STARTED, LogEvent.RESUMED) and event.fields["index"] == 0:
-            if event.event == LogEvent.STARTED:
+            if event.event == LogEvent.STARTED or (job, pe) not in process:
                 process[job, pe] = given.pop((job, pe), None) or next(count)
                 job_of[process[job, pe]] = job
             running[pe] = process[job, pe], event.t
