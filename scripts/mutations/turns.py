@@ -105,4 +105,26 @@ mallob_py/protocol/giving_back.py
   a root that rests on a rank that is to leave saves its job
     GivingBack.save_resting_roots: not self.is_draining => True
     test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves
+
+mallob_py/protocol/giving.py
+  a process that leaves in order is not given
+    Giving.receive_wanted: worker is not None and worker.index == 0 and not worker.leaves
+    => worker is not None and worker.index == 0
+    test_one_that_leaves_in_order_is_not_given
+  a job of another host is not asked for
+    Giving.giver: always self.is_near(last)
+    test_between_hosts_a_job_begins_anew
+mallob_py/runtime/workers/fork_server.py
+  a process ends when no rank has it any more, also one that rests
+    _die_without: without fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
+    test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests
+mallob_py/runtime/workers/giving.py
+  a process with too much on its way is not given
+    GivingSocket.send: never len(given.unread) + len(given.unsent) > _UNDER_WAY_MAX
+    test_a_process_with_too_much_on_its_way_is_not_given
+mallob_py/runtime/world/failure_detector.py
+  one that ends before it is watched rings, though nobody has waited for it
+    _began: int(fields[_BEGAN]) if fields else None
+    => int(fields[_BEGAN]) if fields and fields[0] not in _ENDED else None
+    test_one_that_has_ended_before_it_is_watched_is_heard_of_though_nobody_has_waited_for_it
 """)
