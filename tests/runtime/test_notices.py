@@ -9,7 +9,8 @@ import pytest
 from mallob_py.runtime import notices
 
 
-def test_a_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notice_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_has_time_stamps", False)  # whatever ran here before
     notices.tell("two\nlines")
     assert capsys.readouterr().err == "mallob-py: two lines\n"
 
