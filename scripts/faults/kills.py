@@ -149,20 +149,25 @@ class Killer(threading.Thread):
         self.done[f"{verb} {part}"] += 1
 
     def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:
-        """They go on, unless a victim was just starting: then all are started again."""
+        """They go on, unless a victim was just starting: then all are started again, or the service ends."""
         news = ""
 
         def is_over() -> bool:
             nonlocal news
             news = self._service.output[told:]
-            return "ranks have crashed" in news or service_is_running(self._service.api_dir)
+            if "ranks have crashed" in news or service_is_running(self._service.api_dir):
+                return True
+            return self._service.process.poll() is not None
 
         if not left:
             return
-        wait_until(is_over, "the other ranks go on, or all are started again", DEADLINE_S)
+        wait_until(is_over, "the other ranks go on, all are started again, or the service ends", DEADLINE_S)
         if "ranks have crashed" in news:
             epitaphs = [re.search(rf"process {pid}\).*the others go on", news) for pid in victims]
             if all(epitaphs):
                 raise Wrong(f"the ranks were started again, though {left} were left over")
+        elif self._service.process.poll() is not None:
+            if "this ends the others" not in news:  # it never came up: its next start would do no better
+                raise Wrong(f"the service has ended with ranks {victims}, and {left} were left over")
         elif gone := [pid for pid in left if not os.path.exists(f"/proc/{pid}")]:
             raise Wrong(f"ranks {gone} have gone with {victims}")
