@@ -37,5 +37,5 @@ class Staff:
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
     def by_any_number(self, number: int) -> Worker | Leaver | None:
-        """The same, of those that leave, too."""
+        """The worker that has this process, also one that leaves; None if it is gone."""
         return self.by_number(number) or self.leaving.get(number)

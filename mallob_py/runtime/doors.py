@@ -52,7 +52,7 @@ class Doors:
             self._desk.turn(now)
 
     def serve_orders(self, now: float) -> None:
-        """The same of orders."""
+        """Serve the orders if their bell has rung or their time has come."""
         orders = self._orders
         if orders is not None and (self._bells.orders in self._bells.rung or orders.deadline_s <= now):
             orders.turn(now)

@@ -256,6 +256,10 @@ class Books:
     def account(self, number: int) -> Account | None:
         return next((each for each in self.accounts if each.number == number and number != 0), None)
 
+    def add(self, account: Account, number: int, loan: Loan) -> None:
+        account.loans[number] = loan
+        self.given[number] = account
+
     def remove(self, account: Account, number: int) -> None:
         del account.loans[number]
         del self.given[number]

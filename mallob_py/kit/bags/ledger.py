@@ -486,8 +486,8 @@ class Ledger:
         number = self._random.getrandbits(62) | 1
         data = _bytes_to_lend(account, bag, self._bounds.loan_bytes)
         copy = State(0, b"", (data,))
-        account.loans[number] = Loan(borrower, copy, probe_s=now + PROBE_S + 2 * self._bounds.pause_s(copy))
-        self.books.given[number] = account
+        probe_s = now + PROBE_S + 2 * self._bounds.pause_s(copy)
+        self.books.add(account, number, Loan(borrower, copy, probe_s=probe_s))
         self._enough_until = 0.0
         self._served.pop(wanted.token, None)
         if len(self._served) >= SERVED_MAX:
@@ -633,10 +633,8 @@ class Ledger:
         for each in message.loans:
             self.books.hear_of_better(each.state.best)
             self.books.note(What.INHERITED, account, each.number)
-            account.loans[each.number] = Loan(
-                each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True
-            )
-            self.books.given[each.number] = account
+            loan = Loan(each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True)
+            self.books.add(account, each.number, loan)
             self._send(each.borrower, Moved(each.number))
         self._serve(now)
         self._close_if_done(account, now)
@@ -658,7 +656,7 @@ class Ledger:
             self._send(loan.borrower, Forget(number))
 
     def _forget(self, other: Address) -> None:
-        """A worker has gone: it is not asked again, even if others tell of it."""
+        """A worker has gone, and what it has asked for with it."""
         self.others.has_gone(other)
         self._askers.pop(other, None)
 
