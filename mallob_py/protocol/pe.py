@@ -261,35 +261,31 @@ class PE:
         except AssertionError as error:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 
-    def _wait_for_epoch_of(self, request: Request, source: int, message: AnyMessage) -> bool:
+    def _waits_for(self, epoch: int, source: int, message: AnyMessage) -> bool:
         """Whether the message has been parked, since its sender is in an epoch still to come here."""
-        if request.epoch <= self.balancer.epoch:
+        if epoch <= self.balancer.epoch:
             return False
-        self._park(request.epoch, source, message)
+        self._park(epoch, source, message)
         return True
 
     def _on_adopt(self, source: int, message: Adopt, now: float) -> None:
-        if not self._wait_for_epoch_of(message.request, source, message):
+        if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_adopt(message.request, now)
 
     def _on_preference(self, source: int, message: Prefer, now: float) -> None:
-        if not self._wait_for_epoch_of(message.request, source, message):
+        if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_preference(message.request, now)
 
     def _on_query(self, source: int, message: Query, now: float) -> None:
-        if not self._wait_for_epoch_of(message.request, source, message):
+        if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_query(message.request, now)
 
     def _on_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
-        if message.epoch > self.balancer.epoch:
-            self._park(message.epoch, source, message)
-        else:
+        if not self._waits_for(message.epoch, source, message):
             self.workers.giving_back.receive_leave_wanted(source, message, now)
 
     def _on_process_wanted(self, source: int, message: ProcessWanted, now: float) -> None:
-        if message.epoch > self.balancer.epoch:
-            self._park(message.epoch, source, message)
-        else:
+        if not self._waits_for(message.epoch, source, message):
             self.workers.giving.receive_wanted(source, message)
 
     # News for a parent in a job tree; the parent of index 0 is the client.

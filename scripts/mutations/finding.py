@@ -150,6 +150,6 @@ mallob_py/protocol/local_workers.py
 
 mallob_py/protocol/pe.py
   a preference from an epoch still to come waits for it
-    PE._on_preference: never self._wait_for_epoch_of(message.request, source, message)
+    PE._on_preference: never self._waits_for(message.request.epoch, source, message)
     test_a_preference_from_a_coming_epoch_waits_for_it
 """)

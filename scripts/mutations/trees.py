@@ -8,10 +8,10 @@ TREES = table("""
 # epochs
 mallob_py/protocol/pe.py
   a query from a coming epoch waits for that epoch
-    PE._on_query: never self._wait_for_epoch_of(message.request, source, message)
+    PE._on_query: never self._waits_for(message.request.epoch, source, message)
     test_race_1_a_query_from_a_newer_epoch_waits_until_its_receiver_has_that_epoch
   an adoption from a coming epoch waits for that epoch
-    PE._on_adopt: never self._wait_for_epoch_of(message.request, source, message)
+    PE._on_adopt: never self._waits_for(message.request.epoch, source, message)
     test_race_1_an_adoption_at_the_end_of_a_random_walk_waits_for_its_epoch
   a failed request of a coming epoch waits for that epoch
     PE._on_request_failed: never message.epoch > self.balancer.epoch
