@@ -71,6 +71,6 @@ class _Counting(selectors.DefaultSelector):
         self._rate = rate
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._rate.turn()
+        self._rate.turns += 1
         found: list[tuple[selectors.SelectorKey, int]] = super().select(timeout)
         return found

@@ -11,16 +11,12 @@ RESTS_BELOW = 20
 
 
 class LoopRate:
-    """Counts the turns of one loop."""
+    """The turns of one loop."""
 
     def __init__(self) -> None:
-        #: all so far
+        #: all so far; the loop counts them
         self.turns = 0
         self._last: tuple[float, int] | None = None
-
-    def turn(self) -> None:
-        """The loop begins a turn."""
-        self.turns += 1
 
     def per_second(self, now: float) -> float:
         """Turns a second since this was last asked; 0 at first."""

@@ -53,7 +53,7 @@ class OneDesk:
         self._answered = 0
         #: once it is here
         self.desk: Desk | None = None
-        rank.on_change(self._follow)
+        rank.on_change = self._follow
 
     def open(self) -> Desk:
         """Return the desk of this rank."""
@@ -64,16 +64,16 @@ class OneDesk:
         self._answered = answered
         if self._rank.node.survives:
             data = answered.to_bytes(_COUNT_BYTES, "little")
-            for rank in self._rank.placement.members:
+            for rank in self._rank.node.placement.members:
                 if rank != self._rank.rank:
                     self._rank.tell_desk(rank, data)
 
     def _is_ours(self) -> bool:
-        return self._rank.rank == self._rank.placement.members[0]
+        return self._rank.rank == self._rank.node.placement.members[0]
 
     def _hear_of_ranks(self) -> None:
         if self._take_orders is not None:
-            self._rank.tell_news_to(self._rank.placement.members[0])
+            self._rank.tell_news_to(self._rank.node.placement.members[0])
 
     def _begin(self) -> Desk:
         if self._take_orders is not None:
@@ -86,7 +86,7 @@ class OneDesk:
         if self.desk is not None:
             self.tell_answered(self._answered)  # to those who have joined, too
         elif self._is_ours():
-            self._rank.doors.set_desk(self._begin())
+            self._rank.set_desk(self._begin())
 
     # --- as a desk without jobs ---------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class OneShotDesk(Desk):
         return self._rank.interrupt(job)
 
     def _workers(self, job: int) -> str:
-        volume = self._rank.pe.balancer.volume(job) or 0
+        volume = self._rank.node.pe.balancer.volume(job) or 0
         return f"{volume} worker{'s' * (volume != 1)}"
 
 
@@ -254,9 +254,9 @@ def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
     from mallob_py.service.store.orders import OrderFolder
 
     try:
-        orders = OrderFolder(place, is_new_service=rank.generation == 1)
+        orders = OrderFolder(place, is_new_service=rank.node.present.number == 1)
         must_stay = "it has standard input" if has_input else ""
-        rank.doors.set_orders(Resizing(rank, orders, (), must_stay))
+        rank.set_orders(Resizing(rank, orders, (), must_stay))
     except ServiceError as error:
         tell(str(error))
 

@@ -149,7 +149,7 @@ class RunDesk(OneShotDesk):
 
     def _tell_interim(self, now: float) -> None:
         """The best so far, if a signal has ended the job before its time."""
-        record = self._rank.pe.client.jobs.get(_JOB)
+        record = self._rank.node.pe.client.jobs.get(_JOB)
         if self._is_over or record is None or record.interim is None:
             return
         ended = JobEnded(_JOB, Outcome.INTERRUPTED, None, None, record.stats(now), record.interim)
@@ -184,7 +184,7 @@ class RunDesk(OneShotDesk):
 
     def _progress(self, now: float) -> str:
         """Return the progress that the application tells, if it does."""
-        if (record := self._rank.pe.client.jobs.get(_JOB)) is None:
+        if (record := self._rank.node.pe.client.jobs.get(_JOB)) is None:
             return ""
         far = far_text(progress_of(record.progression, now), interim_of(record.interim))
         return f", {far}" if far else ""

@@ -56,7 +56,7 @@ def open_desk(
             policy = _policy(options.policy, rank, complain)
         else:
             rules = UserRules() if options.users is None else read_user_rules(Path(options.users))
-            users = UserBook(rules, rank.placement.size, client, options.clients, others)
+            users = UserBook(rules, rank.node.placement.size, client, options.clients, others)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
@@ -92,7 +92,7 @@ def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
     from mallob_py.batch.registry import PolicyTextError, policy_for
 
     try:
-        return ServicePolicy(policy_for(text), rank.placement.size, complain)
+        return ServicePolicy(policy_for(text), rank.node.placement.size, complain)
     except PolicyTextError as error:
         raise boot.DeskError(f"--policy: {error}") from error
 
@@ -102,7 +102,7 @@ def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:
     if has_moved:
         tell(f"jobs in {folder} go on at rank {rank.rank}")
     elif client == 0:
-        print(f"mallob-py: {rank.placement.describe()}, accepting jobs in {folder}", flush=True)
+        print(f"mallob-py: {rank.node.placement.describe()}, accepting jobs in {folder}", flush=True)
 
 
 def _check_results_dir(results_dir: str, api_dir: str) -> None:
@@ -219,7 +219,7 @@ class ClientDesks:
             self._is_between = True
             for service in self._services.values():
                 self._watch(service)
-            self._rank.doors.set_desk(self)
+            self._rank.set_desk(self)
         for service in self._services.values():
             service.world_changed(moved)
 

@@ -63,7 +63,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     ranks = rank.node.founders.ranks
     first = [boot.client_rank(client, rank.node.founders) for client in range(min(options.clients, ranks))]
     #: the ranks of all clients; always this list
-    present = holders(first, rank.placement.members)
+    present = holders(first, rank.node.placement.members)
     rank.tell_news_to(present[0])
     if options.clients > ranks and rank.rank in first:
         raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {ranks}")
@@ -71,17 +71,17 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
 
     def follow() -> None:
         """The world has changed: other ranks may have clients now."""
-        before, present[:] = present.copy(), holders(first, rank.placement.members)
+        before, present[:] = present.copy(), holders(first, rank.node.placement.members)
         rank.tell_news_to(present[0])
         moved = [client for client, holder in enumerate(present) if holder != before[client]]
         if not desks and rank.rank in present:
             desks.append(_desks(options, rank, present))
         if desks:
             desks[0].follow(moved)
-        if present[0] == rank.rank and not rank.doors.takes_orders:
+        if present[0] == rank.rank and rank.orders is None:
             _take_orders(options, rank, present, is_new_service=False)
 
-    rank.on_change(follow)
+    rank.on_change = follow
     if rank.rank not in first:
         return None
     desks.append(_desks(options, rank, present))
@@ -106,7 +106,7 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
     try:
         watching = Watching.POLL if options.poll_directory else Watching.AUTO
         folder = OrderFolder(Path(options.api_dir), is_new_service, watching)
-        rank.doors.set_orders(Resizing(rank, folder, clients))
+        rank.set_orders(Resizing(rank, folder, clients))
     except ServiceError as error:
         tell(str(error))
 

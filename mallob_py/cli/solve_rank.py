@@ -133,7 +133,7 @@ class SolveDesk(OneShotDesk):
 
     def _offered(self) -> bytes | None:
         """The best that there is for the file that is worked on, before it has its answer."""
-        record = self._rank.pe.client.jobs.get(self._job)
+        record = self._rank.node.pe.client.jobs.get(self._job)
         return None if not self._files or record is None or record.interim is None else record.interim.body
 
     # --- one formula ------------------------------------------------------------------------
@@ -147,12 +147,12 @@ class SolveDesk(OneShotDesk):
         self._job += 1
         self._submitted_s = now
         file = self._files[0]
-        self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
+        self._tell(f"mallob-py: {file} on {self._rank.node.placement.describe()}")
         source = self._input if file in STANDARD_INPUT else file
         self._read(self._job, self._application.name, (source,), self._configuration)
 
     def _tell_progress(self, now: float) -> None:
-        record = self._rank.pe.client.jobs.get(self._job)
+        record = self._rank.node.pe.client.jobs.get(self._job)
         best = "" if record is None else far_text(None, interim_of(record.interim))
         parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), best)
         self._tell(", ".join(filter(None, parts)))

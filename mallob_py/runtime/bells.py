@@ -1,16 +1,22 @@
 """The bells that wake a rank's loop: messages, workers, signals, the end of another rank, the desk and
 orders.
+
+`Parking` waits for the doorbell and all else that can bring news, whatever the numbers of the descriptors,
+and to the microsecond: `epoll.poll` rounds a time-out up to whole milliseconds, and a rank often parks for
+tenths of one; `select` does not round, but knows no descriptor above 1023, and a rank with many workers has
+thousands. So the descriptors are in an epoll object. That is a descriptor itself, made early and of a low
+number, and `select` waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.failure_detector import LocalPeers
 
 if TYPE_CHECKING:
@@ -37,6 +43,28 @@ class StopBell:
 
     def fileno(self) -> int:
         return self._read_fd
+
+
+class Parking:
+    """Waits for all descriptors that can bring news, whatever their numbers."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def watch(self, descriptor: int) -> int:
+        """Wait for this one, too, which stays open; returns it."""
+        self._epoll.register(descriptor, select.EPOLLIN)
+        return descriptor
+
+    def forget(self, descriptor: int) -> None:
+        """Wait for this one no more."""
+        self._epoll.unregister(descriptor)
+
+    def park(self, timeout_s: float) -> set[int]:
+        """Wait for descriptors, and return the readable ones, at the latest after that time."""
+        if not select.select((self._epoll,), (), (), timeout_s)[0]:
+            return set()
+        return {descriptor for descriptor, _ in self._epoll.poll(0)}
 
 
 class Bells:

@@ -252,12 +252,12 @@ def run_rank(
         sys.stderr.flush()
         pool.close()
         abort_world(1)
-    leave(transport.rank, code, closed and not guard.has_lost_parent(), rank.placement.members[0])
+    leave(transport.rank, code, closed and not guard.has_lost_parent(), rank.node.placement.members[0])
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
     """To how many ranks this one has connections of its own: of other hosts, if these may be lost."""
-    hosts = [transport.host_of(each) for each in rank.placement.members]
+    hosts = [transport.host_of(each) for each in rank.node.placement.members]
     return sum(host != transport.host_of(rank.rank) for host in hosts) if rank.node.survives else 0
 
 
@@ -387,7 +387,7 @@ def _log_stimuli(
     folder = StimulusLog.folder_of_run(settings.stimuli_dir, origin.start_s)
     patience_s = patience_of(settings.rank_timeout_s)
     try:
-        rank.log_stimuli(StimulusLog(folder, rank.node, origin, patience_s, tell, joined))
+        rank.stimuli = StimulusLog(folder, rank.node, origin, patience_s, tell, joined)
     except OSError as error:
         return f"--log-stimuli {settings.stimuli_dir}: {error.strerror}"
     return None
@@ -397,7 +397,7 @@ def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | No
     """Give the rank its desk, if it has one; returns what prevents that."""
     try:
         if (desk := make_desk(rank)) is not None:
-            rank.doors.set_desk(desk)
+            rank.set_desk(desk)
     except DeskError as error:
         return str(error)
     return None

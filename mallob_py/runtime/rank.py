@@ -23,13 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mallob_py.loop_rate import LoopRate, shown
-from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import GiveWorker, JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.messages import Checkpoint, Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
-from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_effects import (
     Accuse,
     AnyRankEffect,
@@ -60,10 +57,8 @@ from mallob_py.protocol.rank_messages import (
     AnyRankMessage,
     FileMessage,
     Listening,
-    RankNews,
     decode_wire,
 )
-from mallob_py.protocol.rank_reports import Roll
 from mallob_py.protocol.rank_stimuli import (
     AnyRankStimulus,
     ChainEnds,
@@ -92,8 +87,7 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.bells import Bells
-from mallob_py.runtime.desk import EventSink
-from mallob_py.runtime.doors import Doors
+from mallob_py.runtime.desk import Desk, EventSink, Orders
 from mallob_py.runtime.heap import HeapKeeper, c_heap
 from mallob_py.runtime.lookout import Lookout
 from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
@@ -170,10 +164,14 @@ class Rank:
         self._transport = transport
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
-        self.doors = Doors(bells)
+        self._desk: Desk | None = None
+        #: who takes orders here, if anybody does
+        self.orders: Orders | None = None
         self._newcomers = Newcomers(transport)
-        self._stimuli: StimulusLog | None = None
-        self._on_change: Callable[[], None] = lambda: None
+        #: where all that the node is told is written down
+        self.stimuli: StimulusLog | None = None
+        #: called in each new generation
+        self.on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
         #: when the pool is to be polled, on `time.monotonic`, as of the last time we parked
@@ -183,10 +181,10 @@ class Rank:
 
     def _tell(self, stimulus: AnyRankStimulus) -> None:
         """Tell the node something, and do what follows; from within an effect, after that."""
-        if self._stimuli is None:
+        if self.stimuli is None:
             self.node.handle(stimulus, self.now())
         else:
-            self._stimuli.handle(self.node, stimulus, self.now())
+            self.stimuli.handle(self.node, stimulus, self.now())
         if not self._is_acting:
             self._act()
 
@@ -203,48 +201,16 @@ class Rank:
     def _tell_slot(self, slot: int, stimulus: AnyStimulus) -> None:
         self._tell(ToPE(slot, stimulus))
 
-    @property
-    def pe(self) -> PE:
-        """The PE that the desk talks to."""
-        return self.node.pes[0]
-
-    @property
-    def config(self) -> Config:
-        return self.node.config
-
-    @property
-    def placement(self) -> Placement:
-        """The ranks and PEs of the present generation."""
-        return self.node.placement
-
-    @property
-    def generation(self) -> int:
-        """The number of generations that there were, this one included."""
-        return self.node.present.number
-
-    @property
-    def roll(self) -> Roll:
-        """The jobs that the ranks work for, as told since `call_roll`."""
-        return self.node.roll
-
-    @property
-    def news_of_ranks(self) -> Mapping[int, RankNews]:
-        """The news of each rank, on the rank that is told (see `tell_news_to`)."""
-        return self.node.news_of_ranks
-
     # --- for the desk -----------------------------------------------------------------
 
-    def on_change(self, act: Callable[[], None]) -> None:
-        """Have this called in each new generation."""
-        self._on_change = act
+    def set_desk(self, desk: Desk) -> None:
+        """From now on jobs come in here."""
+        self._desk = desk
+        self._bells.watch_desk(desk.fileno())
 
     def tell_news_to(self, rank: int) -> None:
         """From now on this rank tells that one how it is; all ranks should tell the same one."""
         self._tell(NewsGoTo(rank))
-
-    def log_stimuli(self, log: StimulusLog) -> None:
-        """From now on all that this rank is told is written down."""
-        self._stimuli = log
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
         """`ranks`: those of this host."""
@@ -270,7 +236,7 @@ class Rank:
 
     def _tell_of(self, job: int, stimulus: AnyStimulus) -> bool:
         """Tell the first PE something of a job that is live there; False if it is not."""
-        if job not in self.pe.client.jobs:
+        if job not in self.node.pe.client.jobs:
             return False
         self._tell(ToPE(0, stimulus))
         return True
@@ -297,6 +263,11 @@ class Rank:
         self._tell(EndWanted())
 
     # --- for orders -----------------------------------------------------------------------
+
+    def set_orders(self, orders: Orders) -> None:
+        """From now on orders come in here."""
+        self.orders = orders
+        self._bells.watch_orders(orders.fileno())
 
     def host_of(self, rank: int) -> int:
         """The host of a member, named by the lowest rank that there ever was on it."""
@@ -335,11 +306,12 @@ class Rank:
         self._act()
         # Before anybody can rely on us: from now on, a crash is worth a restart.
         self._look_around(self.now())
-        self.doors.open(self.now())  # even if the time limit is over by now
+        if self._desk is not None:
+            self._desk.turn(self.now())  # even if the time limit is over by now
         node, bells = self.node, self._bells
         bells.rung = set()
         while not (node.is_stopping and node.is_over(self.now())):
-            self.rate.turn()
+            self.rate.turns += 1
             self._receive(bells.message in bells.rung)
             if self._transport.has_lost or bells.peers in bells.rung:
                 self._note_losses()
@@ -375,7 +347,8 @@ class Rank:
     def _note_losses(self) -> None:
         for rank in self.lookout.take_dead():
             self._tell(RankLost(rank, self._newcomers.how_ended(rank)))
-            self.doors.world_changed()
+            if self.orders is not None:
+                self.orders.world_changed()
         for rank in self._transport.take_lost():
             self._tell(RankLost(rank, self._transport.how_lost(rank)))
         for rank in self._transport.take_back():
@@ -388,26 +361,29 @@ class Rank:
             self._hear_workers()
         if self.now() >= self._stop_at_s:
             self.stop()
-        if not node.is_stopping:
-            self.doors.serve_desk(self.now())
-        self._look_at_clock()
-        if not node.is_stopping:
-            self.doors.serve_orders(self.now())
-        if self.now() >= self._workers.update_at_s:
-            self._workers.tell_places()
-        self._transport.flush()
+        for door, bell in ((self._desk, bells.desk), (self.orders, bells.orders)):
+            if door is None or node.is_stopping:
+                continue
+            if bell in bells.rung or door.deadline_s <= self.now():
+                door.turn(self.now())
+        due_s = self._look_at_clock()
         if not (node.is_stopping and node.is_over(self.now())):
-            self._park()
+            self._park(due_s)
 
-    def _look_at_clock(self) -> None:
+    def _look_at_clock(self) -> float:
+        """Do what is due; when the node is to hear next that its time has come."""
         now = self.now()
-        if self.node.deadline_s <= now:
-            self._tell(_TIME_CAME)
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
                 self._tell_slot(slot, used)
         if now >= self.lookout.ring.next_beat_s:
             self._look_around(now)
+        if (due_s := self.node.deadline_s) <= now:
+            self._tell(_TIME_CAME)
+            due_s = self.node.deadline_s
+        if self.now() >= self._workers.update_at_s:
+            self._workers.tell_places()
+        return due_s
 
     def _look_around(self, now: float) -> None:
         """Do what is due about once a second, all at once so that an idle rank is woken up once for it."""
@@ -428,24 +404,25 @@ class Rank:
             self._tell(_TIME_CAME)
         if now >= self.lookout.ring.next_beat_s:
             self._beat(now)
-        self._transport.flush()
         if self.node.is_stopping or not self.node.is_halted:
             self._bells.rung = set()
             return
         wanted_s = min(self.node.deadline_s, self.lookout.ring.next_beat_s) - self.now()
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))
 
-    def _park(self) -> None:
-        """Wait for news, at most until the next deadline."""
+    def _park(self, due_s: float) -> None:
+        """Wait for news, at most until the next deadline; `due_s`: that of the node."""
         deadline = min(
+            due_s,
             self._stop_at_s,
-            self.node.deadline_s,
             self.lookout.ring.next_beat_s,
             self._workers.update_at_s,
             self._workers.cpu_look_at_s,
         )
         if not self.node.is_stopping:
-            deadline = min(deadline, self.doors.deadline_s)
+            for door in (self._desk, self.orders):
+                if door is not None:
+                    deadline = min(deadline, door.deadline_s)
         self._pool_due_s = self.pool.next_deadline()
         wanted_s = max(0.0, min(deadline - self.now(), self._pool_due_s - time.monotonic()))
         self._bells.park(self._transport.park_timeout_s(wanted_s))
@@ -454,14 +431,15 @@ class Rank:
         for event in self.pool.poll():
             match event:
                 case ReadDone() | ReadFailed() | ReadStalled() | ReadGoesOn() | ApplicationKnown():
-                    self.doors.hear_worker(event, self.now())
+                    if self._desk is not None:
+                        self._desk.worker_event(event, self.now())
                 case _:
                     self._tell(ToPE(*self._workers.hear(event)))
 
     def _flush_logs(self) -> None:
         self.log.flush()
-        if self._stimuli is not None:
-            self._stimuli.flush()
+        if self.stimuli is not None:
+            self.stimuli.flush()
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -484,10 +462,11 @@ class Rank:
                     author = self.node.first_logged + it.slot
                     self.log.write(self.now(), effect.event, effect.fields, author)
             case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
-                self.doors.hear_of_job(effect, self.now())
+                assert self._desk is not None
+                _FOR_DESK[type(effect)](self._desk, effect, self.now())
             case GiveWorker(worker, pe, number):
-                rank = self.placement.rank_of[pe]
-                there = self.placement.pes_of(rank)
+                rank = self.node.placement.rank_of[pe]
+                there = self.node.placement.pes_of(rank)
                 receiver = pool_number(number, pe - there[0], len(there))
                 self._workers.give(it.slot, worker, rank, receiver)
             case effect:
@@ -508,13 +487,22 @@ class Rank:
                 tell("no rank is left that was there from the start; those that have joined end, too")
             self.stop()
         else:
-            self._on_change()
-            self.doors.world_changed()
+            self.on_change()
+            if self.orders is not None:
+                self.orders.world_changed()
 
     def _bury(self, rank: int) -> None:
         self.lookout.bury(rank)
         self.memory.leave_out(rank)
         self._newcomers.kill(rank)
+
+    def _tell_own_desk(self, it: DeskHears) -> None:
+        if self._desk is not None:
+            self._desk.hear(it.rank, it.data, self.now())
+
+    def _note_drained(self, it: Drained) -> None:
+        if self.orders is not None:
+            self.orders.drained(it.rank)
 
     def _wind_up(self) -> None:
         self._stop_at_s = math.inf
@@ -526,19 +514,24 @@ class Rank:
 
     # --- the end ---------------------------------------------------------------------------
 
-    def _close_doors(self, *, hand_over: bool) -> None:
-        self.doors.close(hand_over=hand_over)
+    def _close_doors(self) -> None:
+        if self.orders is not None:
+            self.orders.close()
         self.pool.close()
         self._flush_logs()
 
     def leave(self) -> None:
         """Leave no process and no file behind; the others go on, as they know."""
-        self._close_doors(hand_over=True)
+        if self._desk is not None:
+            self._desk.hand_over()
+        self._close_doors()
         self._transport.leave(self.node.leavers)
 
     def close(self) -> bool:
         """Leave no process and no file behind; False if the other ranks could not be met."""
-        self._close_doors(hand_over=False)
+        if self._desk is not None:
+            self._desk.close()
+        self._close_doors()
         met = self._transport.close()
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met
@@ -558,17 +551,26 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
     DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
     ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
     DropChain: lambda rank, it: rank.pool.processes.discard_all(rank.pool.kept.drop_chain(it.chain)),
-    DeskHears: lambda rank, it: rank.doors.hear(it, rank.now()),
+    DeskHears: Rank._tell_own_desk,
     Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
     Say: lambda rank, it: tell(it.text),
     Halted: lambda rank, it: rank.transfer.halt(),
     WorldChanged: Rank._change_world,
     WindUp: lambda rank, it: rank._wind_up(),
-    Drained: lambda rank, it: rank.doors.drained(it.rank),
+    Drained: Rank._note_drained,
     ListenFor: lambda rank, it: rank._send(it.rank, Listening(rank._newcomers.listen(it.call))),
     Expect: lambda rank, it: rank.lookout.expect(it),
     KillRank: lambda rank, it: rank._newcomers.kill(it.rank),
     Grown: lambda rank, it: rank._newcomers.done(it.problems),
+}
+
+#: how the desk hears what has become of a job
+_FOR_DESK: dict[type, Callable[[Desk, Any, float], None]] = {
+    JobSought: lambda desk, it, now: desk.job_sought(it.job, now),
+    JobRests: lambda desk, it, now: desk.job_rests(it.job),
+    JobGivenUp: lambda desk, it, now: desk.job_given_up(it.job, it.spent, now),
+    JobSaved: lambda desk, it, now: desk.job_saved(it.job, it.checkpoint, now),
+    JobEnded: lambda desk, it, now: desk.job_ended(it, now),
 }
 
 

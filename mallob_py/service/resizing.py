@@ -258,10 +258,10 @@ class Resizing:
 
     @property
     def _members(self) -> tuple[int, ...]:
-        return self._rank.placement.members
+        return self._rank.node.placement.members
 
     def _there_are(self) -> str:
-        present = self._rank.placement
+        present = self._rank.node.placement
         return f"there {'is' if present.ranks == 1 else 'are'} {present.describe()}"
 
     def _further(self, order: Resize) -> int:
@@ -314,7 +314,7 @@ class Resizing:
             found = [rank for rank in self._members if rank == int(place)]
             known = f"the ranks are {', '.join(map(str, self._members))}"
         else:
-            news = self._rank.news_of_ranks
+            news = self._rank.node.news_of_ranks
             found = [rank for rank in self._members if rank in news and news[rank].host == place]
             known = f"the hosts are {', '.join(sorted({one.host for one in news.values()}))}"
         if not found:
@@ -350,8 +350,8 @@ class Resizing:
             self._answer(self._name, Answer(refusal, departure.before, len(self._members), took_s))
             self._departure = None
             return True
-        if self._told_in != self._rank.generation:
-            self._told_in = self._rank.generation
+        if self._told_in != self._rank.node.present.number:
+            self._told_in = self._rank.node.present.number
             self._is_ordered = False
             self._ready.clear()
             left_s = departure.ordered + departure.grace_s - time.time()

@@ -95,7 +95,10 @@ class Service:
         counters = Counters()
         weight_of = None if users is None else users.weight_of
         queue = self._queue = JobQueue(
-            rank.placement.size, rank.config.ageing_s, weight_of, residents_per_pe=rank.config.residents
+            rank.node.placement.size,
+            rank.node.config.ageing_s,
+            weight_of,
+            residents_per_pe=rank.node.config.residents,
         )
         self._status = StatusWriter(
             rank,
@@ -222,7 +225,7 @@ class Service:
 
     def world_changed(self, moved: Collection[int]) -> None:
         """There are more or fewer PEs than before, and these other clients begin anew on other ranks."""
-        pes = self._rank.placement.size
+        pes = self._rank.node.placement.size
         self._queue.resize(pes)
         if self._users is not None:
             self._users.follow(pes, moved)

@@ -575,10 +575,11 @@ class Turns:
         self.deadline_s = min(self.deadline_s, self._queue.set_back_due_s())
         if self._limits:
             self.deadline_s = min(self.deadline_s, self._limits[0][0])
-        if self._users is not None and self._users.has_urgent_news:
-            self.deadline_s = -math.inf
-        elif self._users is not None and self._users.has_news:
-            self.deadline_s = min(self.deadline_s, self._next_terms_s)
+        if (users := self._users) is not None:
+            if users.admission.admitted or users.admission.messages:
+                self.deadline_s = -math.inf
+            elif users.has_news:
+                self.deadline_s = min(self.deadline_s, self._next_terms_s)
         if self._policy is not None:
             decision_s = max(self._next_decision_s, self._policy.next_deadline())
             self.deadline_s = min(self.deadline_s, decision_s)
@@ -714,9 +715,10 @@ class Turns:
 
     def _serve_users(self, users: UserBook, now: float) -> None:
         """Queue what may begin, and have jobs go on with other terms where others have come or gone."""
-        while users.has_urgent_news:
+        if users.admission.admitted:
             for job in users.admitted():
                 self._put(self._jobs[job])
+        if users.admission.messages:
             for client, message in users.urgent_messages():
                 self._tell(client, message)
         if not users.has_news or now < self._next_terms_s:

@@ -109,7 +109,7 @@ mallob_py/runtime/rank.py
 
 mallob_py/runtime/world/links.py
   the end of a link that is met while sending is told at once
-    Links.has_more: self._arrived or self._ended or self._back => self._arrived or self._back
+    Links.flush: self._arrived or self.ended or self.back => self._arrived or self.back
     test_an_end_that_is_met_while_sending_is_there_to_be_told_at_once
 
 mallob_py/runtime/world/newcomer_process.py

@@ -62,13 +62,17 @@ class FakeRank:
     """As much of a rank as orders need."""
 
     def __init__(self, ranks: int, survives: bool = True) -> None:
-        self.placement = Placement([1] * ranks)
+        placement = Placement([1] * ranks)
         self.rank = 0
-        self.node = SimpleNamespace(founders=self.placement, survives=survives)
+        self.node = SimpleNamespace(
+            founders=placement,
+            survives=survives,
+            placement=placement,
+            present=SimpleNamespace(number=1),
+            news_of_ranks={rank: RankNews("here", rank, 1, 0) for rank in range(ranks)},
+        )
         self.seen: set[int] = set()
         self.lookout = SimpleNamespace(is_seen=self.seen.__contains__)
-        self.generation = 1
-        self.news_of_ranks = {rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}
         self.left: list[list[int]] = []
         self.drains: list[tuple[int, float]] = []
         self.grown: list[int] = []
@@ -92,8 +96,8 @@ class FakeRank:
         self.done = done
 
     def begin(self, *members: int) -> None:
-        self.generation += 1
-        self.placement = Placement([1] * len(members), members)
+        self.node.present.number += 1
+        self.node.placement = Placement([1] * len(members), members)
 
 
 def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resizing:
@@ -239,7 +243,7 @@ def test_of_those_who_are_left_and_all_are_to_leave_one_stays_and_the_others_nee
 ) -> None:
     rank = FakeRank(4)
     resizing = taking_orders(rank, tmp_path)
-    rank.news_of_ranks |= {each: RankNews("there", each, 1, 0) for each in (2, 3)}
+    rank.node.news_of_ranks |= {each: RankNews("there", each, 1, 0) for each in (2, 3)}
     given = give(tmp_path, Drain("here", 60.0))
     resizing.turn(0.0)
     assert [each for each, _ in rank.drains] == [0, 1]

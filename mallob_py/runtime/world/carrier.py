@@ -79,9 +79,9 @@ class Carrier:
         """Whether so much waits for `dest` that it should only be sent what it must have."""
         return self.links.waiting_bytes(dest) > CONGESTED_BYTES
 
-    def flush(self) -> None:
-        """Have all on its way that was sent since the last flush."""
-        self.links.flush()
+    def flush(self) -> float:
+        """Have all on its way that was sent since the last flush; how long links need no turn."""
+        return self.links.flush()
 
     # --- receiving
 
@@ -94,10 +94,11 @@ class Carrier:
             self._heard.add(arrival.source)
             yield arrival
         # Only after all that they have said.
-        for peer, how in self.links.take_ended():
-            self.lose(peer, how)
-        if back := self.links.take_back():
-            self._back += back
+        if self.links.ended:
+            for peer, how in self.links.take_ended():
+                self.lose(peer, how)
+        if self.links.back:
+            self._back += self.links.take_back()
             self.has_lost = True
 
     # --- parking
@@ -110,8 +111,9 @@ class Carrier:
         """The first of the descriptors is readable: be prepared for a message."""
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """Return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
-        return 0.0 if self._lost_news or self.links.has_more else min(wanted_s, self.links.wait_s())
+        """Flush; return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
+        wanted_s = min(wanted_s, self.flush())
+        return 0.0 if self._lost_news else wanted_s
 
     # --- failed peers
 

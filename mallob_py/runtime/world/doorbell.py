@@ -1,4 +1,4 @@
-"""Parking and doorbells: an idle rank waits at one place, and who has sent it a message wakes it.
+"""Doorbells: an idle rank parks, and who has sent it a message wakes it.
 
 Why: a rank blocked inside MPI burns a core, and one that polls with short sleeps pays for
 them twice per round trip. So an idle rank waits in select on a datagram socket, and whoever
@@ -11,12 +11,6 @@ a UDP socket wakes its rank, which throws it away, a bounded number at a time, a
 host no ring is lost: if the peer's socket buffer is full, rings that it has not seen yet lie in it.
 UDP rings may be lost or overtake their message, so whoever has remote peers must look now and then on
 its own (`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
-
-`Parking` waits for the doorbell and all else that can bring news, whatever the numbers of the descriptors,
-and to the microsecond: `epoll.poll` rounds a time-out up to whole milliseconds, and a rank often parks for
-tenths of one; `select` does not round, but knows no descriptor above 1023, and a rank with many workers has
-thousands. So the descriptors are in an epoll object. That is a descriptor itself, made early and of a low
-number, and `select` waits for it.
 """
 
 from __future__ import annotations
@@ -203,25 +197,3 @@ def reachable_address() -> str:
         probe.connect(("192.0.2.1", 9))  # a documentation address; no packet is sent
         return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-class Parking:
-    """Waits for all descriptors that can bring news, whatever their numbers."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-
-    def watch(self, descriptor: int) -> int:
-        """Wait for this one, too, which stays open; returns it."""
-        self._epoll.register(descriptor, select.EPOLLIN)
-        return descriptor
-
-    def forget(self, descriptor: int) -> None:
-        """Wait for this one no more."""
-        self._epoll.unregister(descriptor)
-
-    def park(self, timeout_s: float) -> set[int]:
-        """Wait for descriptors, and return the readable ones, at the latest after that time."""
-        if not select.select((self._epoll,), (), (), timeout_s)[0]:
-            return set()
-        return {descriptor for descriptor, _ in self._epoll.poll(0)}

@@ -87,7 +87,6 @@ def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
     waiting: list[Arrival] = []
     _do_all(newcomer, links, carrier)
     while newcomer.generation is None:
-        carrier.flush()
         select.select((links.fileno(),), (), (), carrier.park_timeout_s(1.0))
         for arrival in carrier.receive():
             if arrival.channel is Channel.CONTROL:

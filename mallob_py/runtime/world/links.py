@@ -128,8 +128,9 @@ class Links:
         #: those that are being mended
         self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
-        self._ended: list[tuple[int, str]] = []
-        self._back: list[int] = []
+        #: what `take_ended` and `take_back` have to tell
+        self.ended: list[tuple[int, str]] = []
+        self.back: list[int] = []
         #: how long a connection may be broken before its peer is lost
         self.patience_s = math.inf
         self._buffer = bytearray(0)
@@ -212,7 +213,7 @@ class Links:
         deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
         while missing := [peer for peer in peers if peer not in self._links]:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or self._ended:
+            if left_s <= 0 or self.ended:
                 raise LinkError(f"rank {self.rank} has not been connected to by rank {missing[0]}")
             if select.select((self._epoll,), (), (), left_s)[0]:
                 self._look()
@@ -319,7 +320,7 @@ class Links:
         self._plug_in(link, connection)
         link.stream.resume(received)
         if link.is_given_up:
-            self._back.append(link.peer)
+            self.back.append(link.peer)
         self._write(link)
 
     def _send_away(self, descriptor: int) -> None:
@@ -345,11 +346,21 @@ class Links:
             return 0
         return link.stream.waiting_bytes
 
-    def flush(self) -> None:
+    def flush(self) -> float:
+        """Write what was sent since the last flush; how long the loop may wait until `receive` is wanted.
+
+        Of what is to be told by then no descriptor may tell.
+        """
         if self._owed:
             owed, self._owed = self._owed, set()
             for link in owed:
                 self._write(link)
+        if self._arrived or self.ended or self.back:
+            return 0.0
+        if not self._broken:
+            return math.inf
+        next_s = min(link.mending.next_s for link in self._broken if link.mending is not None)
+        return max(0.0, min(next_s - time.monotonic(), _MENDING_PARK_MAX_S))
 
     def _write(self, link: _Link) -> None:
         if link.is_gone or link.mending is not None:
@@ -372,20 +383,6 @@ class Links:
             self._look()
         while self._arrived:
             yield self._arrived.popleft()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `receive` and `take_ended` have something to tell for which no descriptor becomes
-        readable.
-        """
-        return bool(self._arrived or self._ended or self._back)
-
-    def wait_s(self) -> float:
-        """Return how long the loop may wait before `receive` has to mend something."""
-        if not self._broken:
-            return math.inf
-        next_s = min(link.mending.next_s for link in self._broken if link.mending is not None)
-        return max(0.0, min(next_s - time.monotonic(), _MENDING_PARK_MAX_S))
 
     def put_back(self, arrivals: Iterable[Arrival]) -> None:
         """They are received again, before all others."""
@@ -448,7 +445,7 @@ class Links:
             elif attempts.is_refused(now):
                 self._end(link, link.how_broken)
             elif not link.is_given_up and now > attempts.since_s + self.patience_s:
-                self._ended.append((link.peer, f"{link.how_broken}, and has not been reached since"))
+                self.ended.append((link.peer, f"{link.how_broken}, and has not been reached since"))
                 self.give_up_on(link.peer)
 
     def _end(self, link: _Link, how: str) -> None:
@@ -458,16 +455,16 @@ class Links:
         self._unplug(link)
         link.is_gone = True
         if not link.is_given_up and not link.has_left:
-            self._ended.append((link.peer, how))
+            self.ended.append((link.peer, how))
 
     def take_ended(self) -> list[tuple[int, str]]:
         """The peers whose connections have ended since the last call, and how; not those given up on."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def take_back(self) -> list[int]:
         """The peers that are connected again after they were given up on, since the last call."""
-        back, self._back = self._back, []
+        back, self.back = self.back, []
         return back
 
     def give_up_on(self, peer: int) -> None:

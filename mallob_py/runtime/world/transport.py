@@ -1,8 +1,8 @@
 """The transport: bytes between ranks over MPI, without ever blocking the event loop.
 
 One thread per rank uses it, in turns: `wake` (if the doorbell rang), `receive`, then
-whatever the messages call for, with any number of `send`s, then `flush`, then wait for
-`doorbell` and other descriptors no longer than `park_timeout_s` allows.
+whatever the messages call for, with any number of `send`s, then wait for `doorbell` and
+other descriptors no longer than `park_timeout_s` allows, which flushes.
 
 Two channels, each a duplicated communicator: CONTROL for protocol messages, BULK for large
 data. Messages from one rank to another arrive exactly once and in the order of sending
@@ -41,6 +41,7 @@ that is ruled out (`RankLoss`). On a host MPICH talks by memory, which nobody's 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -253,13 +254,12 @@ class Transport(Carrier):
             return super().is_congested(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
 
-    def flush(self) -> None:
-        """Ring everybody who has been sent something since the last flush."""
-        if self.links.is_used:
-            self.links.flush()
+    def flush(self) -> float:
+        """Ring everybody who has been sent something since the last flush; how long links need no turn."""
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
+        return self.links.flush() if self.links.is_used else math.inf
 
     def progress(self) -> None:
         """See which sends have finished and start those that waited for them."""
@@ -311,11 +311,10 @@ class Transport(Carrier):
             self._alert_until_s = time.monotonic() + _ALERT_S
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """Return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
-        if self._stopped_early or self._lost_news or (self.links.is_used and self.links.has_more):
+        """Flush; return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
+        wanted_s = min(wanted_s, self.flush())
+        if self._stopped_early or self._lost_news:
             return 0.0
-        if self.links.is_used:
-            wanted_s = min(wanted_s, self.links.wait_s())
         if self._alert_until_s and time.monotonic() < self._alert_until_s:
             return min(wanted_s, _ALERT_PARK_S)
         if self.has_pending():

@@ -171,18 +171,20 @@ class Admission:
         #: by job of this client that a home was asked for
         self._asked: dict[int, Asked] = {}
         self._queues: dict[str, _Queue] = {}
-        self._admitted: list[int] = []
-        self._messages: list[tuple[int, AdmissionMessage]] = []
+        #: the jobs that begin now, each once; one may be over already
+        self.admitted: list[int] = []
+        #: to which clients what is to be sent
+        self.messages: list[tuple[int, AdmissionMessage]] = []
         if awaited is not None:
             # Another one that begins anew may wait for us, if it was lost after us.
-            self._messages = [(other, Standing([])) for other in range(clients) if other != client]
+            self.messages = [(other, Standing([])) for other in range(clients) if other != client]
 
     # --- jobs of this client ----------------------------------------------------------------
 
     def ask(self, job: int, user: str, priority: float) -> None:
-        """A job could begin; `take_admitted` will name it."""
+        """A job could begin; `admitted` will have it."""
         if self._limit_of(user) is None:
-            self._admitted.append(job)
+            self.admitted.append(job)
         else:
             self._asked[job] = Asked(job, user, priority, may_begin=False)
             self._tell(self._home_of(user), BeginWanted(job, user, priority))
@@ -192,38 +194,24 @@ class Admission:
         if self._asked.pop(job, None) is not None:
             self._tell(self._home_of(user), Over(job, user))
 
-    def take_admitted(self) -> list[int]:
-        """The jobs that begin now, each named once. One may be over already."""
-        admitted, self._admitted = self._admitted, []
-        return admitted
-
-    def take_messages(self) -> list[tuple[int, AdmissionMessage]]:
-        """To which clients what is to be sent."""
-        messages, self._messages = self._messages, []
-        return messages
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self._messages or self._admitted)
-
     # --- between clients ----------------------------------------------------------------------
 
     def follow(self, moved: Collection[int]) -> None:
         """These clients begin anew, or limits may be others."""
         self._awaited.difference_update(moved)
-        self._messages = [each for each in self._messages if each[0] not in moved]
+        self.messages = [each for each in self.messages if each[0] not in moved]
         for user, queue in list(self._queues.items()):
             for job in [job for job, client in queue.client_of.items() if client in moved]:
                 self._drop(job, user, queue)
             self._admit(user, queue)
         for client in moved:
             jobs = [asked for asked in self._asked.values() if self._home_of(asked.user) == client]
-            self._messages.append((client, Standing(jobs)))
+            self.messages.append((client, Standing(jobs)))
 
     def hear(self, client: int, message: AdmissionMessage) -> None:
         match message:
             case Begin(job):
-                self._admitted.append(job)
+                self.admitted.append(job)
                 if (asked := self._asked.get(job)) is not None:
                     self._asked[job] = asked._replace(may_begin=True)
             case BeginWanted(job, user, priority):
@@ -278,7 +266,7 @@ class Admission:
         if client == self._client:
             self.hear(client, message)
         else:
-            self._messages.append((client, message))
+            self.messages.append((client, message))
 
     def _home_of(self, user: str) -> int:
         return zlib.crc32(user.encode()) % self._clients
@@ -360,7 +348,8 @@ class UserBook:
         self._pes = pes
         self._client = client
         self._clients = clients
-        self._admission = Admission(self._limit_of, client, clients, awaited)
+        #: its news are urgent: others wait for what `admitted` and `urgent_messages` have to say
+        self.admission = Admission(self._limit_of, client, clients, awaited)
         self._jobs: dict[int, _Job] = {}
         #: of jobs at work, as last told
         self._told: dict[int, Terms] = {}
@@ -369,6 +358,8 @@ class UserBook:
         #: users whose jobs' terms are to be looked at again
         self._untold: set[str] = set()
         self._work_has_changed = False
+        #: whether `changes` or `work_message` may have something to say
+        self.has_news = False
         #: whether there has been more than one user since nothing was at work
         self._divides = False
 
@@ -377,20 +368,22 @@ class UserBook:
         self._pes = pes
         for client in moved:
             self._elsewhere.pop(client, None)
-        self._admission.follow(moved)
+        self.admission.follow(moved)
         self._untold.update(self._users)
         self._work_has_changed |= bool(moved)
+        self.has_news = True
 
     # --- jobs come and go ---------------------------------------------------------------------
 
     def ask(self, job: int, user: str, priority: float, max_demand: int) -> None:
         """A job could begin; `admitted` will name it."""
         self._jobs[job] = _Job(user, Terms(priority, max_demand))
-        self._admission.ask(job, user, priority)
+        self.admission.ask(job, user, priority)
 
     def admitted(self) -> list[int]:
         """The jobs that may begin now, each named once."""
-        return [job for job in self._admission.take_admitted() if job in self._jobs]
+        admitted, self.admission.admitted = self.admission.admitted, []
+        return [job for job in admitted if job in self._jobs]
 
     def begins(self, job: int) -> None:
         """A job that was named by `admitted` is at work from now on."""
@@ -407,7 +400,7 @@ class UserBook:
         """A job has its reply, begun or not."""
         if (one := self._jobs.pop(job, None)) is None:
             return
-        self._admission.over(job, one.user)
+        self.admission.over(job, one.user)
         self._stops(job, one)
 
     def rests(self, job: int) -> None:
@@ -427,7 +420,7 @@ class UserBook:
 
     def _work_changes(self, user: str) -> None:
         self._untold.add(user)
-        self._work_has_changed = True
+        self._work_has_changed = self.has_news = True
         self._look_who_is_there()
 
     def _look_who_is_there(self) -> None:
@@ -437,6 +430,7 @@ class UserBook:
         elif len(self._users.keys() | {user for work in self._elsewhere.values() for user in work}) > 1:
             self._divides = True
             self._untold.update(self._users)
+            self.has_news = True
             for user in self._users.values():
                 user.least = 0.0  # which no sum is near to
 
@@ -488,6 +482,7 @@ class UserBook:
                 if terms != self._told[job]:
                     changes[job] = self._told[job] = terms
         self._untold.clear()
+        self.has_news = self._work_has_changed
         return changes
 
     def _bounds(self, user: _User, elsewhere: Work) -> dict[int, int]:
@@ -521,37 +516,30 @@ class UserBook:
 
     # --- several clients -------------------------------------------------------------------------
 
-    @property
-    def has_urgent_news(self) -> bool:
-        """Whether another client waits for what `admitted` or `urgent_messages` have to say."""
-        return self._admission.has_news
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `changes` or `work_message` may have something to say."""
-        return bool(self._untold) or self._work_has_changed
-
     def urgent_messages(self) -> list[tuple[int, UserMessage]]:
         """To which clients what is to be sent at once."""
-        return list(self._admission.take_messages())
+        messages, self.admission.messages = self.admission.messages, []
+        return list(messages)
 
     def work_message(self) -> AtWork | None:
         """Return the message that goes to all other clients now and then; None if it has not changed."""
         if not self._work_has_changed:
             return None
         self._work_has_changed = False
+        self.has_news = bool(self._untold)
         return AtWork({name: user.work for name, user in self._users.items()})
 
     def hear(self, client: int, message: UserMessage) -> None:
         """Take in a message of another client."""
         if not isinstance(message, AtWork):
-            self._admission.hear(client, message)
+            self.admission.hear(client, message)
             return
         before = self._elsewhere.get(client, {})
         self._elsewhere[client] = message.work
         for user in before.keys() | message.work.keys():
             if before.get(user) != message.work.get(user):
                 self._untold.add(user)
+                self.has_news = True
         self._look_who_is_there()
 
     def _work_elsewhere(self, user: str) -> Work:

@@ -122,6 +122,7 @@ class StatusWriter:
         """`jobs` and what follows are looked at, and not changed, whenever it is written."""
         self._policy = policy
         self._rank = rank
+        self._node = rank.node
         self._api_dir = api_dir
         self._client = client
         self._clients = clients
@@ -165,7 +166,7 @@ class StatusWriter:
         if self._onlookers.are_there(now):
             self._next_roll_s = self._next_write_s - _ROLL_LEAD_S
         else:
-            self._rank.roll.clear()
+            self._node.roll.clear()
 
     def job_ended(
         self,
@@ -232,7 +233,7 @@ class StatusWriter:
 
     def status(self, now: float) -> ServiceStatus:
         """Return the client's status at this time."""
-        placement, balancer = self._rank.placement, self._rank.pe.balancer
+        placement, balancer = self._node.placement, self._node.pe.balancer
         volumes = self._volumes()
         listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
         return ServiceStatus(
@@ -245,21 +246,21 @@ class StatusWriter:
             started=self._started,
             totals=self._counters.totals(),
             processes=(self._process,),
-            workers=self._rank.roll.workers(),
+            workers=self._node.roll.workers(),
             states=self.states(),
             users=self._user_statuses(volumes),
             hosts=self._hosts() if self._client == 0 else (),
             ended=tuple(self._ended),
-            threads=self._rank.config.threads,
-            ageing_s=self._rank.config.ageing_s,
-            generation=self._rank.generation,
+            threads=self._node.config.threads,
+            ageing_s=self._node.config.ageing_s,
+            generation=self._node.present.number,
             policy=self._policy,
         )
 
     def _volumes(self) -> dict[int, int]:
         """Return the volumes of the jobs that run."""
-        balancer = self._rank.pe.balancer
-        return {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
+        balancer = self._node.pe.balancer
+        return {job: volume for job in self._node.pe.client.jobs if (volume := balancer.volume(job))}
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
         """Some that do not run: those at work, the best of those that wait, the oldest."""
@@ -269,7 +270,7 @@ class StatusWriter:
 
     def _job_status(self, job: int, volume: int, now: float) -> JobStatus:
         live = self._jobs[job]
-        event = self._rank.pe.balancer.jobs.get(job)
+        event = self._node.pe.balancer.jobs.get(job)
         unmet, arrival_s = self._book.waits_for(job)
         status = JobStatus(
             id=job,
@@ -286,7 +287,7 @@ class StatusWriter:
             waits_for_count=len(unmet),
             lasting_before=self._queue.lasting_before(job),
             arrives_in_s=max(0.0, arrival_s - now),
-            standing=standing(live.terms.priority, live.since_s, self._rank.config.ageing_s),
+            standing=standing(live.terms.priority, live.since_s, self._node.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
             crashes=self._running.crashes(job),
             balanced_priority=event.priority if event else 0.0,
@@ -297,11 +298,11 @@ class StatusWriter:
 
     def _with_account(self, status: JobStatus, now: float) -> JobStatus:
         """And what the PE knows, if it has the job."""
-        record = self._rank.pe.client.jobs.get(status.id)
+        record = self._node.pe.client.jobs.get(status.id)
         if record is None:
             return self._with_former_account(status)
-        balancer = self._rank.pe.balancer
-        rotation, slices, back_s = balancer.rotation, self._rank.config.slices, 0.0
+        balancer = self._node.pe.balancer
+        rotation, slices, back_s = balancer.rotation, self._node.config.slices, 0.0
         if record.rests and slices is not None and status.id in rotation.shares:
             volumes = {job for job in rotation.shares if balancer.volume(job)}
             back_s = back_in_s(rotation, volumes, status.id, slices)
@@ -316,7 +317,7 @@ class StatusWriter:
             standing=record.standing,
             root_is_placed=record.scheduled_s is not None,
             running_s=0.0 if record.started_s is None else now - record.started_s,
-            pe_s=record.pe_s_until(now, self._rank.config.threads),
+            pe_s=record.pe_s_until(now, self._node.config.threads),
             cpu_s=record.cpu_s,
             peak_memory_bytes=record.peak_memory_bytes,
             progress=progress_of(record.progression, now),
@@ -339,15 +340,15 @@ class StatusWriter:
     def _state(self, live: LiveJob, volume: int, event: JobEvent | None) -> str:
         if volume or event is None:
             return "running" if volume else live.state.value
-        record = self._rank.pe.client.jobs.get(live.id)
+        record = self._node.pe.client.jobs.get(live.id)
         return "resting" if record is not None and record.rests else "waiting"
 
     def states(self) -> dict[str, int]:
         """Return the number of jobs in each state: of all, listed or not."""
         counts = Counter({state.value: count for state, count in self._jobs.states.items()})
         running = len(self._volumes())
-        known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
-        resting = sum(record.rests for record in self._rank.pe.client.jobs.values())
+        known = len(self._node.pe.balancer.jobs.keys() & self._node.pe.client.jobs.keys())
+        resting = sum(record.rests for record in self._node.pe.client.jobs.values())
         counts["submitted"] -= known
         counts["running"], counts["waiting"] = running, known - running - resting
         counts["resting"] = resting
@@ -368,11 +369,11 @@ class StatusWriter:
     def _hosts(self) -> tuple[HostStatus, ...]:
         """From what ranks have told so far."""
         ranks_of: dict[str, list[int]] = {}
-        for rank, news in sorted(self._rank.news_of_ranks.items()):
+        for rank, news in sorted(self._node.news_of_ranks.items()):
             ranks_of.setdefault(news.host, []).append(rank)
         hosts = []
         for host, ranks in ranks_of.items():
-            all_news = [self._rank.news_of_ranks[rank] for rank in ranks]
+            all_news = [self._node.news_of_ranks[rank] for rank in ranks]
             troubles = tuple(dict.fromkeys(text[:_TEXT_MAX] for news in all_news for text in news.troubles))
             pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
             turns = max(news.turns for news in all_news)

@@ -85,7 +85,7 @@ def test_many_cuts_lose_no_message_and_double_none(two: Two, seed: int) -> None:
 def test_what_is_said_while_there_is_no_connection_arrives_after_it(two: Two) -> None:
     two.proxy.is_broken = True
     two.proxy.cut()
-    two.await_that(lambda: all(each.wait_s() < 1 for each in two.links))
+    two.await_that(lambda: all(each.flush() < 1 for each in two.links))
     two.links[0].send(7, Channel.CONTROL, b"from 0")
     two.links[1].send(0, Channel.CONTROL, b"from 7")
     two.proxy.is_broken = False

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from mallob_py.runtime.bells import Parking
 from mallob_py.runtime.processes import descriptor_shortage, descriptors_needed, raise_descriptor_limit
-from mallob_py.runtime.world.doorbell import Parking
 
 HIGH = 3000
 

@@ -109,7 +109,7 @@ class Net:
     def serve(self, client: int) -> None:
         """What a service does in its turn."""
         book = self.books[client]
-        while book.has_urgent_news:
+        while book.admission.admitted or book.admission.messages:
             self.told |= {job: book.terms(job) for job in begun(book)}
             for other, message in book.urgent_messages():
                 self._send(client, other, message)

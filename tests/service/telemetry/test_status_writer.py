@@ -41,8 +41,8 @@ class Client:
         self.jobs = LiveJobs()
         self.book = JobBook()
         self.pe = PE(0, 1, Config())
-        self.rank = SimpleNamespace(
-            generation=1,
+        self.node = SimpleNamespace(
+            present=SimpleNamespace(number=1),
             placement=Placement((1,)),
             pe=self.pe,
             config=Config(),
@@ -51,7 +51,7 @@ class Client:
         )
         running = RunningJobs(folder, False, lambda message: None)
         self.writer = StatusWriter(
-            *(self.rank, folder, 0, 1, self.jobs),  # type: ignore[arg-type]
+            *(SimpleNamespace(node=self.node), folder, 0, 1, self.jobs),  # type: ignore[arg-type]
             *(JobQueue(1, 60.0), self.book, running, None, Counters()),
         )
 
@@ -125,7 +125,7 @@ def test_the_last_ended_jobs_are_kept(client: Client) -> None:
 
 
 def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> None:
-    client.rank.news_of_ranks = {
+    client.node.news_of_ranks = {
         2: RankNews("b", 12, 4, 1, ("no process can be started",)),
         0: RankNews("a", 10, 1, 1),
         1: RankNews("b", 11, 4, 4, ("short of memory", "no process can be started")),
