@@ -104,6 +104,14 @@ mallob_py/service/store/own_folder.py
     remove_if_foreign: never os.lstat(path).st_uid != os.geteuid()
     test_what_another_user_says_of_jobs_at_work_and_of_ends_is_not_believed
 
+mallob_py/runtime/world/session_folder.py
+  what MPICH shares loses its name
+    open_session_folder: without forget_shared()
+    test_nothing_outlives_the_launching_process
+  a name that another file has taken stays
+    _unlink_if_same: (status.st_ino, status.st_uid) == (inode, os.geteuid()) => status.st_uid == os.geteuid()
+    test_names_of_shared_files_go_but_not_what_has_come_in_their_place
+
 mallob_py/runtime/world/forked_world.py
   ranks that were killed leave nothing in shared memory
     ForkedWorld.wait: without remove_shared_by_forks(self._name)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,10 @@ def session_folders_of(pids: Sequence[int]) -> list[Path]:
     return [folder for folder in found if int(folder.name.split(".")[1].split("-")[0]) in pids]
 
 
-def outside_of(folders: Sequence[Path]) -> list[Path]:
-    """Files elsewhere that go with these session folders."""
-    lines = [line for folder in folders for line in (folder / ".outside").read_text().splitlines()]
-    return [Path(line.split()[1]) for line in lines]
+def shared_by_mpi(pids: Iterable[int]) -> set[str]:
+    """Paths of the files that MPICH has these processes share; of one without a name "(deleted)" follows."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {line.split(maxsplit=5)[5] for line in lines if "mpich_shm" in line}
 
 
 def descriptions_of(pids: Sequence[int]) -> list[str]:

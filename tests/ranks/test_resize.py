@@ -11,11 +11,9 @@ from running import (
     Finished,
     Running,
     needs_mpiexec,
-    outside_of,
     parent_of,
     run,
     serving,
-    session_folders_of,
 )
 from test_rank_losses import IS_MPICH, client_rank, is_fork_server, ranks_of, workers_of
 from waiting import poll_until
@@ -37,7 +35,6 @@ def test_ranks_leave_by_order_and_jobs_go_on(tmp_path: Path) -> None:
         running = service.submit("running", application="SLEEP", wallclock_limit="8s")
         poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3})
         ranks = ranks_of(service)
-        shared = outside_of(session_folders_of(list(ranks.values())))
         client = client_rank(service, ranks)
         one = resize(service, "-1")
         assert (one.code, one.err) == (0, "")
@@ -54,8 +51,6 @@ def test_ranks_leave_by_order_and_jobs_go_on(tmp_path: Path) -> None:
         assert "died" not in service.output
         assert service.stop() == 0
         assert service.processes() == []
-        assert shared
-        assert not any(path.exists() for path in shared)
 
 
 def test_a_client_moves_when_its_rank_is_to_leave(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Carrier:
         met = self._meet(time.monotonic() + timeout_s)
         self._hang_up()
         if self.keeper_of(self.rank) == self.rank:
-            self.folder.remove(outside=not met)
+            self.folder.remove()
         else:
             self.folder.close()
         return met
@@ -185,7 +185,7 @@ class Carrier:
         self._flush_to_all(time.monotonic() + timeout_s)
         self._hang_up()
         if all(each in self._lost or self._hosts[each] != self.host_of(self.rank) for each in self._others()):
-            self.folder.remove(outside=True)
+            self.folder.remove()
         else:
             self.folder.close()
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
-#: in a folder: files outside of it that go with it
-_OUTSIDE = ".outside"
 #: the number of the host: the lowest rank that was ever there, or the one that came first
 _HOST = ".host"
 _TRIES_MAX = 3
@@ -79,22 +77,12 @@ class PrivateFolder:
         self.path.rename(path)
         return PrivateFolder(path, self._descriptor)
 
-    def note_outside(self, paths: Sequence[str]) -> None:
-        """Have these files removed with the folder if no rank is left to do so. Raises OSError."""
-        lines = []
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                lines.append(f"{os.lstat(path).st_ino} {path}\n")
-        (self.path / _OUTSIDE).write_text("".join(lines))
-
     def close(self) -> None:
         """Leave it to those who still hold it."""
         os.close(self._descriptor)
 
-    def remove(self, *, outside: bool = False) -> None:
-        """Remove the folder; with `outside`, also the noted files that go with it."""
-        if outside:
-            _remove_outside(self.path)
+    def remove(self) -> None:
+        """Remove the folder, for all."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
@@ -125,17 +113,9 @@ def _sweep_one(path: Path) -> None:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove_outside(path)
         shutil.rmtree(path)
     finally:
         os.close(descriptor)
-
-
-def _remove_outside(folder: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        for line in (folder / _OUTSIDE).read_text().splitlines():
-            inode, _, outside = line.partition(" ")
-            _unlink_if_same(outside, int(inode))
 
 
 def _unlink_if_same(path: str, inode: int) -> None:
@@ -149,13 +129,13 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-#: what MPICH shares among the ranks of a host; it stays where MPI_Finalize is not called
+#: what MPICH shares among the ranks of a host; its name stays where MPI_Finalize is not called
 _MPICH_FILE = "/dev/shm/mpich_shm_"
 
 
 def remove_shared_by_forks(world: str) -> None:
     """Remove what MPICH's ranks have shared that were forks of one process, and have all ended: it is there
-    still if they were killed. The file has the FNV-1a hash of the world's name in its own.
+    still if they were killed within MPI_Init. The file has the FNV-1a hash of the world's name in its own.
     """
     digest = 0x811C9DC5
     for byte in world.encode():
@@ -163,6 +143,18 @@ def remove_shared_by_forks(world: str) -> None:
     path = f"{_MPICH_FILE}{digest:x}_0"
     with contextlib.suppress(OSError):
         _unlink_if_same(path, os.lstat(path).st_ino)
+
+
+def forget_shared(prefix: str = _MPICH_FILE) -> None:
+    """Take the names of the files away that this process has mapped whose paths begin so.
+
+    Who has them mapped keeps them, and nothing stays however the processes end. For MPICH's it is time once
+    all ranks of the host have left MPI_Init; its MPI_Finalize does not ask for them.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if fields[-1].startswith(prefix):
+            _unlink_if_same(fields[-1], int(fields[-2]))
 
 
 def shared_folder() -> Path:
@@ -191,6 +183,8 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
         folder, problem = _joined(Path(path))
     has_failed: list[bool] = comm.allgather(problem is not None)
     if folder is not None and not any(has_failed):
+        if keeper == rank:
+            forget_shared()
         return folder
     if folder is not None:
         folder.remove()
@@ -223,7 +217,6 @@ def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]
         sweep(parent)
         folder = PrivateFolder.create(parent, session)
         (folder.path / _HOST).write_text(str(host))
-        folder.note_outside(_mapped_files(_MPICH_FILE))
     except OSError as error:
         return None, f"cannot make a folder in {parent}: {error.strerror}"
     return folder, None
@@ -234,10 +227,3 @@ def _joined(path: Path) -> tuple[PrivateFolder | None, str | None]:
         return PrivateFolder.join(path), None
     except OSError as error:
         return None, f"cannot use {path}: {error.strerror}"
-
-
-def _mapped_files(prefix: str) -> list[str]:
-    """The files that this process has mapped whose paths begin so."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    paths = {line.split(maxsplit=5)[-1] for line in lines}
-    return sorted(path for path in paths if path.startswith(prefix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 
 from mallob_py.runtime.world import session_folder
-from mallob_py.runtime.world.session_folder import PrivateFolder, sweep
+from mallob_py.runtime.world.session_folder import PrivateFolder, forget_shared, sweep
 
 HOLD = """
 import sys
@@ -22,7 +23,6 @@ from pathlib import Path
 from mallob_py.runtime.world.session_folder import PrivateFolder
 folder = PrivateFolder.create(Path(sys.argv[1]))
 (folder.path / "file").write_text("of a session")
-folder.note_outside(sys.argv[2:])
 print(folder.path, flush=True)
 sys.stdin.read()
 """
@@ -31,9 +31,9 @@ sys.stdin.read()
 class Session:
     """Another process that holds a folder until it is killed."""
 
-    def __init__(self, parent: Path, *outside: Path) -> None:
+    def __init__(self, parent: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(parent), *map(str, outside)],
+            [sys.executable, "-c", HOLD, str(parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -86,17 +86,20 @@ def test_a_folder_lives_as_long_as_one_process_that_has_joined_it(session: Sessi
     assert not session.path.exists()
 
 
-def test_files_outside_go_with_their_folder_but_not_what_has_come_in_their_place(tmp_path: Path) -> None:
-    own, replaced, gone = tmp_path / "own", tmp_path / "replaced", tmp_path / "gone"
-    own.touch()
-    replaced.touch()
-    dead = Session(tmp_path, own, replaced, gone)
-    dead.kill()
-    another = tmp_path / "another"
-    another.touch()
-    another.rename(replaced)
-    sweep(tmp_path)
-    assert list(tmp_path.iterdir()) == [replaced]
+def test_names_of_shared_files_go_but_not_what_has_come_in_their_place(tmp_path: Path) -> None:
+    names = ["shared_1", "shared_replaced", "shared_gone", "another"]
+    mapped = []
+    for path in map(tmp_path.joinpath, names):
+        path.write_bytes(b"of all")
+        with path.open("r+b") as file:
+            mapped.append(mmap.mmap(file.fileno(), 0))
+    (tmp_path / "new").touch()
+    (tmp_path / "new").rename(tmp_path / "shared_replaced")
+    (tmp_path / "shared_gone").unlink()
+    (tmp_path / "shared_unmapped").touch()
+    forget_shared(str(tmp_path / "shared_"))
+    assert {path.name for path in tmp_path.iterdir()} == {"shared_replaced", "shared_unmapped", "another"}
+    assert mapped[0][:] == b"of all"
 
 
 def test_what_only_looks_like_a_folder_of_ours_stays(tmp_path: Path) -> None:
