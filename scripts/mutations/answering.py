@@ -59,6 +59,14 @@ apps/mallob_sat/kissat_door.py
     KissatDoor.raise_failure: never self._failure is not None
     test_what_goes_wrong_at_a_restart_is_no_answer
 
+apps/mallob_sat/pigeons.py
+  of a group at most one literal is true
+    _groups: all(each in excluded[candidate] for each in group) => True
+    test_pigeons_are_never_too_many_where_there_is_a_model
+  two clauses have no literal in common
+    _first_come: taken.isdisjoint(clauses[number]) => True
+    test_pigeons_are_never_too_many_where_there_is_a_model
+
 # MaxSAT
 apps/mallob_maxsat/core_guided.py
   a core is made smaller for so many conflicts in all
