@@ -83,7 +83,7 @@ def _without_decided(literals: Literals) -> Literals:
 
 
 class _Implications:
-    """What follows from a literal by one binary clause."""
+    """The consequences of each literal by one binary clause."""
 
     def __init__(self, literals: Literals) -> None:
         self.largest = int(np.abs(literals).max(initial=0))
@@ -134,7 +134,7 @@ def _candidates(literals: Literals, implied: _Implications) -> Iterator[Clause]:
 
 
 def _independent(clauses: list[Clause], steps: Steps) -> list[Clause]:
-    """Of these, some without common literals; of a part in two colours, the larger one."""
+    """Choose some without common literals; of a part in two colours, the larger one."""
     having: dict[int, list[int]] = {}
     for number, clause in enumerate(clauses):
         for literal in clause:
@@ -181,7 +181,7 @@ def _first_come(clauses: list[Clause], part: list[int]) -> list[Clause]:
 def _exclusive(
     clauses: list[Clause], implied: _Implications, steps: Steps
 ) -> tuple[list[Clause], dict[int, dict[int, None]]]:
-    """Of these, those whose literals each exclude one of another, and what each literal excludes.
+    """Choose those whose literals each exclude one of another; also, what each literal excludes.
 
     A literal that excludes none of another clause is a group of its own: its clause can always have that.
     """
