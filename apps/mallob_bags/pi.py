@@ -23,6 +23,8 @@ POINTS_MAX = 10**15
 SEED_MAX = 2**63 - 1
 #: one task; some tenths of a millisecond
 CHUNK_POINTS = 1 << 15
+#: drawn at a time: larger arrays would be given back to the system, and be mapped anew, each time
+_AT_ONCE = 1 << 13
 _BITS = np.uint64(0x7FFFFFFF)
 _ODD = np.uint64(1)
 _HIGH = np.uint64(33)
@@ -31,9 +33,12 @@ _RADIUS_SQUARED = np.uint64(1 << 62)
 
 def hits_of_chunk(seed: int, chunk: int, points: int) -> int:
     """Return how many of the first `points` of a chunk are in the circle."""
-    drawn = np.random.Philox(key=seed, counter=[0, chunk, 0, 0]).random_raw(points)
-    x, y = (drawn & _BITS) | _ODD, (drawn >> _HIGH) | _ODD
-    return int(np.count_nonzero(x * x + y * y < _RADIUS_SQUARED))
+    generator, hits = np.random.Philox(key=seed, counter=[0, chunk, 0, 0]), 0
+    for first in range(0, points, _AT_ONCE):
+        drawn = generator.random_raw(min(_AT_ONCE, points - first))
+        x, y = (drawn & _BITS) | _ODD, (drawn >> _HIGH) | _ODD
+        hits += int(np.count_nonzero(x * x + y * y < _RADIUS_SQUARED))
+    return hits
 
 
 class PiBag(NumberedBag):

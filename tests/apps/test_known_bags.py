@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import subprocess
 import sys
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from mallob_bags.betweenness import BetweennessApplication, BetweennessBag
 from mallob_bags.pi import CHUNK_POINTS, PiApplication
 from mallob_bags.queens import QueensApplication, QueensBag
+from mallob_bags.ranges import NumberedBag
 from mallob_bags.uts import UtsApplication
 from mallob_py.kit import InputError, JobInput
-from mallob_py.kit.bags import Bag, BagApplication
+from mallob_py.kit.bags import Bag, BagApplication, BrokenLaw, check_bag
 
 SOLUTIONS = {1: 1, 2: 0, 3: 0, 4: 2, 5: 10, 6: 4, 7: 40, 8: 92, 9: 352}
 
@@ -160,6 +162,14 @@ def test_tasks_of_betweenness_are_the_same_whether_expected_asked_for_or_done() 
     assert 0.6 * expected < bag.expected_tasks() < 0.9 * expected
 
 
+def test_a_bag_that_expects_sources_and_counts_edges_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    application, configuration, graph = betweenness(8)
+    assert "merge, expected_tasks, take_result" in check_bag(application, configuration, graph)
+    monkeypatch.setattr(BetweennessBag, "expected_tasks", NumberedBag.expected_tasks)
+    with pytest.raises(BrokenLaw, match=r"of a piece that BetweennessBag expects to have \d tasks, process has"):
+        check_bag(application, configuration, graph)
+
+
 def test_a_graph_for_which_there_is_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mallob_bags.betweenness._available_bytes", lambda: 1 << 30)
     BetweennessApplication().check({"n": 20})
@@ -169,8 +179,11 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(monkeypatch: pytest.Mon
 
 def test_hits_do_not_depend_on_who_draws_them() -> None:
     application, configuration = PiApplication(), {"points": 50 * CHUNK_POINTS + 7, "seed": 3}
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     hits = emptied(application.first_bag({}, configuration), count=3)
     assert hits == 1287679
+    # Arrays of a whole chunk are mapped anew each time: 220 pages a chunk.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 50 * 50
     for seed in range(3):
         assert shared(application, {}, configuration, seed) == hits
     fields = application.fields(hits, configuration)
