@@ -10,6 +10,11 @@ apps/mallob_bags/betweenness.py
     BetweennessBag.expected_tasks: 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) => 1.0
     test_tasks_of_betweenness_are_the_same_whether_expected_asked_for_or_done
 
+mallob_py/kit/bags/laws.py
+  what a bag expects is counted in what its process counts
+    _Checker.check_expected: factor > _EXPECTED_FACTOR => False
+    test_a_bag_that_expects_sources_and_counts_edges_is_told_so
+
 mallob_py/kit/bags/ledger.py
   a bag that is too large is lent in parts
     _bytes_to_lend: always len(data) <= bytes_max

@@ -8,15 +8,18 @@ result and no error. So authors check, by `mallob-py run NAME --check-laws ...` 
 Pieces are cut off the job's first bag until they are small enough to be done here, each several times: as it
 is, in small steps, after its bytes, in halves, in parts, merged. All must come to the same result, and to the
 same number of tasks, unless that depends on the steps by right: since long tasks are done in parts, or since
-what is found spares tasks (`Bag.best`, `Bag.counts_vary`).
+what is found spares tasks (`Bag.best`, `Bag.counts_vary`). What `expected_tasks` counts must be what `process`
+counts: a worker lends no bag that it expects to be done sooner than sent.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +36,9 @@ TASKS_MAX = 20_000
 _PIECES_MAX = 12
 _CUTS_MAX = 400
 _PARTS = 3
+#: so many times as many tasks as expected are tasks of another kind, if it is so for the middle one of pieces
+_EXPECTED_FACTOR = 10.0
+_EXPECTED_PIECES_MIN = 3
 #: sums of floats depend on their order, so much
 _TOLERANCE = 1e-9
 
@@ -87,10 +93,11 @@ def check_bag(
         checker.check_piece(data, outcome)
     checker.check_learn(pieces)
     checker.check_first_bag()
+    expected = ", expected_tasks" if checker.check_expected(pieces) else ""
     tasks = [outcome.tasks for _, outcome in pieces]
     search = ", best, learn" if any(outcome.best is not None for _, outcome in pieces) else ""
     return (
-        f"process, to_bytes, bag_from_bytes, split, split_into, merge{search}, take_result and fold"
+        f"process, to_bytes, bag_from_bytes, split, split_into, merge{search}{expected}, take_result and fold"
         f" keep the laws on {len(pieces)} pieces of {min(tasks)} to {max(tasks)} tasks"
     )
 
@@ -309,6 +316,28 @@ class _Checker:
                 self._expect_best(
                     f"learn({learnt!r:.40}) changes what is found", found, self._better(outcome.best, learnt)
                 )
+
+    def check_expected(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> bool:
+        """Whether there was anything to check. A single tree may be much smaller or larger than expected."""
+        found: list[tuple[float, float, int, Bag]] = []
+        for data, outcome in pieces:
+            bag = self._bag(data)
+            with _named("expected_tasks"):
+                left = bag.expected_tasks()
+                if not left >= 0.0:
+                    raise BrokenLaw(f"expected_tasks gives {left!r:.40}, no number of tasks")
+            if left < math.inf:
+                found.append((outcome.tasks / left if left else math.inf, left, outcome.tasks, bag))
+        if len(found) < _EXPECTED_PIECES_MIN:
+            return False
+        factor, left, tasks, bag = sorted(found, key=itemgetter(0))[len(found) // 2]
+        is_search = bag.counts_vary or type(bag).best is not Bag.best  # what is found spares tasks
+        if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
+            raise BrokenLaw(
+                f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
+                f" expects to have {left:.0f} tasks, process has counted {tasks}"
+            )
+        return True
 
     def check_fold(self, results: Sequence[Any]) -> None:
         results = [result for result in results if result is not None]

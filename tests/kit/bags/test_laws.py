@@ -101,6 +101,23 @@ class GivesItsOwn(TreeBag):
         return self.own
 
 
+class ExpectsNodesOfTheStack(TreeBag):
+    """As if no node had children: each of these trees has 80 nodes or so."""
+
+    def expected_tasks(self) -> float:
+        return float(len(self.nodes))
+
+
+class ExpectsTooMuch(TreeBag):
+    def expected_tasks(self) -> float:
+        return 1e5 * len(self.nodes)
+
+
+class ExpectsLessThanNothing(TreeBag):
+    def expected_tasks(self) -> float:
+        return -1.0
+
+
 class WorksInParts(TreeBag):
     """Every call counts for one task more."""
 
@@ -127,6 +144,13 @@ class HasAnOddResult(TreeBag):
         (NeverEnds, r"process\(\d+\) does no task although the bag is not empty"),
         (DoesNotBeginAnew, "take_result gives again what it has given"),
         (GivesItsOwn, "take_result gives what later tasks change"),
+        (
+            ExpectsNodesOfTheStack,
+            r"expected_tasks and process count different things: of a piece that ExpectsNodesOfTheStack"
+            r" expects to have \d+ tasks, process has counted \d+",
+        ),
+        (ExpectsTooMuch, "expected_tasks and process count different things"),
+        (ExpectsLessThanNothing, r"expected_tasks gives -1\.0, no number of tasks"),
         (HasAnOddResult, "take_result: the result of a bag must be a number"),
     ],
 )
