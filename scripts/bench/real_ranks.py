@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import tempfile
 import time
 from collections import defaultdict
@@ -30,6 +29,7 @@ import numpy as np
 from common import DroppedJob, Service, print_table, running_service
 
 from mallob_py.protocol.volumes import fair_volumes
+from mallob_sat import generate
 
 VARIABLES = 700
 RATIO = 4.6
@@ -42,14 +42,8 @@ def formulas(folder: Path) -> list[str]:
     """Random 3-SAT above the threshold, so that a model can hardly be found by chance: hard for minutes."""
     paths = list[str]()
     for seed in range(FORMULAS):
-        generator = random.Random(seed)
-        count = round(RATIO * VARIABLES)
-        lines = [f"p cnf {VARIABLES} {count}"]
-        for _ in range(count):
-            three = generator.sample(range(1, VARIABLES + 1), 3)
-            lines.append(" ".join(str(v if generator.random() < 0.5 else -v) for v in three) + " 0")
         path = folder / f"random{seed}.cnf"
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text(generate.uniform(VARIABLES, round(RATIO * VARIABLES), seed).text("random 3-SAT"))
         paths.append(str(path))
     return paths
 

@@ -77,7 +77,7 @@ PROGRAMS = (
     Program("UTS14", ("UTS", "--set", "depth=14"), "value", 1057675516),
     Program("QUEENS16", ("QUEENS", "--set", "n=16"), "value", 14772512),
     Program("BC13", ("BC", "--set", "n=13"), "value", 185916403),
-    Program("PI2e8", ("PI", "--set", "points=200000000"), "hits", 157076201),
+    Program("PI5e8", ("PI", "--set", "points=500000000"), "hits", 392698877),
 )
 #: random 3-SAT far above the threshold: (variables, seeds)
 _FORMULAS = (280, (1, 2))
@@ -186,14 +186,10 @@ def _command(program: Program, *more: str) -> list[str]:
 def _formula(folder: Path, seed: int) -> Program:
     """A formula without a model, as a program."""
     variables = _FORMULAS[0]
-    generator = random.Random(f"formula {seed}")
-    count = round(_RATIO * variables)
-    lines = [f"p cnf {variables} {count}"]
-    for _ in range(count):
-        chosen = generator.sample(range(1, variables + 1), 3)
-        lines.append(" ".join(str(one if generator.random() < 0.5 else -one) for one in chosen) + " 0")
     path = folder / f"random{seed}.cnf"
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    numbers = [str(number) for number in (variables, round(_RATIO * variables), seed)]
+    command = [*python(), "-m", "mallob_sat.generate", "uniform", *numbers, "-o", str(path)]
+    subprocess.run(command, check=True, env=os.environ | import_places(), timeout=_LIMIT_S)
     return Program(f"SAT{variables}-{seed}", ("SAT", str(path)), "resultcode", 20, 20)
 
 

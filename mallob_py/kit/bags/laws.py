@@ -8,7 +8,7 @@ result and no error. So authors check, by `mallob-py run NAME --check-laws ...` 
 Pieces are cut off the job's first bag until they are small enough to be done here, each several times: as it
 is, in small steps, after its bytes, in halves, in parts, merged. All must come to the same result, and to the
 same number of tasks, unless that depends on the steps by right: since long tasks are done in parts, or since
-what is found spares tasks (`Bag.best`, `Bag.counts_vary`). What `expected_tasks` counts must be what `process`
+what is found spares tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count what `process`
 counts: a worker lends no bag that it expects to be done sooner than sent.
 """
 
