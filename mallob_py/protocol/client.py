@@ -64,9 +64,9 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
+from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.stimuli import JobParameters
-from mallob_py.protocol.succession import Succession
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import PastWorker, Remember
-from mallob_py.protocol.succession import LastWords, Succession
+from mallob_py.protocol.placement import Succession
+from mallob_py.protocol.succession import LastWords
 from mallob_py.protocol.worker import Worker
 from mallob_py.protocol.worker_cache import WorkerCache
 

@@ -18,7 +18,7 @@ import msgspec
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Log, Outbox, TerminateWorker
 from mallob_py.protocol.messages import RootLeft
-from mallob_py.protocol.succession import Succession
+from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.worker import Worker
 
 

@@ -47,10 +47,11 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.parenting import Parenting
+from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.reports import Reports
 from mallob_py.protocol.staff import Staff
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
-from mallob_py.protocol.succession import LastWords, Succession
+from mallob_py.protocol.succession import LastWords
 from mallob_py.protocol.tree_messages import STAY_BITS, TreeMessages
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
 from mallob_py.protocol.worker_cache import WorkerCache
@@ -227,15 +228,17 @@ class LocalWorkers:
     def adopt(self, request: Request, now: float) -> None:
         """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
         assert self._staff.active is None, "a PE runs one worker at a time"
+        index, parent = request.index, request.parent
+        children = children_of(index)
         self.cache.holds.clear()
         worker = self.suspended.pop(request.job, None)
         created = worker is None
         if worker is None:
             worker = Worker(self._numbers, request.job)
-            if request.index == 0:
+            if index == 0:
                 worker.giver = self.giving.giver(request.job)
         worker.created = created
-        worker.index = index = request.index
+        worker.index = index
         worker.path = request.path
         worker.stay = self._next_stay
         self._next_stay += 1
@@ -251,17 +254,18 @@ class LocalWorkers:
             request.job,
             (*request.path, self._out.rank),
             worker.stay,
-            tuple(children_of(index)),
+            tuple(children),
         )
         worker.seats.leaves = worker.leaves
         worker.description = worker.description or request.description
         worker.seats.description = worker.description
-        for position, child in zip(children_of(request.position), children_of(index), strict=True):
-            if position < request.count:
-                worker.seats.expect(child, request.asked_s)
+        if request.count > 1:
+            for position, child in zip(children_of(request.position), children, strict=True):
+                if position < request.count:
+                    worker.seats.expect(child, request.asked_s)
         self._staff.active = worker
         self._out.act(Log("busy", {}))
-        self._out.send(request.parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
+        self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
         if worker.is_carried_over and index == 0 and worker.has_run:  # maybe for a client that does not know
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:

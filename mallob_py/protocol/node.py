@@ -48,7 +48,7 @@ from mallob_py.protocol.growth import Host
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Message
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Generation
+from mallob_py.protocol.placement import Generation, Succession
 from mallob_py.protocol.rank_book import Origin, RankBook
 from mallob_py.protocol.rank_effects import (
     Accuse,
@@ -130,7 +130,6 @@ from mallob_py.protocol.stimuli import (
     Tick,
     WorkerStarted,
 )
-from mallob_py.protocol.succession import Succession
 from mallob_py.protocol.tables import Tables
 
 _TICK = Tick()

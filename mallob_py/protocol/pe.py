@@ -103,7 +103,7 @@ from mallob_py.protocol.stimuli import (
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
-    from mallob_py.protocol.succession import Succession
+    from mallob_py.protocol.placement import Succession
 
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only

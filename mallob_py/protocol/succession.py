@@ -30,39 +30,7 @@ from collections.abc import Set
 
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import ResultFound, WorkerFailed
-from mallob_py.protocol.placement import Generation, heir_of
-
-
-class Succession:
-    """Which PEs of `after` follow those of `before`."""
-
-    def __init__(self, before: Generation, after: Generation) -> None:
-        #: the number of the new generation, and how many PEs it has
-        self.era = after.number
-        self.size = sum(after.capacities)
-        old, new = before.placement(), after.placement()
-        ranks = {address: rank for rank, address in enumerate(after.members)}
-        #: one rank is left, which so cannot leave
-        self.is_alone = len(after.members) == 1
-        self._successors: list[int | None] = []
-        self._heirs: list[int] = []
-        for rank, address in enumerate(before.members):
-            heir = new.first_pe(ranks[heir_of(address, after.members)])
-            follower = ranks.get(address)
-            numbers = range(0) if follower is None else new.pes_of(follower)
-            for slot in range(old.capacities[rank]):
-                successor = numbers[slot] if slot < len(numbers) else None
-                self._successors.append(successor)
-                self._heirs.append(heir if successor is None else successor)
-
-    def pe(self, former: int) -> int | None:
-        """The number of a PE now; None if it is gone, or there was none of that number."""
-        return self._successors[former] if former < len(self._successors) else None
-
-    def heir(self, former: int) -> int:
-        """The same; if it is gone, the PE that takes its clients over."""
-        return self._heirs[former]
-
+from mallob_py.protocol.placement import Succession
 
 KEPT_MAX = 16
 KEPT_BYTES_MAX = 64 << 20

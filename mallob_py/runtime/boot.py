@@ -167,7 +167,7 @@ def run_rank(
 
             transport = Transport(world, settings.rank_loss)
             settings = replace(settings, rank_loss=transport.rank_loss)
-            host = transport.host_of(transport.rank)
+            host = transport.hosts[transport.rank]
             offer = CapacityOffer.here(settings.pes, settings.config.threads, host)
             arrivals = gathered(world, _Arrival(time.time(), offer, process_here()))
     except (LaunchError, OthersRefused):
@@ -185,7 +185,7 @@ def run_rank(
     try:
         log = make_log(transport.rank, pes[0], start_s)
         processes = {number: each.process for number, each in enumerate(arrivals)}
-        hosts = {each: transport.host_of(each) for each in placement.members}
+        hosts = {each: transport.hosts[each] for each in placement.members}
         origin = Origin(placement.capacities, start_s, processes, hosts)
         survives = settings.rank_loss is RankLoss.SURVIVE
         node = Node(
@@ -257,8 +257,8 @@ def run_rank(
 
 def _links(rank: Rank, transport: Carrier) -> int:
     """To how many ranks this one has connections of its own: of other hosts, if these may be lost."""
-    hosts = [transport.host_of(each) for each in rank.node.placement.members]
-    return sum(host != transport.host_of(rank.rank) for host in hosts) if rank.node.survives else 0
+    hosts = [transport.hosts[each] for each in rank.node.placement.members]
+    return sum(host != transport.hosts[rank.rank] for host in hosts) if rank.node.survives else 0
 
 
 def _pool_options(settings: WorldSettings, pes: range) -> PoolOptions:
@@ -317,7 +317,7 @@ def run_newcomer(
     assert after is not None, "it is a member now"
     processes = {each: peer.process for each, peer in newcomer.peers.items()}
     processes[carrier.rank] = process_here()
-    hosts = {each: carrier.host_of(each) for each in processes}
+    hosts = {each: carrier.hosts[each] for each in processes}
     origin = Origin(welcome.founders, welcome.start_s, processes, hosts)
     node = Node(carrier.rank, origin, settings.config, newcomer.membership)
     pes = range(node.first_logged, node.first_logged + len(node.pes))

@@ -5,7 +5,7 @@ its log.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime.workers.tasks import WorkerEvent
@@ -72,6 +72,10 @@ class EventSink(Protocol):
     @property
     def is_kept(self) -> bool:
         """Whether anybody will read them; else they need not be written."""
+
+    @property
+    def taken(self) -> list[tuple[float, str, Mapping[str, Any], int]]:
+        """What `flush` is to write: when, what, and at which PE it happened. Who logs much appends to it."""
 
     def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 

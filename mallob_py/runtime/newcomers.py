@@ -50,8 +50,8 @@ class Newcomers:
         `capacity`: how many PEs each has, unless its options say so. `others`: the members but this rank.
         """
         transport = self._transport
-        here = transport.host_of(transport.rank)
-        wide = any(site.shell for site in sites) or any(transport.host_of(rank) != here for rank in others)
+        here = transport.hosts[transport.rank]
+        wide = any(site.shell for site in sites) or any(transport.hosts[rank] != here for rank in others)
         call = Listen(bound + len(sites), os.urandom(SECRET_BYTES), wide=wide)
         if (place := self.listen(call)) is None:
             raise GrowthError(f"rank {transport.rank} cannot listen for them")

@@ -118,6 +118,8 @@ INLINE_BYTES_MAX = 4096
 _LAST_SHELL_S = 5.0
 #: a chunk is 256 KB to be copied: workers, timers and users come first now and then
 _TRANSFERS_PER_TURN = 4
+#: else what is logged is written about once a second
+_LOGGED_AT_ONCE = 1000
 _TIME_CAME = TimeCame()
 
 
@@ -162,6 +164,8 @@ class Rank:
         heap = HeapKeeper(c_heap())
         self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, node.fetching.keys)
         self._transport = transport
+        #: by rank, its host, named by the lowest rank that there ever was on it
+        self.hosts: Mapping[int, int] = transport.hosts
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
         self._desk: Desk | None = None
@@ -269,10 +273,6 @@ class Rank:
         self.orders = orders
         self._bells.watch_orders(orders.fileno())
 
-    def host_of(self, rank: int) -> int:
-        """The host of a member, named by the lowest rank that there ever was on it."""
-        return self._transport.host_of(rank)
-
     def have_drain(self, rank: int, until_s: float) -> None:
         """Have nothing new start there; the orders hear when it is ready to leave, then at the latest."""
         self._tell(DrainWanted(rank, until_s))
@@ -317,6 +317,8 @@ class Rank:
                 self._note_losses()
             if bells.signal in bells.rung:
                 self.stop()
+            if len(self.log.taken) >= _LOGGED_AT_ONCE:
+                self.log.flush()
             if node.is_halted:
                 self._wait_for_generation()
             else:
@@ -460,7 +462,7 @@ class Rank:
             case Log() as effect:
                 if self.log.is_kept:
                     author = self.node.first_logged + it.slot
-                    self.log.write(self.now(), effect.event, effect.fields, author)
+                    self.log.taken.append((self.now(), effect.event, effect.fields, author))
             case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
                 assert self._desk is not None
                 _FOR_DESK[type(effect)](self._desk, effect, self.now())
@@ -478,8 +480,7 @@ class Rank:
             self.memory.leave_out(rank)
         members = it.generation.members
         self.lookout.go_on(members)
-        here = self._transport.host_of(self.rank)
-        self.memory.share_among(rank for rank in members if self._transport.host_of(rank) == here)
+        self.memory.share_among([rank for rank in members if self.hosts[rank] == self.hosts[self.rank]])
         self.transfer.go_on()
         if members[0] >= self.node.founders.ranks:
             # Whatever has started the system has seen its end, and may start it anew.

@@ -142,9 +142,7 @@ class Resizing:
         return self._folder.fileno()
 
     def turn(self, now: float) -> None:
-        self._folder.hear()  # whatever is under way: else we would be woken for it without end
-        poll_s = self._folder.poll_s
-        self.deadline_s = math.inf if poll_s is None else now + poll_s
+        self.deadline_s = now + self._folder.poll_s
         for name, one in list(self._aside.items()):
             if one.answer is not None and one.until_s <= now:
                 self._answer(name, one.answer)
@@ -160,6 +158,8 @@ class Resizing:
             if one.until_s == -math.inf:
                 self._aside[name] = one._replace(until_s=now + _AGAIN_AFTER_S)
         is_under_way = self._growing is not None or self._departure is not None
+        if is_under_way:  # else we would be woken without end for what has come, and for our own writing
+            self._folder.hear()
         due = [one.until_s for one in self._aside.values() if one.answer is not None or not is_under_way]
         self.deadline_s = min([self.deadline_s, *due])
 
@@ -221,8 +221,8 @@ class Resizing:
 
     def _note_ranks(self) -> None:
         """Raises OSError if the disk is full."""
-        home = self._rank.host_of(self._who_stays())  # where a service that starts its ranks has them all
-        ranks = sum(self._rank.host_of(rank) == home for rank in self._members)
+        home = self._rank.hosts[self._who_stays()]  # where a service that starts its ranks has them all
+        ranks = sum(self._rank.hosts[rank] == home for rank in self._members)
         try:
             self._folder.note_ranks(ranks)
         except OSError as error:
@@ -244,7 +244,7 @@ class Resizing:
                 if more > 0:
                     self._grow(more, order)
                     return None
-                host_of = {rank: self._rank.host_of(rank) for rank in self._members}
+                host_of = {rank: self._rank.hosts[rank] for rank in self._members}
                 leaves, grace_s = leavers_of(host_of, -more, self._who_stays(), self._clients), 0.0
             case Drain(place, grace_s):
                 if not 0.0 <= grace_s < math.inf:

@@ -70,7 +70,7 @@ mallob_py/protocol/client.py
     ClientJobs.halt: without record.count(now, self._config.threads)
     test_budgets_go_on
 
-mallob_py/protocol/succession.py
+mallob_py/protocol/placement.py
   the heir of a lost rank's clients is the next lower member
     Succession.__init__: heir_of(address, after.members) => after.members[0]
     test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +38,7 @@ class Quiet:
         self.sent: list[tuple[int, bytes]] = []
         self.lost: dict[int, str] = {}
         self.given_up: set[int] = set()
+        self.hosts: dict[int, int] = defaultdict(int)
 
     def receive(self) -> Iterator[Arrival]:
         yield from next(self.arrivals, [])
@@ -85,9 +86,6 @@ class Quiet:
     def keeper_of(self, _rank: int) -> int:
         return 0
 
-    def host_of(self, _rank: int) -> int:
-        return 0
-
 
 class NoProcesses:
     """A pool whose processes never come up. `done`: what it was told to do to them."""
@@ -115,10 +113,14 @@ class EventLog:
     is_kept = True
 
     def __init__(self) -> None:
-        self.events: Counter[str] = Counter()
+        self.taken: list[tuple[float, str, object, int]] = []
 
-    def write(self, _now: float, event: str, *_: object) -> None:
-        self.events[event] += 1
+    @property
+    def events(self) -> Counter[str]:
+        return Counter(event for _, event, _, _ in self.taken)
+
+    def write(self, now: float, event: str, fields: object, pe: int = 0) -> None:
+        self.taken.append((now, event, fields, pe))
 
     def flush(self) -> None:
         pass

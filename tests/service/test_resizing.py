@@ -64,6 +64,7 @@ class FakeRank:
     def __init__(self, ranks: int, survives: bool = True) -> None:
         placement = Placement([1] * ranks)
         self.rank = 0
+        self.hosts = dict.fromkeys(range(100), 0)
         self.node = SimpleNamespace(
             founders=placement,
             survives=survives,
@@ -77,9 +78,6 @@ class FakeRank:
         self.drains: list[tuple[int, float]] = []
         self.grown: list[int] = []
         self.done: Callable[[Mapping[int, str]], None] | None = None
-
-    def host_of(self, rank: int) -> int:
-        return 0
 
     def now(self) -> float:
         return 100.0

@@ -194,7 +194,7 @@ def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch:
 def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     from mpi4py import MPI
 
-    hosts = [transport.host_of(rank) for rank in range(transport.size)]
+    hosts = [transport.hosts[rank] for rank in range(transport.size)]
     assert MPI.COMM_WORLD.allgather(hosts) == [hosts] * transport.size
     together = int(os.environ.get("MALLOB_PY_RANKS_PER_HOST", transport.size))
     assert hosts == [rank // together * together for rank in range(transport.size)]

@@ -26,12 +26,12 @@ class Carrier:
     """All traffic of a rank, by links, and its host's folder."""
 
     def __init__(self, rank: int, hosts: Mapping[int, int], folder: PrivateFolder, links: Links) -> None:
-        """`hosts`: by rank, the host that it is on, named by the lowest rank that was ever there."""
         self.rank = rank
         self.links = links
         #: shared by the ranks of this host
         self.folder = folder
-        self._hosts = dict(hosts)
+        #: by rank, the host that it is on, named by the lowest rank that was ever there
+        self.hosts = dict(hosts)
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
         self._back: list[int] = []
@@ -43,21 +43,17 @@ class Carrier:
 
     # --- who is where
 
-    def host_of(self, rank: int) -> int:
-        """The host that `rank` is on, named by the lowest rank there."""
-        return self._hosts[rank]
-
     def keeper_of(self, rank: int) -> int | None:
         """The lowest rank on the host of `rank` that is not lost, if there is one."""
-        lowest = self._hosts[rank]
-        if lowest in self._hosts and lowest not in self._lost:  # it may have gone before we came
+        lowest = self.hosts[rank]
+        if lowest in self.hosts and lowest not in self._lost:  # it may have gone before we came
             return lowest
-        here = (each for each, host in self._hosts.items() if host == lowest and each not in self._lost)
+        here = (each for each, host in self.hosts.items() if host == lowest and each not in self._lost)
         return min(here, default=None)
 
     def welcome(self, rank: int, host: int) -> None:
         """A rank that is connected by a link is on that host."""
-        self._hosts[rank] = host
+        self.hosts[rank] = host
 
     # --- sending
 
@@ -184,13 +180,13 @@ class Carrier:
                 self.give_up_on(each)
         self._flush_to_all(time.monotonic() + timeout_s)
         self._hang_up()
-        if all(each in self._lost or self._hosts[each] != self.host_of(self.rank) for each in self._others()):
+        if all(each in self._lost or self.hosts[each] != self.hosts[self.rank] for each in self._others()):
             self.folder.remove()
         else:
             self.folder.close()
 
     def _others(self) -> Iterator[int]:
-        return (each for each in self._hosts if each != self.rank)
+        return (each for each in self.hosts if each != self.rank)
 
     def _flush_to_all(self, deadline_s: float) -> None:
         while time.monotonic() < deadline_s:

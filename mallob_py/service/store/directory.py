@@ -175,8 +175,8 @@ class JobDirectory:
     def _note_deadline(self) -> None:
         is_due = bool(self._recovered) and self._room is Room.ALL
         deadline_s = min(self._in.deadline_s, self._replies.deadline_s)
-        if self._in.is_known:
-            deadline_s = min(deadline_s, self._search.deadline_s)
+        if self._search.deadline_s < deadline_s and self._in.is_known:
+            deadline_s = self._search.deadline_s
         self.deadline_s = -math.inf if is_due else deadline_s
 
     def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:

@@ -70,6 +70,8 @@ class FileSearch(Generic[_Name, _Asker]):
         self._until_s: dict[str, float] = {}
         self._found: dict[str, list[tuple[int, int, _Name]]] = {}
         self._count = itertools.count()
+        #: when `go_on` is to be called at the latest
+        self.deadline_s = math.inf
 
     def ask(self, identity: str, until_s: float, asker: _Asker, due_s: float = -math.inf) -> None:
         """Ask for a job's files, new ones as far as they were handed in by `until_s` (since 1970).
@@ -77,13 +79,7 @@ class FileSearch(Generic[_Name, _Asker]):
         The pass begins at `due_s` at the earliest.
         """
         self._questions.append(_Question(due_s, identity, until_s, asker))
-
-    @property
-    def deadline_s(self) -> float:
-        """When `go_on` is to be called at the latest."""
-        if self._left is not None:
-            return -math.inf
-        return min((question.due_s for question in self._questions), default=math.inf)
+        self.deadline_s = min(self.deadline_s, due_s)
 
     def go_on(self, now: float) -> Findings[_Name, _Asker] | None:
         """Look into some files; return what was found when all have been looked into."""
@@ -98,12 +94,14 @@ class FileSearch(Generic[_Name, _Asker]):
                 self._until_s[question.identity] = until_s
             self._found = {identity: [] for identity in self._until_s}
             self._left = iter(list(self._candidates()))
+            self.deadline_s = -math.inf
         bytes_left = _BYTES_AT_ONCE
         for _ in range(_FILES_AT_ONCE):
             if bytes_left <= 0:
                 break
             if (candidate := next(self._left, None)) is None:
                 self._left = None
+                self.deadline_s = min((question.due_s for question in self._questions), default=math.inf)
                 found = sorted(each for files in self._found.values() for each in files[:_OF_ONE_MAX])
                 return Findings([name for _, _, name in found], self._asked)
             bytes_left -= self._look_into(candidate)

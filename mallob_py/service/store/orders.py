@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import stat
@@ -120,17 +121,14 @@ class OrderFolder:
                     own_folder.remove_files(folder, _NAMES)
             polls = watching is Watching.POLL or is_remote(self.path)
             self._watch = None if polls else InotifyWatch(self.path)
+            #: between two looks where nothing tells of news
+            self.poll_s = _POLL_S if polls else math.inf
         except OSError as error:
             raise ServiceError(f"{self.path} cannot be used for orders: {error.strerror}") from error
 
     def fileno(self) -> int | None:
         """Readable when there is something new; None: look every now and then."""
         return None if self._watch is None else self._watch.fileno()
-
-    @property
-    def poll_s(self) -> float | None:
-        """Seconds between two looks where nothing tells of news; None where something does."""
-        return _POLL_S if self._watch is None else None
 
     def hear(self) -> None:
         """Take note of what is new, our own writing included: the descriptor stays readable until then."""

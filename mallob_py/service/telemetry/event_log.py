@@ -4,11 +4,10 @@ One event a line: {"t": seconds since the service started, "rank", "event", ...f
 number of the PE that it happened at; where each rank hosts one PE, that is the rank. PEs keep it when
 ranks come and go. The simulator writes the same, so whatever reads this reads both.
 
-Writing stays off the hot path: `write` only appends to a list; encoding and the file are
-touched by `flush`, which the event loop calls now and then and which is due by itself after
-`FLUSH_EVENTS` events. Guarantee: no method raises because of the disk. When the file cannot
-be written, that is said once on standard error, and later events are dropped, counted, and
-the count is logged as soon as writing works again.
+Writing stays off the hot path: who logs appends to a list; encoding and the file are touched by `flush`,
+which the event loop calls now and then, and when the list is long. Guarantee: no method raises because of
+the disk. When the file cannot be written, that is said once on standard error, and later events are
+dropped, counted, and the count is logged as soon as writing works again.
 
 Parts of a log may be read without those before them, which may be gone: a further part opens with an
 event `continued`, which repeats the fields of `start`, and with `busy` of the PEs that are.
@@ -165,6 +164,8 @@ class EventLog:
         self.is_kept = files is not None
         self._first_pe = first_pe
         self._epoch_start = epoch_start
+        #: what `flush` is to write: when, what, and at which PE it happened
+        self.taken: list[tuple[float, str, Mapping[str, Any], int]] = []
         self._events: list[dict[str, Any]] = []
         self._unwritten = b""
         self._dropped = 0
@@ -180,17 +181,19 @@ class EventLog:
         """Take down an event that happened at `now`, at `pe` or at the rank as a whole: its first PE."""
         if self._files is None:
             return
-        author = self._first_pe if pe is None else pe
-        line = {"t": round(now - self._epoch_start, 6), "rank": author, "event": event}
-        line.update(fields)
-        self._events.append(line)
-        if len(self._events) >= FLUSH_EVENTS:
+        self.taken.append((now, event, fields, self._first_pe if pe is None else pe))
+        if len(self.taken) >= FLUSH_EVENTS:
             self.flush()
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        if self._files is None or not (self._events or self._unwritten):
+        if self._files is None or not (self.taken or self._events or self._unwritten):
             return
+        taken, self.taken = self.taken, []
+        self._events += [
+            {"t": round(now - self._epoch_start, 6), "rank": author, "event": event, **fields}
+            for now, event, fields, author in taken
+        ]
         if not self._unwritten and self._files.is_full(self._part_bytes):
             self._turn_over(self._files)
         lines = b"".join(self._encoder.encode(event) + b"\n" for event in self._events)
