@@ -1,21 +1,27 @@
-"""Start by start what other simulators say of public traces, where these are at hand.
+"""Start by start what other simulators say: of public traces, where these are at hand, and of made ones.
 
-`MALLOB_PY_TRACES` names a folder with `oracle/` and `traces/`; without it, these tests are skipped.
+`MALLOB_PY_TRACES` names a folder with `oracle/` and `traces/`; without it, the tests of public traces are
+skipped. Made ones are played by plain programs with events of their own, in the orders of pyss and ElastiSim.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import heapq
 import math
 import os
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from workloads import rigid
 
 from mallob_py.batch.experiments import sd
+from mallob_py.batch.job import Job, Workload
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.registry import policy_of
@@ -25,11 +31,128 @@ from mallob_py.batch.workload.lublin import ANY, lublin
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
 _FOLDER = Path(os.environ.get("MALLOB_PY_TRACES", "/nonexistent"))
-pytestmark = pytest.mark.skipif(
+public = pytest.mark.skipif(
     not (_FOLDER / "oracle").is_dir(), reason="MALLOB_PY_TRACES names no folder with the oracles' traces"
 )
 
 
+# --- plain programs ---------------------------------------------------------------------------------
+
+#: (now, free nodes, waiting jobs, estimated ends and nodes of running ones) -> which jobs start
+_Plan = Callable[[float, int, list[Job], list[tuple[float, int]]], list[Job]]
+
+
+def plain_fcfs(now_s: float, free: int, queue: list[Job], running: list[tuple[float, int]]) -> list[Job]:
+    started: list[Job] = []
+    while len(started) < len(queue) and queue[len(started)].nodes <= free:
+        free -= queue[len(started)].nodes
+        started.append(queue[len(started)])
+    return started
+
+
+def plain_easy(now_s: float, free: int, queue: list[Job], running: list[tuple[float, int]]) -> list[Job]:
+    started = plain_fcfs(now_s, free, queue, running)
+    free -= sum(job.nodes for job in started)
+    head, *others = [*queue[len(started) :], None]
+    if head is None:
+        return started
+    ends = sorted([*running, *((now_s + job.estimate_s, job.nodes) for job in started)])
+    shadow_s = next(end_s for end_s, _ in ends if free + _freed(ends, end_s) >= head.nodes)
+    extra = free + _freed(ends, shadow_s) - head.nodes
+    for job in others[:-1]:
+        assert job is not None
+        if job.nodes <= free and (now_s + job.estimate_s <= shadow_s or job.nodes <= extra):
+            extra -= job.nodes if now_s + job.estimate_s > shadow_s else 0
+            free -= job.nodes
+            started.append(job)
+    return started
+
+
+def _freed(ends: list[tuple[float, int]], until_s: float) -> int:
+    return sum(nodes for end_s, nodes in ends if end_s <= until_s)
+
+
+def plain_pyss(workload: Workload, plan: _Plan) -> list[float]:
+    """The starts, where submissions come before ends, and a submission asks the plan only if it fits."""
+    events = [(job.submit_s, 0, job.id) for job in workload.jobs]
+    starts_s, queue, running, free = [0.0] * len(events), list[Job](), dict[int, float](), workload.nodes
+    heapq.heapify(events)
+    while events:
+        now_s, is_end, number = heapq.heappop(events)
+        job = workload.jobs[number % len(workload.jobs)]
+        if is_end:
+            del running[job.id]
+            free += job.nodes
+        else:
+            queue.append(job)
+            if job.nodes > free:
+                continue
+        ends = [(end_s, workload.jobs[one].nodes) for one, end_s in running.items()]
+        for one in plan(now_s, free, list(queue), ends):
+            queue.remove(one)
+            free -= one.nodes
+            starts_s[one.id], running[one.id] = now_s, now_s + one.estimate_s
+            heapq.heappush(events, (now_s + workload.truths[one.id].run_s, 1, one.id))
+    return starts_s
+
+
+def plain_elastisim(workload: Workload) -> list[float]:
+    """The starts, where each event and each minute starts the first job, if it fits, and no other."""
+    events = [(job.submit_s, 1, job.id) for job in workload.jobs]
+    starts_s, queue, free, tick_s = [0.0] * len(events), list[Job](), workload.nodes, 0.0
+    heapq.heapify(events)
+    while events or queue:
+        if queue and (not events or tick_s <= events[0][0]):
+            now_s = tick_s
+            tick_s += 60.0
+        else:
+            now_s, is_new, number = heapq.heappop(events)
+            tick_s = max(tick_s, 60.0 * math.ceil(now_s / 60.0))
+            job = workload.jobs[number]
+            if is_new:
+                queue.append(job)
+            else:
+                free += job.nodes
+        if queue and queue[0].nodes <= free:
+            job = queue.pop(0)
+            free -= job.nodes
+            starts_s[job.id] = now_s
+            heapq.heappush(events, (now_s + workload.truths[job.id].run_s, 0, job.id))
+    return starts_s
+
+
+def crowded(seed: int) -> Workload:
+    """Lublin's jobs of 64 nodes, of which many wait; users take them to last up to five times as long."""
+    made, choose = lublin(300, 64, seed, (ANY,)), random.Random(seed)
+    jobs = [
+        (float(round(job.submit_s / 2)), job.nodes, float(math.ceil(truth.run_s)))
+        for job, truth in zip(made.jobs, made.truths, strict=True)
+    ]
+    return rigid(*[(*job, job[2] * choose.choice((1, 2, 5))) for job in jobs], nodes=64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("name", "plan"), [("fcfs", plain_fcfs), ("easy", plain_easy)])
+def test_every_start_is_that_of_a_plain_program(name: str, plan: _Plan, seed: int) -> None:
+    workload = crowded(seed)
+    starts_s = plain_pyss(workload, plan)
+    waits = [start_s > job.submit_s for job, start_s in zip(workload.jobs, starts_s, strict=True)]
+    assert sum(waits) > len(waits) // 4
+    assert list(simulate(workload, policy_of(name), order=EventOrder.PYSS).starts_s) == starts_s
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["rigid-easy", "agreement"])
+def test_every_start_of_the_published_easy_is_that_of_a_plain_program(name: str, seed: int) -> None:
+    workload = crowded(seed)
+    schedule = simulate(workload, policy_of(f"{name}:quirks=pecs23"), order=EventOrder.ELASTISIM)
+    assert list(schedule.starts_s) == plain_elastisim(workload)
+
+
+# --- public traces ----------------------------------------------------------------------------------
+
+
+@public
 @pytest.mark.parametrize(
     ("trace", "nodes", "name"),
     [
@@ -50,6 +173,7 @@ def test_every_start_is_that_of_pyss(trace: str, nodes: int, name: str) -> None:
     assert ours == starts
 
 
+@public
 def test_every_start_of_rigid_easy_is_that_of_elastisim() -> None:
     workload = read_elastisim(_FOLDER / "oracle" / "pecs23_S0_rigid_jobs.json.gz")
     with gzip.open(_FOLDER / "oracle" / "elastisim_pecs23_S0_rigid_easy.csv.gz", "rt") as file:
@@ -58,6 +182,7 @@ def test_every_start_of_rigid_easy_is_that_of_elastisim() -> None:
     assert [float(f"{start_s:.6g}") for start_s in schedule.starts_s] == starts
 
 
+@public
 @pytest.mark.parametrize(
     ("jobs", "policy", "published"),
     [
@@ -81,6 +206,7 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
     ) == published
 
 
+@public
 @pytest.mark.parametrize(
     ("settings", "published"),
     [
@@ -98,6 +224,7 @@ def test_sd_policy_comes_near_to_the_slowdown_on_ricc(settings: dict[str, Any], 
     assert found / easy == pytest.approx(published, abs=0.02)
 
 
+@public
 def test_lublins_jobs_are_like_those_of_its_program() -> None:
     theirs = read_swf(_FOLDER / "traces" / "lublin_256.swf.gz").rows
     ours = lublin(len(theirs), 256, 1, (ANY,))
