@@ -152,6 +152,34 @@ def test_the_table_of_portfolios_is_that_of_the_code() -> None:
     assert set(re.findall(r"`([^`]*\*)` \|$", table_of_portfolios, re.MULTILINE)) == in_code
 
 
+#: by paper: its numbered tables and figures
+_PUBLISHED = {"E": (2, 6), "G": (2, 11), "M": (7, 16), "S": (2, 9), "C": (1, 0)}
+_VERDICTS = ("same", "better", "worse", "direction", "not comparable", "not possible", "no number")
+
+
+def test_every_table_and_figure_of_the_papers_has_a_row_with_a_command_and_a_word() -> None:
+    text = (ROOT / "docs/papers.md").read_text()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    said = set[tuple[str, str, int]]()
+    for row in rows[2:]:
+        where, _, command, _, _, word = (cell.strip() for cell in row)
+        assert word.startswith((*_VERDICTS, "no published number")), row
+        for name in re.findall(r"batch experiment ([a-z]+)", command):
+            assert (ROOT / f"mallob_py/batch/experiments/{name}.py").exists(), row
+        for name in re.findall(r"(?<!batch )experiment ([a-z]+)", command):
+            assert (ROOT / f"mallob_py/experiments/{name}.py").exists(), row
+        assert all((ROOT / path).exists() for path in re.findall(r"scripts/\S+\.py", command)), row
+        for kind, numbers in re.findall(r"(Table|Fig\.) (\d+(?:(?: to |, )\d+)*)", where):
+            for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
+                said |= {(where[0], kind, number) for number in range(int(first), int(last or first) + 1)}
+    assert said == {
+        (paper, kind, 1 + number)
+        for paper, counts in _PUBLISHED.items()
+        for kind, count in zip(("Table", "Fig."), counts, strict=True)
+        for number in range(count)
+    }
+
+
 #: flags of pip, mpiexec, srun and the benchmarks
 _OF_OTHERS = {
     "--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal", "--kill-on-bad-exit", "--no-kill",

@@ -235,9 +235,9 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         INPUT,
-        "elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: "
-        "half an hour), fair (five), sd (ten, on one core) or bags (six; --full: half an hour, over real "
-        "processes); see docs/batch-published.md",
+        "elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: half "
+        "an hour), fair (five), sd (ten, on one core), sharing (two) or bags (six; --full: half an hour, "
+        "over real processes); see docs/batch-published.md",
     )
     traces: str | None = option(
         "--traces DIR",
