@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 from common import BenchmarkError, print_absent, print_table
-from latencies import measure_noop, measure_sat, measure_tree
+from latencies import measure_noop, measure_revisions, measure_sat, measure_tree
 from measured import Measured
 from one_shot import measure_solve
 from rates import (
@@ -35,6 +35,7 @@ Measure = Callable[[bool], list[Measured]]
 MEASURES: dict[str, Measure] = {
     "noop": measure_noop,
     "sat": measure_sat,
+    "revisions": measure_revisions,
     "tree": measure_tree,
     "burst": measure_burst,
     "flood": measure_flood,

@@ -11,6 +11,8 @@ from typing import Any
 from common import BenchmarkError, DroppedJob, Service, print_table, running_service
 from measured import Measured
 
+from mallob_py import Client, IncrementalSolver
+from mallob_py.api.client import JobFuture
 from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import Event
 
@@ -61,6 +63,37 @@ def measure_tree(quick: bool) -> list[Measured]:
     ]
 
 
+class _NotingClient(Client):
+    """Knows what the job was called that was handed in last."""
+
+    last_name = ""
+
+    def submit(self, *arguments: Any, **fields: Any) -> JobFuture:
+        future = super().submit(*arguments, **fields)
+        self.last_name = future.name
+        return future
+
+
+def measure_revisions(quick: bool) -> list[Measured]:
+    """Revisions of a growing formula, each a clause more, asked for by our own solver object."""
+    what = "revision of IncrementalSolver to answer, 2 ranks"
+    answered: list[Answered] = []
+    with running_service(2) as service:
+        _warm_up(service)
+        with _NotingClient(service.api_dir, user="bench") as client, IncrementalSolver(client) as solver:
+            for number in range(-_WARM_UP_JOBS, 30 if quick else 300):
+                variable = 2 * number + 2 * _WARM_UP_JOBS + 1
+                solver.add_clause([variable, variable + 1])
+                dropped_s, dropped_unix_s = time.monotonic(), time.time()
+                solver.solve([-variable])
+                latency_s = time.monotonic() - dropped_s
+                identity = f"bench.{client.last_name}"
+                if number >= 0:
+                    job = DroppedJob(identity, service.api_dir, dropped_s, dropped_unix_s)
+                    answered.append(Answered(job, latency_s))
+    return [_with_stages(service, answered, what, 2.0, "4 to 7")]
+
+
 def _tree(pes: int, quick: bool, what: str, target_ms: float | None, recorded: str) -> Measured:
     dropped: list[DroppedJob] = []
     with running_service(_TREE_PES // pes, ("--pes", str(pes))) as service:
@@ -106,6 +139,12 @@ def _one_by_one(
             if number >= 0:
                 answered.append(Answered(job, latency_s))
             time.sleep(_PAUSE_S)
+    return _with_stages(service, answered, what, target_ms, recorded)
+
+
+def _with_stages(
+    service: Service, answered: list[Answered], what: str, target_ms: float | None, recorded: str
+) -> Measured:
     timeline = Timeline(service.events)
     rows: list[tuple[str, float | None]] = list(timeline.stages_ms(one.job for one in answered))
     rows.append(("reply seen", median(one.latency_s for one in answered) * 1e3))
