@@ -12,6 +12,7 @@ reply. The identity of a job stands in its file, which is read once.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -76,19 +77,21 @@ def submit(
     reply_path = client_dir / "out" / reply_name(identity)
     error_path = client_dir / "out" / refusal_name(file_name)
     submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
-    temporary = client_dir / "in" / f"~{file_name}"
+    in_dir = os.path.join(client_dir, "in")
+    temporary = os.path.join(in_dir, f"~{file_name}")
     try:
         flush_policy = flush_policy_of(client_dir)
         content = json.dumps(job).encode("ascii")
-        if file_mode != PUBLIC or spare is None or not spare.put(os.fspath(temporary), content):
+        if file_mode != PUBLIC or spare is None or not spare.put(temporary, content):
             with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, file_mode)) as file:
                 file.write(content)
         flush_policy.flush([temporary])
-        temporary.rename(client_dir / "in" / file_name)
-        flush_policy.flush([client_dir / "in"])
+        os.rename(temporary, os.path.join(in_dir, file_name))
+        flush_policy.flush([in_dir])
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ServiceError(f"cannot write a job to {client_dir / 'in'}: {error.strerror}") from error
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise ServiceError(f"cannot write a job to {in_dir}: {error.strerror}") from error
     return submission
 
 

@@ -482,9 +482,10 @@ class _Worker:
             raise
         except BaseException as error:
             self._fail(wire.InputRefused(_describe(error), "application"))
+        self._link.send(answer)  # the job goes on meanwhile
         if not _left_clean():
-            self._fail(answer)
-        self._link.send(answer, wire.Idle(private_bytes_of(os.getpid())))
+            self._fail()
+        self._link.send(wire.Idle(private_bytes_of(os.getpid())))
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         application = self._registry.load(read.application)

@@ -397,6 +397,8 @@ class Journal:
 
     def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
         """Files of `folder`, each by the job's id, its path and what it shall hold."""
+        if not self._flush_policy.is_slow:  # else a file is flushed before it gets its name
+            files = [file for file in files if not self._spare.put(file[1], file[2])]
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         for temporary, (_, _, data) in zip(temporaries, files, strict=True):
             if not self._spare.put(temporary, data):
