@@ -202,6 +202,14 @@ class JobFuture(Future[Answer]):
             self._is_decided = True
             return self.set_running_or_notify_cancel()
 
+    def end(self, ending: Answer | Exception) -> None:
+        """End with this, unless it has ended."""
+        if self.wants_answer():
+            if isinstance(ending, Exception):
+                self.set_exception(ending)
+            else:
+                self.set_result(ending)
+
 
 @dataclass(frozen=True)
 class _Pending:
@@ -558,8 +566,7 @@ class Client:
             for one in pending:
                 if service.withdraw(self._api_dir, one.submission, self._client):
                     _remove(one.input_file)
-                if one.future.wants_answer():
-                    one.future.set_exception(error)
+                one.future.end(error)
 
     def _watch(self) -> None:
         """In a thread of its own: look for replies, as soon as they come where the folder tells of them.
@@ -578,12 +585,18 @@ class Client:
             with self._mutex:  # whoever has submitted a job meanwhile awaits its reply now
                 names = {self._awaited[file] for file in files if file in self._awaited}
                 pending = [(name, self._pending[name]) for name in names]
-            answered = [name for name, one in pending if self._settle(one)]
+            endings = [
+                (name, one.future, ending)
+                for name, one in pending
+                if (ending := _ending_of(one.submission)) is not None
+            ]
             with self._mutex:
-                for name in answered:
+                for name, _, _ in endings:
                     self._forget(name)
             self._look_for_service()
-            delay_s = _POLL_DELAY_MIN_S if answered else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
+            for _, future, ending in endings:  # last: who waits goes on at once, with the same name maybe
+                future.end(ending)
+            delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
     def _forget(self, name: str) -> None:
         one = self._pending.pop(name)
@@ -591,20 +604,14 @@ class Client:
             del self._awaited[file]
         _remove(one.input_file)
 
-    def _settle(self, one: _Pending) -> bool:
-        """Whether there was a reply, which the future has now."""
-        try:
-            reply = service.reply_to(one.submission)
-            if reply is None:
-                return False
-            answer = _answer(reply)
-        except Exception as error:
-            if one.future.wants_answer():
-                one.future.set_exception(error)
-            return True
-        if one.future.wants_answer():
-            one.future.set_result(answer)
-        return True
+
+def _ending_of(submission: service.Submission) -> Answer | Exception | None:
+    """What a job ends with, if there is a reply."""
+    try:
+        reply = service.reply_to(submission)
+        return None if reply is None else _answer(reply)
+    except Exception as error:
+        return error
 
 
 def _files_of(submission: service.Submission) -> tuple[str, str]:

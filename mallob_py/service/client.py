@@ -37,7 +37,7 @@ from mallob_py.service.store.entries import (
     reply_name,
 )
 from mallob_py.service.store.flush_policy import flush_policy_of
-from mallob_py.service.store.journal import contents_of_file, ended_before
+from mallob_py.service.store.journal import contents, contents_of_file, ended_before
 from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.spare_file import SpareFile
 
@@ -74,8 +74,8 @@ def submit(
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
     file_name = file_name or f"{uuid.uuid4().hex}.json"
-    reply_path = client_dir / "out" / reply_name(identity)
-    error_path = client_dir / "out" / refusal_name(file_name)
+    out_dir = client_dir / "out"
+    reply_path, error_path = out_dir / reply_name(identity), out_dir / refusal_name(file_name)
     submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
     in_dir = os.path.join(client_dir, "in")
     temporary = os.path.join(in_dir, f"~{file_name}")
@@ -138,7 +138,7 @@ def wait(
 def reply_to(submission: Submission) -> dict[str, Any] | None:
     """The reply, if there is one."""
     # The error first: a reply under the job's name could be that of the job in our way.
-    if (reply := read_reply(submission.error_path)) is not None:
+    if os.access(submission.error_path, os.F_OK) and (reply := read_reply(submission.error_path)) is not None:
         return reply
     if signature_of(submission.reply_path) in (None, submission.older):
         return None
@@ -175,7 +175,7 @@ def signature_of(path: Path) -> tuple[int, int] | None:
 def read_reply(path: Path) -> dict[str, Any] | None:
     """None if there is none. Raises ServiceError if it is not as a service has written it."""
     try:
-        reply = json.loads(path.read_bytes())
+        reply = json.loads(contents(os.fspath(path)))
     except FileNotFoundError:
         return None
     except OSError as error:

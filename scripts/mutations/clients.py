@@ -10,6 +10,11 @@ mallob_py/service/jobs/job_file.py
     read_fields: UnicodeEncodeError => ZeroDivisionError
     test_half_a_character_is_refused_wherever_it_stands_or_kept_as_a_text
 
+mallob_py/api/client.py
+  a name is free when its job has its answer
+    Client._watch: without self._forget(name)
+    test_a_name_is_free_when_its_job_has_its_answer
+
 # the IPASIR bridge
 mallob_py/service/jobs/reply.py
   the bridge has its models and cores in a file, however small

@@ -57,12 +57,19 @@ class KeptWorkers:
         return (kept.link for kept in self._kept.values())
 
     def keep(
-        self, link: WorkerLink, chain: int, index: int, is_stopped: bool, now_s: float
+        self,
+        link: WorkerLink,
+        chain: int,
+        index: int,
+        is_stopped: bool,
+        now_s: float,
+        size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; the ones that have to go instead, perhaps itself."""
+        """Keep a process; the ones that have to go instead, perhaps itself. `size_bytes`: None: look."""
         if link.dead or chain in self._over:
             return [link]
-        size_bytes = private_bytes_of(link.pid)
+        if size_bytes is None:
+            size_bytes = private_bytes_of(link.pid)
         self.deadline_s = min(self.deadline_s, now_s + self._keep_s)
         self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
         total_bytes = sum(kept.size_bytes for kept in self._kept.values())

@@ -462,11 +462,15 @@ class WorkerPool:
 
     # --- processes kept for the next revision -----------------------------------
 
-    def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
+    def _keep(
+        self, task: JobTask, link: WorkerLink, is_stopped: bool, private_bytes: int | None = None
+    ) -> None:
         self._at_work.pop(link.serial, None)
         self._pending.discard(task)
         run = task.run
-        self.processes.discard_all(self.kept.keep(link, run.chain, run.index, is_stopped, self._clock()))
+        now_s = self._clock()
+        gone = self.kept.keep(link, run.chain, run.index, is_stopped, now_s, private_bytes)
+        self.processes.discard_all(gone)
 
     def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
         """Give a kept process the next revision."""
@@ -551,7 +555,7 @@ class WorkerPool:
             link.signal(signal.SIGKILL)
             return
         if isinstance(task, JobTask) and task.run.chain:
-            self._keep(task, link, task.suspended)
+            self._keep(task, link, task.suspended, private_bytes)
             return
         if isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGCONT)  # it was stopped after its last word

@@ -104,6 +104,8 @@ class ChainBook:
         if file.precursor not in self._by_identity:
             return ""
         chain = self._by_identity[file.precursor][0]
+        if not chain.live:
+            return ""
         live = (one.identity for one in reversed(chain.revisions) if one.job in chain.live)
         return next(live, "")
 

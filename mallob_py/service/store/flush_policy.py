@@ -71,7 +71,7 @@ def leave_mark(client_dir: Path, flush_policy: FlushPolicy) -> None:
 
 def flush_policy_of(client_dir: Path) -> FlushPolicy:
     """Return the flush policy of the service of this folder."""
-    return Durable() if (client_dir / _MARK).exists() else Buffered()
+    return Durable() if os.path.exists(os.path.join(client_dir, _MARK)) else Buffered()
 
 
 def _flush(path: str | Path) -> None:
