@@ -240,7 +240,7 @@ class Intake:
             else:
                 self._accept(incoming, request, size_bytes, now)
         except JobFileError as error:
-            self._refuse(incoming, error, now)
+            self._refuse(incoming, error, now, request)
 
     def _may_come(self) -> bool:
         """Whether files that were there before may not have been looked at."""
@@ -273,7 +273,7 @@ class Intake:
                 try:
                     self._accept(incoming, file, incoming.size_bytes, now)
                 except JobFileError as error:
-                    self._refuse(incoming, error, now)
+                    self._refuse(incoming, error, now, file)
                 return
 
     def _next_early_s(self, now: float) -> float:
@@ -292,7 +292,19 @@ class Intake:
                 due_s, incoming, file = self._early.popleft()
                 self._take_in(incoming, file, incoming.size_bytes, now, due_s)
 
-    def _refuse(self, incoming: Incoming, error: JobFileError, now: float) -> None:
+    def _refuse(
+        self,
+        incoming: Incoming,
+        error: JobFileError,
+        now: float,
+        request: JobFile | Interruption | None = None,
+    ) -> None:
+        """Jobs that are refused are told of as ended, under their names if these are known; orders are not."""
+        user, name = error.user, incoming.file_name
+        if request is not None:
+            user, name = request.user, request.name
+        elif user and error.identity is not None:
+            name = error.identity.removeprefix(f"{user}.")
         if error.identity is not None and error.identity in self._book:
             # That identity's reply belongs to the live job.
             error = JobFileError(error.field, error.message)
@@ -301,7 +313,8 @@ class Intake:
         if error.identity is not None:
             self._book.refused(error.identity)
         self._counters.replied("refused")
-        self._status.refused(incoming.internal_id, incoming.file_name, str(error))
+        if not isinstance(request, Interruption):
+            self._status.refused(incoming.internal_id, user, name, str(error))
         refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
         self._rank.log.write(now, LogEvent.REFUSED, refusal)
 

@@ -39,6 +39,14 @@ mallob_py/runtime/lookout.py
     Lookout.beat: never self._launcher is not None and not is_asked_to_end
     test_a_rank_does_not_outlive_a_launcher_that_kills_nobody
 
+mallob_py/runtime/world/carrier.py
+  what waits for all peers together is bounded
+    Carrier.is_congested: sum(map(self._waiting_bytes, self._others())) > CONGESTED_TOGETHER_BYTES => False
+    test_a_little_for_each_of_many_peers_is_much
+  who takes what is sent to it is not kept from it by peers that do not
+    Carrier.is_congested: waiting_bytes > UNCONGESTED_BYTES => True
+    test_a_peer_that_takes_what_it_is_sent_is_not_kept_from_it_by_the_others
+
 # worker processes
 mallob_py/runtime/workers/supply.py
   a process forked before an import is not used again

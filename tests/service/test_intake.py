@@ -51,6 +51,7 @@ class Client:
         self.running = RunningJobs(self.directory.path, None, print)
         rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
         none: Any = MagicMock()
+        self.status: Any = MagicMock()
         self.intake = Intake(
             rank,
             self.directory,
@@ -60,7 +61,7 @@ class Client:
             self.jobs,
             self.book,
             ChainBook(100.0),
-            none,
+            self.status,
             none,
             lambda live, now: self.interrupted.append(live.identity),
             none,
@@ -122,6 +123,20 @@ def client(tmp_path: Path) -> Iterator[Client]:
     opened = Client(tmp_path)
     yield opened
     opened.close()
+
+
+def test_a_job_that_is_refused_is_told_of_by_its_name_and_an_order_is_not(client: Client) -> None:
+    client.drop("first.last", "live")
+    client.turns()
+    client.drop("first.last", "live")
+    client.drop("first.last", "bad", application="NOSUCH")
+    client.drop("first.last", "gone", interrupt=True)
+    (client.directory.path / "in" / "~x").write_text('{"name": "whose"}')
+    (client.directory.path / "in" / "~x").rename(client.directory.path / "in" / "x.json")
+    client.turns()
+    assert len(client.refused) == 4
+    told = {call.args[1:3] for call in client.status.refused.call_args_list}
+    assert told == {("first.last", "live"), ("first.last", "bad"), ("", "x.json")}
 
 
 def test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin(client: Client) -> None:

@@ -176,10 +176,8 @@ def test_a_long_control_message_does_not_delay_those_of_other_ranks(transport: A
 @needs_others
 def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mallob_py.runtime.world import carrier
-    from mallob_py.runtime.world import transport as module
 
-    for each in (carrier, module):
-        monkeypatch.setattr(each, "CONGESTED_BYTES", 1 << 20)
+    monkeypatch.setattr(carrier, "CONGESTED_BYTES", 2 << 20)
     if transport.rank == 0:
         assert not transport.is_congested(1)
         transport.send(1, bytes(4 << 20))
@@ -189,6 +187,26 @@ def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch:
     else:
         seen: list[int] = []
         run_until(transport, lambda: bool(seen) or transport.rank > 1, lambda one: seen.append(len(one.data)))
+
+
+@pytest.mark.mpi(min_size=3)
+def test_what_waits_for_all_peers_together_is_bounded(
+    transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mallob_py.runtime.world import carrier
+
+    monkeypatch.setattr(carrier, "CONGESTED_TOGETHER_BYTES", 16 << 20)
+    if transport.rank == 0:
+        transport.send(1, bytes(12 << 20))
+        assert not transport.is_congested(1)
+        transport.send(2, bytes(12 << 20))
+        assert transport.is_congested(1)
+        assert transport.is_congested(2)
+        assert not any(map(transport.is_congested, range(3, transport.size)))
+        run_until(transport, lambda: not (transport.is_congested(1) or transport.is_congested(2)), lambda _: None)
+    else:
+        seen: list[int] = []
+        run_until(transport, lambda: bool(seen) or transport.rank > 2, lambda one: seen.append(len(one.data)))
 
 
 def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:

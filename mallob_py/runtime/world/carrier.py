@@ -14,8 +14,9 @@ from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
 from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: what may wait for one peer before messages that can be done without should not be sent to it
-CONGESTED_BYTES = 64 << 20
+#: what may wait for one peer before messages that can be done without should not be sent to it, what for all
+#: peers together, and what for any in any case
+CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
 #: how peers are lost that do not read
@@ -72,8 +73,16 @@ class Carrier:
             self.lose(dest, DOES_NOT_READ)
 
     def is_congested(self, dest: int) -> bool:
-        """Whether so much waits for `dest` that it should only be sent what it must have."""
-        return self.links.waiting_bytes(dest) > CONGESTED_BYTES
+        """Whether so much waits for `dest`, or for all, that it should only be sent what it must have."""
+        waiting_bytes = self._waiting_bytes(dest)
+        return waiting_bytes > UNCONGESTED_BYTES and (
+            waiting_bytes > CONGESTED_BYTES
+            or sum(map(self._waiting_bytes, self._others())) > CONGESTED_TOGETHER_BYTES
+        )
+
+    def _waiting_bytes(self, dest: int) -> int:
+        """What waits to be sent there."""
+        return self.links.waiting_bytes(dest)
 
     def flush(self) -> float:
         """Have all on its way that was sent since the last flush; how long links need no turn."""

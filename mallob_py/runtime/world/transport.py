@@ -49,7 +49,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from mallob_py.protocol.rank_messages import Place
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
+from mallob_py.runtime.world.carrier import DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
 from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, SECRET_BYTES, LinkError, Links
@@ -248,11 +248,11 @@ class Transport(Carrier):
         else:
             self._send(Channel.BULK, dest, data)
 
-    def is_congested(self, dest: int) -> bool:
-        """Whether so much waits for `dest` that it should only be sent what it must have."""
+    def _waiting_bytes(self, dest: int) -> int:
+        """What waits to be sent there, on the control channel where MPI reaches it."""
         if dest not in self._by_mpi:
-            return super().is_congested(dest)
-        return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
+            return super()._waiting_bytes(dest)
+        return self._lanes[Channel.CONTROL][dest].waiting_bytes
 
     def flush(self) -> float:
         """Ring everybody who has been sent something since the last flush; how long links need no turn."""

@@ -328,7 +328,7 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
     try:
         return _job(user, name, fields, applications)
     except JobFileError as error:
-        raise JobFileError(error.field, error.message, identity) from None
+        raise JobFileError(error.field, error.message, identity, user) from None
 
 
 def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str, InputUse]) -> JobFile:

@@ -199,11 +199,11 @@ class StatusWriter:
             )
         )
 
-    def refused(self, job: int, file_name: str, error: str) -> None:
-        """A file was refused; whose job it was may not be known."""
+    def refused(self, job: int, user: str, name: str, error: str) -> None:
+        """A job was refused. Where it is not known whose it was, the user is "" and the name the file's."""
         text = valid_text(error)[:_TEXT_MAX]
-        name = valid_text(file_name)
-        self._tell_of(EndedJob(job, "", name, "refused", time.time(), error=text, client=self._client))
+        name = valid_text(name)
+        self._tell_of(EndedJob(job, user, name, "refused", time.time(), error=text, client=self._client))
 
     def _tell_of(self, job: EndedJob) -> None:
         self._ended.append(job)

@@ -115,7 +115,7 @@ def test_the_last_ended_jobs_are_kept(client: Client) -> None:
         client.writer.job_ended(LiveJob(job, file_of(f"n{job}"), 0.0, 0.0), Outcome.RESULT, statistics, "SAT")
     bad = LiveJob(-1, file_of("bad"), 0.0, 0.0)
     client.writer.job_ended(bad, Outcome.FAILED, JobStatistics(), error="x" * 10_000)
-    client.writer.refused(-2, "file\udcff.json", "user: is missing")
+    client.writer.refused(-2, "", "file\udcff.json", "user: is missing")
     ended = client.writer.status(1.0).ended
     assert len(ended) == ENDED_MAX
     assert (ended[-3].result, ended[-3].pe_s, ended[-3].cpu_s) == ("SAT", 4.0, 3.0)
