@@ -299,7 +299,7 @@ class Intake:
         now: float,
         request: JobFile | Interruption | None = None,
     ) -> None:
-        """Jobs that are refused are told of as ended, under their names if these are known; orders are not."""
+        """Refused jobs are told of as ended, under their names if these are known; orders are not."""
         user, name = error.user, incoming.file_name
         if request is not None:
             user, name = request.user, request.name

@@ -203,7 +203,9 @@ def test_what_waits_for_all_peers_together_is_bounded(
         assert transport.is_congested(1)
         assert transport.is_congested(2)
         assert not any(map(transport.is_congested, range(3, transport.size)))
-        run_until(transport, lambda: not (transport.is_congested(1) or transport.is_congested(2)), lambda _: None)
+        run_until(
+            transport, lambda: not (transport.is_congested(1) or transport.is_congested(2)), lambda _: None
+        )
     else:
         seen: list[int] = []
         run_until(transport, lambda: bool(seen) or transport.rank > 2, lambda one: seen.append(len(one.data)))
