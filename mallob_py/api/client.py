@@ -606,7 +606,7 @@ class Client:
 
 
 def _ending_of(submission: service.Submission) -> Answer | Exception | None:
-    """What a job ends with, if there is a reply."""
+    """Return the ending of a job, if there is a reply."""
     try:
         reply = service.reply_to(submission)
         return None if reply is None else _answer(reply)

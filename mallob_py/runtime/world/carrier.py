@@ -81,7 +81,7 @@ class Carrier:
         )
 
     def _waiting_bytes(self, dest: int) -> int:
-        """What waits to be sent there."""
+        """Return the bytes that wait to be sent there."""
         return self.links.waiting_bytes(dest)
 
     def flush(self) -> float:

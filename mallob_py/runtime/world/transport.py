@@ -249,7 +249,7 @@ class Transport(Carrier):
             self._send(Channel.BULK, dest, data)
 
     def _waiting_bytes(self, dest: int) -> int:
-        """What waits to be sent there, on the control channel where MPI reaches it."""
+        """Return the bytes that wait to be sent there, on the control channel where MPI reaches it."""
         if dest not in self._by_mpi:
             return super()._waiting_bytes(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes
