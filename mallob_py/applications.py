@@ -122,7 +122,12 @@ def place_of(name: str) -> str:
 
 def unknown(name: str, known: dict[str, str]) -> str:
     """Return what to tell a user who asks for an unknown application."""
-    return f"no application {name!r} is installed (installed: {', '.join(sorted(known)) or 'none'})"
+    import difflib  # only a mistake pays for it
+
+    by_folded = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), list(by_folded), n=1)
+    hint = f"; did you mean {by_folded[near[0]]!r}?" if near else ""
+    return f"no application {name!r} is installed (installed: {', '.join(sorted(known)) or 'none'}){hint}"
 
 
 def our_declarations() -> tuple[type[Declaration], ...]:

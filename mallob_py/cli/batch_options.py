@@ -343,7 +343,7 @@ class BatchSubmitOptions(Live):
         "SCRIPT", values.path, INPUT, "job script, see docs/batch-live.md"
     )
     nodes: int | None = option(
-        "--nodes N", values.positive_count, None, JOB, "slots of a rigid job, those that others prefer"
+        "-N --nodes N", values.positive_count, None, JOB, "slots of a rigid job, those that others prefer"
     )
     min_nodes: int | None = option(
         "--min-nodes N",
@@ -354,9 +354,11 @@ class BatchSubmitOptions(Live):
     )
     max_nodes: int | None = option("--max-nodes N", values.positive_count, None, JOB, "most slots")
     time_s: float | None = option(
-        "--time T", values.duration_s, None, JOB, "the job is ended after this time, such as 90s, 5m or 2h"
+        "-t --time T", values.duration_s, None, JOB, "the job is ended after this time, such as 90s, 5m or 2h"
     )
-    name: str | None = option("--name NAME", values.word, None, JOB, "name of the job (default: the file's)")
+    name: str | None = option(
+        "-J --name NAME", values.word, None, JOB, "name of the job (default: the file's)"
+    )
     after: tuple[int, ...] = list_option(
         "--after JOB",
         lambda text: (values.positive_count(text),),

@@ -33,8 +33,9 @@ def run_docs(options: DocsOptions) -> int:
         for name, path in found.items():
             print(f"{name:<{width}}  {title_of(path)}")
         return 0
-    name = options.name.removesuffix(".md")
+    name = options.name.removeprefix("docs/").removesuffix(".md")
     if name not in found:
-        raise CommandError(f"no document {name!r}{suggestion(name, found)} (there are {', '.join(found)})")
+        hint = suggestion(name, found) or f" (there are {', '.join(found)})"
+        raise CommandError(f"no document {name!r}{hint}")
     print(found[name].read_text(encoding="utf-8"), end="")
     return 0

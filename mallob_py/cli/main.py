@@ -21,6 +21,26 @@ from mallob_py import __version__
 from mallob_py.cli import CommandError, interrupts
 
 _HELP = ("-h", "--help", "help")
+_VERSION = ("--version", "-V", "version")
+#: what others call our commands
+_ELSEWHERE = {
+    **dict.fromkeys(("ps", "ls", "list", "jobs", "info"), "status"),
+    **dict.fromkeys(("kill", "cancel", "stop", "rm"), "interrupt"),
+    **dict.fromkeys(("log", "output"), "logs"),
+    **dict.fromkeys(("start", "server"), "serve"),
+    "sbatch": "batch submit",
+    "squeue": "batch queue",
+    "scancel": "batch cancel",
+    "sinfo": "batch nodes",
+    "srun": "run",
+    "sacct": "history",
+}
+_ELSEWHERE_IN_BATCH = {
+    **dict.fromkeys(("status", "list", "squeue", "jobs", "history", "logs"), "queue"),
+    **dict.fromkeys(("kill", "scancel", "interrupt"), "cancel"),
+    **dict.fromkeys(("info", "sinfo"), "nodes"),
+    **dict.fromkeys(("run", "sbatch"), "submit"),
+}
 #: commands that several ranks run together
 _RANK_COMMANDS = ("solve", "run", "serve")
 #: of OSErrors that name no file: what happens to output that is written to somebody else's file
@@ -51,7 +71,7 @@ def _open_standard_streams() -> None:
 
 
 def _dispatch(given: list[str]) -> int:
-    if given and given[0] == "--version":
+    if given and given[0] in _VERSION:
         print(f"mallob-py {__version__}")
         return 0
     from mallob_py.cli import options
@@ -93,13 +113,22 @@ def _without_command(word: str, rest: list[str]) -> int:
     of_group = {name: COMMANDS[name] for name in COMMANDS if name.startswith(f"{word} ")}
     if not of_group:
         hint = suggestion(word, {*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS)})
-        return fail(f"mallob-py: no command {word!r}{hint} (there are {', '.join(COMMANDS)})")
+        if word in _ELSEWHERE:
+            hint = f" (did you mean {_ELSEWHERE[word]!r}?)"
+        elif os.path.isfile(word):
+            hint = f" (did you mean 'solve {word}' or 'submit {word}'?)"
+        return fail(f"mallob-py: no command {word!r}{hint or _there_are(COMMANDS)}")
     if rest and rest[0] in _HELP:
         print(_overview(of_group))
         return 0
     names = [name.removeprefix(f"{word} ") for name in of_group]
-    missing = f"no command {rest[0]!r}{suggestion(rest[0], names)}" if rest else "a command is needed"
-    return fail(f"mallob-py {word}: {missing} (there are {', '.join(names)})")
+    missing = f"no command {rest[0]!r}" if rest else "a command is needed"
+    hint = suggestion(_ELSEWHERE_IN_BATCH.get(rest[0], rest[0]), names) if rest else ""
+    return fail(f"mallob-py {word}: {missing}{hint or _there_are(names)}")
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f" (there are {', '.join(names)})"
 
 
 def _overview(commands: Mapping[str, tuple[str, object]]) -> str:

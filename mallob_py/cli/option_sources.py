@@ -36,6 +36,23 @@ SOURCES = (
 )
 
 
+#: groups of options that whoever begins needs not; they come behind the others in a command's help
+_LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
+
+
+#: what others call our flags, and ours, of which a command may have one
+_ELSEWHERE = (
+    (
+        ("-t", "--time", "--timeout", "--time-limit", "--wallclock-limit"),
+        ("--time-limit", "--wallclock-limit"),
+    ),
+    (
+        ("-n", "-c", "-j", "-np", "--np", "--jobs", "--cores", "--workers"),
+        ("--ranks", "--slots", "--max-demand"),
+    ),
+)
+
+
 class OptionError(Exception):
     """An option that is unknown, cannot be read or contradicts another. One line."""
 
@@ -183,14 +200,15 @@ def add_options(
 ) -> dict[str, argparse.Action]:
     """Give a parser the rows of a command; the actions by field name."""
     rows = table(options_class)
+    # What has no flag comes first in its group, its group before others; what applications declare is last.
+    ordered = sorted(rows.items(), key=lambda row: (bool(row[1][0].flags), "." in row[0]))
     groups = {
         name: parser.add_argument_group(name)
-        for name in dict.fromkeys(spec.group for spec, _ in rows.values())
+        for name in sorted(dict.fromkeys(spec.group for _, (spec, _) in ordered), key=_LATER.__contains__)
     }
-    # What has no flag comes first in its group.
     return {
         attribute: _add(groups[spec.group], attribute, spec, default)
-        for attribute, (spec, default) in sorted(rows.items(), key=lambda row: bool(row[1][0].flags))
+        for attribute, (spec, default) in ordered
     }
 
 
@@ -225,7 +243,11 @@ def parse_options(
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         flags = {flag for spec, _ in rows.values() for flag in spec.flags} | {"--help"}
-        hint = suggestion(unknown[0].partition("=")[0], flags)
+        word = unknown[0].partition("=")[0]
+        meant = next(
+            (flag for words, ours in _ELSEWHERE if word in words for flag in ours if flag in flags), word
+        )
+        hint = suggestion(meant, flags)
         raise OptionError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     given = vars(namespace)
     chosen: dict[str, Any] = {}

@@ -199,9 +199,10 @@ class SolveDesk(OneShotDesk):
             by = f" by {fields['solver']}" if "solver" in fields else ""
             seconds = now - self._submitted_s
             stats = ended.stats
+            most = stats.max_volume
+            workers = "one worker" if most == 1 else f"at most {most} workers"
             self._tell(
-                f"answered in {seconds:.2f} s{by}, at most {stats.max_volume} workers of"
-                f" {stats.peak_memory_bytes / 1e6:.0f} MB"
+                f"answered in {seconds:.2f} s{by}, {workers} of {stats.peak_memory_bytes / 1e6:.0f} MB"
             )
             if "solutions" in fields:
                 is_late = now >= self._limit_s - _GRACE_S

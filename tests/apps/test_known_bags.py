@@ -221,6 +221,7 @@ from mallob_bags.betweenness import BetweennessApplication
 from mallob_bags.queens import QueensApplication
 from mallob_py.kit import JobInput
 for application, configuration in ((BetweennessApplication(), {"n": 6}), (QueensApplication(), {"n": 6})):
+    application.prepare()
     payload = application.read(JobInput(configuration=configuration))
     bag = application.first_bag(payload, configuration)
     while not bag.is_empty():

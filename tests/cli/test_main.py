@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import sys
 from typing import IO
@@ -56,18 +57,39 @@ def test_help_of_a_command_may_stand_before_it(capsys: pytest.CaptureFixture[str
     assert "batch submit" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version_is_told_however_one_asks(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_module.main([word]) == 0
+    assert capsys.readouterr().out.startswith("mallob-py ")
+
+
+@pytest.mark.parametrize("command", ["solve", "run", "submit", "batch submit"])
+def test_help_begins_with_what_the_command_is_about(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main_module.main([*command.split(), "--help"])
+    groups = re.findall(r"^([a-z ]+):$", capsys.readouterr().out, re.MULTILINE)
+    assert groups[:2] in (["options", "input"], ["options", "job"]), groups
+    assert groups.index("output") < groups.index("configuration")
+
+
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
         *((["slove"], "solve"), (["btach"], "batch"), (["batch", "sumbit"], "submit")),
         (["submit", "f.cnf", "--wiat=3"], "--wait"),
+        *((["ps"], "status"), (["sbatch", "x"], "batch submit"), (["batch", "squeue"], "queue")),
+        *((["solve", "-t", "5", "f"], "--time-limit"), (["submit", "--timeout", "5"], "--wallclock-limit")),
+        *((["solve", "-j", "2", "f"], "--ranks"), (["batch", "serve", "-n", "2"], "--slots")),
+        ([__file__], f"solve {__file__}' or 'submit {__file__}"),
     ],
 )
 def test_a_mistyped_word_gets_the_one_that_was_meant(
     arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main_module.main(arguments) == 2
-    assert f"(did you mean {meant!r}?)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"(did you mean {meant!r}?)".replace('"', "'") in said
+    assert "(there are" not in said
 
 
 @pytest.mark.parametrize(

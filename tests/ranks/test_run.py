@@ -80,7 +80,7 @@ def test_without_a_result_in_time_it_says_so() -> None:
     [
         ([], "the following arguments are required: APPLICATION (see"),
         (["UTS", "-n", 1, "--set", "dept=13"], "unknown key 'dept'; known are type, shape, depth"),
-        (["NOOPE"], "no application 'NOOPE' is installed"),
+        (["noop"], "SLEEP, SMT, UTS); did you mean 'NOOP'?"),
         (["NOOP", "--set", "seed"], "--set: 'seed' is not of the form KEY=VALUE"),
         (["NOOP", "-n", 1, "/nonexistent"], "files: NOOP takes no input"),
         (["SAT", "-n", 1, "/nonexistent"], "/nonexistent: no such file"),

@@ -118,6 +118,7 @@ _SLURM.add_argument("-N", "--nodes")
 _SLURM.add_argument("-t", "--time")
 _SLURM.add_argument("-J", "--job-name")
 _SLURM.add_argument("-d", "--dependency")
+_SLURM.add_argument("-a", "--array")
 _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
 
 
@@ -141,6 +142,11 @@ def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
             raise ScriptError(
                 f"line {number}: --dependency={options.dependency[:40]} names jobs by numbers of another"
                 f" scheduler; leave it out and submit with {option} JOB"
+            )
+        if options.array:
+            raise ScriptError(
+                f"line {number}: --array={options.array[:40]} is many jobs, and a script is one here; leave"
+                " it out: for i in 1 2 3; do SLURM_ARRAY_TASK_ID=$i mallob-py batch submit SCRIPT; done"
             )
         asked |= {key: (number, value) for key, value in vars(options).items() if value is not None}
         if others:

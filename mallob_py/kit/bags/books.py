@@ -193,12 +193,12 @@ class Books:
         """About how many tasks of the job are left, as far as the root knows; infinity: nobody knows."""
         assert self.root is not None
         bag = self.root.bag
-        left = bag.expected_tasks() if bag is not None and not bag.is_empty() else 0.0
+        left = float(bag.expected_tasks()) if bag is not None and not bag.is_empty() else 0.0
         for loan in self.root.loans.values():
             for data in loan.copy.bags:
                 if left == math.inf:
                     return left
-                left += self._work.bag_from_bytes(data).expected_tasks()
+                left += float(self._work.bag_from_bytes(data).expected_tasks())
         return left
 
     def done(self) -> int:
@@ -218,7 +218,7 @@ class Books:
 
     def expected_tasks(self) -> float:
         bags = (account.bag for account in self.accounts)
-        return sum(bag.expected_tasks() for bag in bags if bag is not None and not bag.is_empty())
+        return sum(float(bag.expected_tasks()) for bag in bags if bag is not None and not bag.is_empty())
 
     # --- what is found ---------------------------------------------------------------------
 

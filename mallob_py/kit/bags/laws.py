@@ -149,9 +149,11 @@ class _Checker:
 
     def _process(self, bag: Bag, count: int) -> int:
         done = bag.process(count)
+        if not isinstance(done, int | np.integer):
+            raise BrokenLaw(f"process({count}) gives {type(done).__name__}, not the number of tasks done")
         if done <= 0 and not bag.is_empty():
             raise BrokenLaw(f"process({count}) does no task although the bag is not empty")
-        return done
+        return int(done)
 
     def _run(self, bag: Bag, chunk: int = 1000) -> TasksResult:
         """Do all of it. Raises _TooLarge."""

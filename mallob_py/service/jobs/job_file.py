@@ -479,7 +479,8 @@ def _check_input(
     if use in (InputUse.REQUIRED, InputUse.REVISIONS) and not files and literals is None:
         raise JobFileError("files", f"{application} needs input: give files (paths) or literals (integers)")
     if use is InputUse.NONE and (files or literals):
-        raise JobFileError("files" if files else "literals", f"{application} takes no input; leave this out")
+        field = "files" if files else "literals"
+        raise JobFileError(field, f"{application} takes no input; its configuration says all")
 
 
 def _decode(data: bytes) -> dict[str, Any]:
@@ -564,9 +565,14 @@ def is_valid_text(text: str) -> bool:
     return True
 
 
+#: how others call fields of ours
+_ELSEWHERE = dict.fromkeys(("time-limit", "timeout", "time"), "wallclock-limit")
+
+
 def _suggestion(word: str, known: Sequence[str]) -> str:
     by_folded = {name.lower(): name for name in known}
     folded = word[:100].lower().replace("_", "-")
+    folded = _ELSEWHERE.get(folded, folded)
     near = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 

@@ -100,6 +100,7 @@ def test_times_are_those_of_slurm(text: str, seconds: int) -> None:
         ("#SBATCH -n many -t 1", "line 2: #NODES is 'many'"),
         ("#SBATCH -n 1 -d afterok:12", "line 2: --dependency=afterok:12 names jobs by numbers of another"),
         ("#SBATCH -n 1 --dependency=afterany:1", "leave it out and submit with --after JOB"),
+        ("#SBATCH -n 1 --array=1-4", "line 2: --array=1-4 is many jobs, and a script is one here"),
         ("#SBATCH -n 1 -t soon", "line 2: --time=soon is no time such as 30"),
         ("#SBATCH -n 1 -t", "line 2: argument -t/--time: expected one argument"),
         ("#SBATCH -n '1", "line 2: No closing quotation"),

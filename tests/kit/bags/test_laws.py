@@ -125,6 +125,11 @@ class WorksInParts(TreeBag):
         return super().process(count) + 1
 
 
+class CountsInParts(TreeBag):
+    def process(self, count: int) -> int:
+        return super().process(count) / 1  # type: ignore[return-value]
+
+
 class HasAnOddResult(TreeBag):
     def take_result(self) -> Any:
         return {"tasks": self._count}
@@ -141,6 +146,7 @@ class HasAnOddResult(TreeBag):
         (ForgetsInBytes, r"bag_from_bytes\(to_bytes\(\)\) is another bag"),
         (IsEmptiedByBytes, "to_bytes changes the bag"),
         (IsNoBytes, "to_bytes gives list, not bytes"),
+        (CountsInParts, r"process\(\d+\) gives float, not the number of tasks done"),
         (NeverEnds, r"process\(\d+\) does no task although the bag is not empty"),
         (DoesNotBeginAnew, "take_result gives again what it has given"),
         (GivesItsOwn, "take_result gives what later tasks change"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
+import numpy as np
 import pytest
 from fake_context import FakeContext
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ from mallob_py.kit.bags.messages import (
     State,
     Unknown,
     WorkWanted,
+    encode,
 )
 from mallob_py.kit.bags.others import GONE_MAX, KNOWN_MAX
 from mallob_py.simulation.bags import TreeBag, TreeWork
@@ -112,6 +114,23 @@ def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
     assert repayment.final
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
     assert root.ledger.books.is_finished
+    assert tuple(map(int, root.ledger.books.result())) == TOTAL
+
+
+def test_numbers_of_numpy_that_a_bag_tells_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, expected = TreeBag.process, TreeBag.expected_tasks
+    monkeypatch.setattr(TreeBag, "process", lambda bag, count: np.int64(process(bag, count)))
+    monkeypatch.setattr(TreeBag, "expected_tasks", lambda bag: np.float64(expected(bag)))
+    root, left = Worker(ROOT), Worker(LEFT)
+    root.ledger.open_root(0.0)
+    root.ledger.process(3, 0.0)
+    asked = ask(left)
+    [(_, loan)] = root.hear(LEFT, asked)
+    left.hear(ROOT, loan)
+    [(_, repayment)] = left.work()
+    assert all(map(encode, (asked, loan, repayment)))
+    root.work()
+    root.hear(LEFT, repayment)
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 

@@ -282,6 +282,7 @@ def test_unknown_field_is_refused_and_the_nearest_suggested() -> None:
     error = refusal(**{"wallclock_limit": "5s"})
     assert error.field == "wallclock_limit"
     assert "'wallclock-limit'" in error.message
+    assert "did you mean 'wallclock-limit'" in refusal(time_limit=1).message
     assert "leave it out" in refusal(zzzzzz=1).message
 
 
