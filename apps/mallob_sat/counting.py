@@ -68,7 +68,7 @@ def _different(rows: Literals, leading: int) -> tuple[Literals, NDArray[np.intp]
     is_new = np.ones(len(rows), np.bool_)
     is_new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
     rows = rows[is_new]
-    begins = np.flatnonzero(np.append(True, (rows[1:, :leading] != rows[:-1, :leading]).any(axis=1)))
+    begins = np.flatnonzero(np.append(len(rows) > 0, (rows[1:, :leading] != rows[:-1, :leading]).any(axis=1)))
     return rows[begins, :leading], np.diff(begins, append=len(rows))
 
 
