@@ -17,7 +17,7 @@ image: with `shared_rule` they share the first one's, which no one changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 
 import msgspec
 
@@ -174,6 +174,11 @@ class Balancer:
         image = self.image
         volume = image.volumes.get(job)
         return 0 if volume is None and job in image.jobs else volume
+
+    def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
+        """The `volume` of each of these jobs."""
+        volumes, live = self.image.volumes, self.image.jobs
+        return [volumes.get(job, 0 if job in live else None) for job in jobs]
 
     def with_volume(self) -> KeysView[int] | None:
         """The jobs with a volume above 0, if they are known without looking at all jobs."""

@@ -14,7 +14,7 @@ work. One computation runs at a time; news that arrive meanwhile wait for the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from mallob_py.protocol import PeerViolation
@@ -77,6 +77,10 @@ class DistributedBalancer:
         if volume is None and (event := self.jobs.get(job)) is not None:
             volume = self._known_volumes[job] = self._volumes.of(event)
         return volume
+
+    def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
+        """The `volume` of each of these jobs."""
+        return [self.volume(job) for job in jobs]
 
     def with_volume(self) -> None:
         """Which jobs have a volume above 0: no PE knows that of all (compare `Balancer`)."""

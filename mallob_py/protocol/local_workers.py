@@ -410,7 +410,8 @@ class LocalWorkers:
             self._end(job)
             self._doubts.pop(job, None)
             self._inheritance.forget(job)
-        self._inheritance.meet()
+        if self._inheritance.jobs:
+            self._inheritance.meet()
         worker = self._staff.active
         if worker is not None:
             volume = self._balancer.volume(worker.job)

@@ -46,7 +46,7 @@ from mallob_py.protocol.generation import (
 from mallob_py.protocol.generation import Tell as TellRank
 from mallob_py.protocol.growth import Host
 from mallob_py.protocol.host_health import Fault, HostHealth
-from mallob_py.protocol.messages import AnyMessage, Message
+from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Succession
 from mallob_py.protocol.rank_book import Origin, RankBook
@@ -286,11 +286,11 @@ class Node:
         """When a `TimeCame` is wanted, if nothing else comes before."""
         if self.is_halted:
             return self._membership.deadline_s
-        pes = self.pes
-        deadline_s = pes[0].deadline_s if len(pes) == 1 else min(pe.deadline_s for pe in pes)
-        if self._drain is not None:
-            deadline_s = min(deadline_s, self._drain.look_s)
-        return deadline_s if deadline_s < self._over_at_s else self._over_at_s
+        deadline_s = self._over_at_s
+        for pe in self.pes:  # comparing is quicker than `min`, and this is done for each message
+            if pe.deadline_s < deadline_s:
+                deadline_s = pe.deadline_s
+        return deadline_s if self._drain is None else min(deadline_s, self._drain.look_s)
 
     # --- stimuli --------------------------------------------------------------------------------
 
@@ -317,19 +317,19 @@ class Node:
 
     def _hear(self, said: Said, now: float) -> None:
         message = said.message
-        if isinstance(message, Message):
-            if said.g == self._g_heard:
-                if self._is_in_place(said):
-                    pe = self.pes[said.dest - self._first]
-                    self._give(pe, said.source, message, now)
-                    if pe.effects:
-                        self._pass_on(pe, now)
-            elif said.rank in self._gone:
-                self._change(Strayed(said.rank, said.g), now)
-            elif said.g > self._g:
-                self._ahead.append(said)
-        else:
-            _ON_MESSAGE[type(message)](self, said, message, now)
+        handle = _ON_MESSAGE.get(type(message))
+        if handle is not None:
+            handle(self, said, message, now)
+        elif said.g == self._g_heard:
+            if self._is_in_place(said):
+                pe = self.pes[said.dest - self._first]
+                self._give(pe, said.source, message, now)  # type: ignore[arg-type]
+                if pe.effects:
+                    self._pass_on(pe, now)
+        elif said.rank in self._gone:
+            self._change(Strayed(said.rank, said.g), now)
+        elif said.g > self._g:
+            self._ahead.append(said)
 
     def _is_in_place(self, said: Said) -> bool:
         """Whether sender and receiver of a PE's message of the present generation are there."""

@@ -107,7 +107,7 @@ if TYPE_CHECKING:
 
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
-_BULKY = (ResultFound, TreeMessage, Checkpoint, CheckpointGiven)
+_BULKY = frozenset((ResultFound, TreeMessage, Checkpoint, CheckpointGiven))
 
 
 def matcher_of(
@@ -183,7 +183,7 @@ class PE:
         self._settle(now)
 
     def receive(self, source: int, message: AnyMessage, now: float) -> None:
-        """The same as to handle `Received(source, message)`, which is most of what a PE is told."""
+        """Take a message, as `handle` takes `Received(source, message)`: most of what a PE is told."""
         self._receive(source, message, now)
         self._settle(now)
 

@@ -81,9 +81,8 @@ class WorkerCache:
 
     def renew_holds(self, now: float, is_idle: bool, inherited: Container[int]) -> None:
         """Keep this PE free for suspended workers whose job has just grown beyond their index."""
-        volume_of = self._balancer.volume
-        for worker in self.workers.values():
-            volume = volume_of(worker.job)
+        holds, volumes = self.holds, self._balancer.each_volume(self.workers)
+        for worker, volume in zip(self.workers.values(), volumes, strict=True):
             if volume is None:
                 if worker.job in inherited:
                     continue  # nobody has spoken of it yet
@@ -91,9 +90,9 @@ class WorkerCache:
             if worker.volume <= worker.index < volume and is_idle:
                 if (patience_s := self._patience_s(worker)) is not None:
                     until_s = now + patience_s
-                    self.holds[worker.job] = max(until_s, self.holds.get(worker.job, until_s))
-            elif worker.index >= volume:
-                self.holds.pop(worker.job, None)
+                    holds[worker.job] = max(until_s, holds.get(worker.job, until_s))
+            elif holds and worker.index >= volume:
+                holds.pop(worker.job, None)
             worker.volume = volume
 
     def _patience_s(self, worker: Worker) -> float | None:

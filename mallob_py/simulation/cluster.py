@@ -30,7 +30,6 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
-from mallob_py.protocol.messages import Message
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement
@@ -419,7 +418,12 @@ class Cluster(Network):
     # --- the nodes ----------------------------------------------------------------------------------
 
     def deliver(self, dest: int, source: int, said: Said) -> None:
-        self.tell_rank(self._loop_of[dest], said)
+        rank = self._ranks[self._loop_of[dest]]
+        if rank.is_awake and (node := rank.node) is not None:  # most of what ranks are told
+            node.handle(said, self.now)
+            self._do_all(rank)
+        else:
+            self.tell_rank(rank.address, said)
 
     def tick(self, loop: int) -> None:
         self.tell_rank(loop, TimeCame())
@@ -469,8 +473,8 @@ class Cluster(Network):
                     return
         if node.end_reason is not None:
             self._end(rank, node.end_reason)
-        else:
-            self.tick_at(rank.address, node.deadline_s)
+        elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
+            self.tick_at(rank.address, deadline_s)
 
     def _do(self, rank: _Rank, effect: AnyRankEffect) -> None:
         match effect:
@@ -515,7 +519,7 @@ class Cluster(Network):
             assert it.rank in rank.known, (
                 f"rank {rank.address} speaks to rank {it.rank}, which it does not know"
             )
-        if isinstance(it.message, Message):
+        if it.source != it.dest:  # else of no PE
             places = self._places[it.g]
             self.post(places[it.source], places[it.dest], said)
         else:

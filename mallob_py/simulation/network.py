@@ -225,8 +225,12 @@ class Network(ABC):
         assert when_s >= self.now, "time goes back"
         self.now = when_s
         if source >= 0:
-            if self._has_costs and not self._takes_now(place, source, item):
-                return
+            if self._has_costs:
+                loop = self._loop_of[place]
+                if loop in self._inboxes or self._busy_until_s[loop] > when_s:
+                    self._wait(loop, place, source, item)
+                    return
+                self._busy_until_s[loop] = when_s + self._handling_s[loop]
             self._messages_received += 1
             self.deliver(place, source, item)
         elif source == _TICK:
@@ -249,18 +253,12 @@ class Network(ABC):
         self._next_tick_s[loop] = math.inf
         self.tick(loop)
 
-    def _takes_now(self, place: int, source: int, said: Said) -> bool:
-        """Make the event loop busy with a message that has arrived, or let the message wait for it."""
-        loop = self._loop_of[place]
-        inbox = self._inboxes.get(loop)
-        if inbox is None and self._busy_until_s[loop] <= self.now:
-            self._busy_until_s[loop] = self.now + self._handling_s[loop]
-            return True
-        if inbox is None:
-            inbox = self._inboxes[loop] = deque()
+    def _wait(self, loop: int, place: int, source: int, said: Said) -> None:
+        """A message that has arrived waits for a busy event loop."""
+        if loop not in self._inboxes:
+            self._inboxes[loop] = deque()
             self._push(self._busy_until_s[loop], loop, _WAKE, None)
-        inbox.append((place, source, said))
-        return False
+        self._inboxes[loop].append((place, source, said))
 
     def _wake(self, loop: int) -> None:
         """A busy event loop is ready for the next message that waits for it."""
