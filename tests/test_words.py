@@ -26,6 +26,11 @@ def _docstrings() -> Iterator[tuple[str, str]]:
                     )
 
 
+def test_docstrings_need_none_above_them() -> None:
+    found = [where for where, text in _docstrings() if text.startswith("The same ")]
+    assert not found, "\n".join(found)
+
+
 def test_docstrings_in_dialect_get_fewer() -> None:
     found = [where for where, text in _docstrings() if _OPENING.match(text) or _PEOPLE.search(text)]
     assert len(found) <= DIALECT_MAX, "\n".join(found)

@@ -165,7 +165,7 @@ def hash_lanes(parents: NDArray[np.uint32], children: NDArray[np.uint32]) -> Non
 
 
 def hash_arrays(parents: Sequence[NDArray[np.uint32]]) -> tuple[NDArray[np.uint32], ...]:
-    """The same of any number at once, by NumPy: 6 arrays in, 5 arrays out."""
+    """The states of any number of children at once, by NumPy: 6 arrays in, as rows of `hash_lanes`, 5 out."""
     a, b, c, d, e, number = parents
     with np.errstate(over="ignore"):
         return _child((a, b, c, d, e), number)

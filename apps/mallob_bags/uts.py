@@ -121,7 +121,7 @@ def _expand(
 def _expand_arrays(
     stack: NDArray[np.uint32], size: int, table: ChildTable, counts: NDArray[np.int64]
 ) -> Rows:
-    """The same with NumPy, of one batch: what is left of the stack, with the children that have some."""
+    """Process one batch with NumPy. Returns what is left of the stack, and the children that have some."""
     rows = stack[max(0, size - _BATCH) : size][::-1]
     is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
     before = np.cumsum(is_open) - is_open

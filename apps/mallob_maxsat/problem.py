@@ -92,7 +92,7 @@ class Problem:
         return self.soft_cost(model)
 
     def soft_cost(self, model: Model) -> int:
-        """The same of an assignment that need not satisfy the hard clauses."""
+        """The cost of an assignment, whether or not it satisfies the hard clauses."""
         if not self._soft.literals.size:
             return self.base
         signed = np.concatenate((np.zeros(1, np.int32), model[: self.n_vars]))

@@ -306,7 +306,7 @@ def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clau
 
 
 def decode_text(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
-    """The same for a proof as text: one step per line, `d` before those that delete, 0 at the end."""
+    """Decode a proof as text: one step per line, `d` before those that delete, 0 at the end."""
     used = data.rfind(b"\n") + 1
     size_max = 12 * length_max + 2
     added = [line for line in data[:used].split(b"\n") if 2 < len(line) <= size_max and line[0] != ord("d")]

@@ -237,7 +237,7 @@ def _quote(token: bytes) -> str:
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same text in pieces that end at line ends, but for the last."""
+    """A text in pieces that end at line ends, but for the last."""
     begun: list[bytes] = []
     for block in blocks:
         end = block.rfind(b"\n") + 1

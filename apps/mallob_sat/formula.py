@@ -63,7 +63,7 @@ class Formula:
             )
 
     def assuming(self, literals: Sequence[int]) -> Formula:
-        """The same with further assumptions. Raises InputError."""
+        """This formula with further assumptions. Raises InputError."""
         for literal in literals:
             if type(literal) is not int or not 1 <= abs(literal) <= MAX_VARIABLE:
                 raise InputError(

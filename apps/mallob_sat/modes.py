@@ -153,7 +153,7 @@ def wants_packed(configuration: Mapping[str, Any]) -> bool:
 
 
 def packed(result: Result) -> Result:
-    """The same result with its model, if it has one, as bytes."""
+    """A result with its model, if it has one, as bytes."""
     if result.code != SATISFIABLE:
         return result
     model = np.asarray(result.solution, dtype=np.int32)

@@ -159,7 +159,7 @@ class Portfolio:
         return cls(_members(configuration), _seed(configuration), shares)
 
     def restricted_to(self, solvers: Sequence[str], task: str) -> Portfolio:
-        """The same for a task that only these solvers can do. Raises InputError if others are named."""
+        """This portfolio for a task that only these solvers can do. Raises InputError if others are named."""
         if not self.is_default:
             for name in self.members.solvers:
                 if name not in solvers:
@@ -172,7 +172,7 @@ class Portfolio:
         return self.members == _DEFAULT
 
     def following(self, expression: str) -> Portfolio:
-        """The same with solvers in another order, as text."""
+        """This portfolio with the solvers that a text names, in its order."""
         return replace(self, members=parse_portfolio(expression))
 
     def strategy(self, index: int) -> Strategy:

@@ -92,7 +92,7 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
-    """The same for the largest sum."""
+    """Raises ValueError or TypeError for what is no formula or objective: its sum is to be largest."""
     task = minimizing(formula, {literal: -weight for literal, weight in objective.items()})
     return Task(task.path, task.text, -task.offset, is_negated=True)
 

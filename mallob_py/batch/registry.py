@@ -50,7 +50,7 @@ def shares_cores(policy: Policy) -> bool:
 
 
 def policy_for(text: str, binds: bool = False) -> Policy:
-    """The same, for real jobs, which have their nodes for themselves. Raises PolicyTextError.
+    """Make the policy of a text for real jobs, which have their nodes for themselves. Raises PolicyTextError.
 
     `binds`: they are bound to cores, so that they can share nodes all the same.
     """

@@ -171,7 +171,7 @@ def crossover(rows: Iterable[Row], pes: int) -> int | None:
 
 
 def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
-    """The same if a local image of vectors cost nothing to keep."""
+    """The `crossover` if a local image of vectors cost nothing to keep; None if nowhere among the rows."""
     ratios = (
         (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
         for row in rows

@@ -54,7 +54,7 @@ def encode_description(
 def description_parts(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
 ) -> list[bytes | memoryview]:
-    """The same in pieces: large ones are the arrays. Offsets in the header count from its end."""
+    """Lay out a description in pieces: large ones are arrays. Offsets in the header count from its end."""
     specs: list[_Array] = []
     body: list[bytes | memoryview] = []
     size = 0

@@ -99,7 +99,7 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
 
 
 def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
-    """The same for at least as many jobs as PEs; None if more than their standing decides.
+    """The fair volumes of at least as many jobs as PEs; None if more than their standing decides.
 
     Frequent in a burst of small jobs, where a few calls of numpy would take longer than all else in an epoch.
     """

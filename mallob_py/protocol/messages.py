@@ -323,7 +323,7 @@ class TreeMessage(Message, frozen=True, tag=22):
     data: bytes
 
     def back(self) -> TreeMessage:
-        """The same message on its way back to its sender."""
+        """This message on its way back to its sender."""
         return TreeMessage(
             self.job, self.source, self.source_index, self.target, self.target_index, True, self.data
         )

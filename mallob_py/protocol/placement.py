@@ -149,5 +149,5 @@ class Succession:
         return self._successors[former] if former < len(self._successors) else None
 
     def heir(self, former: int) -> int:
-        """The same; if it is gone, the PE that takes its clients over."""
+        """The number of a PE now; if it is gone, of the PE that takes its clients over."""
         return self._heirs[former]

@@ -170,7 +170,7 @@ def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
 
 
 def exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
-    """The same, with every job in doubt settled in integers."""
+    """min(d, floor(a p)) at the exact root a near `guess`: every job in doubt is settled in integers."""
     root = exact_root(p, d, m, guess)
     low, high = _floors_around(p, d, float(root))
     doubtful = np.flatnonzero(low != high)
@@ -317,7 +317,7 @@ def _root_by_events(p: Floats, d: Floats, m: float) -> float:
 
 
 def _root_by_events_within(p: Floats, d: Floats, m: float, low: float, high: float) -> float:
-    """The same, from the events in (low, high]; outside there is no root."""
+    """The root by P 3.1 in floats, from the events in (low, high]; outside there is no root."""
     starts, ends = 1.0 / p, d / p
     starting = (starts > low) & (starts <= high)
     ending = (ends > low) & (ends <= high)

@@ -43,7 +43,7 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
     def hand_over(self) -> None:
-        """The same on a rank that leaves: another one goes on with what is here."""
+        """Close on a rank that leaves: another one goes on with what is here."""
 
 
 class Orders(Protocol):

@@ -114,7 +114,7 @@ _COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
 
 
 def with_changes(plan: BagPlan) -> BagPlan:
-    """The same life with some changes of generation."""
+    """A life with some changes of generation."""
     choose = random.Random(f"bag changes {plan.seed}")
     last_s = plan.events[-1].at_s if plan.events else 0.1
     changes = (
@@ -126,12 +126,12 @@ def with_changes(plan: BagPlan) -> BagPlan:
 
 
 def as_search(plan: BagPlan) -> BagPlan:
-    """The same life, with changes, of a search for the cheapest leaf."""
+    """A life, with changes, as a search for the cheapest leaf."""
     return with_changes(msgspec.structs.replace(plan, is_search=True))
 
 
 def with_bounds(plan: BagPlan) -> BagPlan:
-    """The same life, with changes, where few nodes are lent at once, and large states are told seldom."""
+    """A life, with changes, where few nodes are lent at once, and large states are told seldom."""
     choose = random.Random(f"bag bounds {plan.seed}")
     loan_bytes, told_bytes_per_s = choose.choice((1, 32, 160)), choose.choice((100, 10_000))
     tight = msgspec.structs.replace(plan, loan_bytes=loan_bytes, told_bytes_per_s=told_bytes_per_s)

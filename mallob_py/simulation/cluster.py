@@ -274,7 +274,7 @@ class Cluster(Network):
         return self.processes.running(job)
 
     def at_work(self, job: int) -> list[WorkerKey]:
-        """The same without those that leave."""
+        """(place, worker number) of the job's processes that run and do not leave, root first."""
         return [key for key in self.running(job) if not self.processes[key].is_leaving]
 
     # --- what happens to ranks --------------------------------------------------------------------

@@ -378,7 +378,7 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
 
 
 def with_changes(plan: Plan) -> Plan:
-    """The same life, in which ranks come and go too, most often several within a short time."""
+    """A life in which ranks come and go too, most often several within a short time."""
     choose = random.Random(f"changes {plan.seed}")
     longest_s = plan.delays.message_s[1]
     deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]

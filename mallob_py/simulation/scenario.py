@@ -333,7 +333,7 @@ def failure_of(plan: Plan) -> Failure | None:
 
 
 def failure_in(scenario: Scenario) -> Failure | None:
-    """The same for a scenario that has not been played yet."""
+    """Play a scenario to its end, or to what goes wrong."""
     try:
         scenario.run()
     except Exception as error:

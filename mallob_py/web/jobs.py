@@ -281,7 +281,7 @@ class Jobs:
                 self._store.end(record, Ended("lost", error=error, at=now()), None)
 
     def _settled(self, record: Record) -> Record:
-        """The same with its end, if it has ended, at the cost of a look at its own reply.
+        """A record with its end, if it has ended, at the cost of a look at its own reply.
 
         A reply of its name may be that of an earlier job that was live when this one was handed in. Where
         that cannot be told from the reply itself, all jobs without a reply are looked at.

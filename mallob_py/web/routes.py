@@ -145,7 +145,7 @@ def _described(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
 
 
 def readable(operations: Sequence[Operation]) -> str:
-    """The same as a page."""
+    """The description of these operations as a page."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>mallob-py: HTTP interface</title>",
         '<meta name=viewport content="width=device-width, initial-scale=1">',

@@ -312,7 +312,7 @@ def _in_turn(service: Service, half: Iterable[tuple[float, str, dict[str, Any]]]
 
 
 def peers(depth: int = 14, rounds: int = 4) -> None:
-    """The same tree by others' pools of two processes, cut into 1000 pieces beforehand; the best of turns."""
+    """A tree by others' pools of two processes, cut into 1000 pieces beforehand; the best of turns."""
     python, script = sys.executable, str(_BAGS / "peers.py")
     mpiexec = str(Path(python).parent / "mpiexec")
     commands = {

@@ -37,7 +37,7 @@ def measure_burst(quick: bool) -> list[Measured]:
 
 
 def measure_flood(quick: bool) -> list[Measured]:
-    """The same with as many files as take minutes."""
+    """As many files as take minutes dropped at once, until the last reply is there."""
     return [] if quick else _bursts(_FLOOD)[0]
 
 

@@ -159,7 +159,7 @@ def write_formulas(folder: Path, count: int) -> list[Path]:
 
 
 def formulas(pes: int, count: int, rounds: int, extra: Sequence[str] = ()) -> None:
-    """The same formulas in both ways, in turns."""
+    """The formulas of a seed in both ways, in turns."""
     rows = []
     with TemporaryDirectory() as text:
         paths = write_formulas(Path(text), count)

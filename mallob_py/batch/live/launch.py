@@ -150,7 +150,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def write_in_the_end(path: Path, content: bytes) -> None:
-    """The same, however long a disk is full. Raises OSError for what does not pass."""
+    """Write a file atomically, however long a disk is full. Raises OSError for what does not pass."""
     while True:
         try:
             write_atomically(path, content)

@@ -173,7 +173,7 @@ class LiveScheduler:
         self._refit()
 
     def restore_guest(self, job: Job, start_s: float, slots: Sequence[int], factor: float) -> None:
-        """The same, of a guest, when all others are restored."""
+        """A guest runs already, from a former life of the scheduler; all its hosts are restored."""
         mates = [mate for mate in self._running.values() if not set(mate.nodes).isdisjoint(slots)]
         self._seat(self._run(job, start_s, list(slots), job.estimate_s / factor), mates, factor)
         self._refit()

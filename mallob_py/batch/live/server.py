@@ -332,7 +332,7 @@ class _Server:
         entry.folder.write("run", entry.run)
 
     async def _write_run_in_the_end(self, entry: _Entry) -> None:
-        """The same of a job that runs, however long a disk is full. Raises OSError for what does not pass."""
+        """Write the run of a job at work, however long a disk is full. Raises OSError for what stays."""
         while entry.folder.number in self._scheduler.running:
             try:
                 self._write_run(entry)

@@ -54,7 +54,7 @@ class Incumbent:
         return True
 
     def heard(self, data: bytes, now: float) -> bool:
-        """The same for another worker's, as it was sent."""
+        """Whether another worker's best, as sent, is better than all that was known: then it is known."""
         if not data or data == self.data:
             return False
         best = decode_value(data)

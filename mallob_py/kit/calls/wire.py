@@ -204,7 +204,7 @@ def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, othe
 
 
 class Handshake:
-    """The same, for who cannot wait: fed with what comes in."""
+    """The proof of `prove_and_check` for an end that cannot wait: fed with what comes in."""
 
     def __init__(self, connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:
         self._socket = connection

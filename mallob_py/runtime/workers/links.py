@@ -398,7 +398,7 @@ class ForkServer:
 
     @classmethod
     def fork(cls, preload: tuple[str, ...] = (), limits: WorkerLimits | None = None) -> ForkServer:
-        """The same by a fork of this process, which has a single thread and no MPI yet."""
+        """Start a server by a fork of this process, which has a single thread and no MPI yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         rank = os.getpid()
         pid = os.fork()

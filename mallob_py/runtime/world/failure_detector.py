@@ -156,7 +156,7 @@ def _made_pulse_file() -> int:
 
 
 def _found_pulse_file() -> int | None:
-    """The same, if the first rank has made it."""
+    """Return the pulse file of this host's world; None if the first rank has not made it."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None or not os.path.isdir(os.path.dirname(path)):
         return _NO_FILE

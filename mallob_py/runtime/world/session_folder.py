@@ -73,7 +73,7 @@ class PrivateFolder:
         return cls(path, descriptor)
 
     def rename(self, path: Path) -> PrivateFolder:
-        """The same folder, as `path`. Raises OSError, such as if another one is there."""
+        """Call the folder `path`. Raises OSError, such as if another one is there."""
         self.path.rename(path)
         return PrivateFolder(path, self._descriptor)
 

@@ -158,7 +158,7 @@ def holder_of(client_dir: Path) -> str | None:
 
 
 def _holder_of_another_user(client_dir: Path) -> str | None:
-    """The same for a lock that we may not open: the kernel tells everybody who holds it, on this host."""
+    """The holder of a lock that we may not open: the kernel tells everybody, on this host."""
     try:
         status = os.lstat(client_dir / _NAME)
     except OSError:

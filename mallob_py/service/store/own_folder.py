@@ -89,7 +89,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | Non
 
 
 def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None) -> int:
-    """The same, made if need be, and empty: nothing is lost if it is not a file."""
+    """Open a regular file, made if need be, and empty: nothing is lost if it is none. Raises OSError."""
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode, within)
     try:
         if os.fstat(descriptor).st_size:
