@@ -22,7 +22,7 @@ from mallob_py.runtime.worker_wire import ApplicationTraits
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
-from mallob_py.service.code_rule import CodeRule
+from mallob_py.service.intake import CodeRule
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles

@@ -160,9 +160,9 @@ class GivingBack:
         self._pause(worker, now)
 
     def saved_root(self) -> Worker | None:
-        """Return the root that has saved its job, and had back what it has lent: the next one may begin."""
+        """Return the root of a PE to be drained that has saved its job, and had back what it has lent."""
         root = self._staff.active
-        if not self.is_draining or root is None or root.index > 0 or root.accepted_epoch is None:
+        if root is None or root.index > 0 or root.accepted_epoch is None:
             return None
         has_left = all(one.job != root.job for one in self._staff.leaving)
         return root if root.state is WorkerState.PAUSED and has_left else None

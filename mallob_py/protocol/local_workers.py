@@ -275,7 +275,8 @@ class LocalWorkers:
             worker.seats.gone = worker.gone
         worker.is_carried_over = worker.is_awaited = False
         worker.kept, worker.gone = (), frozenset()
-        self.parenting.take_early(now)
+        if self.parenting.early:
+            self.parenting.take_early(now)
         worker.seats.fit(worker.volume, self._balancer.epoch, now)
         worker.proceed(self._out)
         if self.giving_back.is_draining:
@@ -300,7 +301,8 @@ class LocalWorkers:
         }
         self._out.act(Log("adopted", fields))
         worker.parent_stay = message.parent_stay
-        self.tree_messages.send_waiting(worker)
+        if worker.unsent:
+            self.tree_messages.send_waiting(worker)
         if message.past:
             worker.seats.recall(message.past, worker.volume, self._balancer.epoch)
         if worker.description is None and message.description is not None:
@@ -482,7 +484,8 @@ class LocalWorkers:
             worker.seats.close()
             self._out.act(Log("idle", {}))
             worker.happens(Happens.ENDED, self._out)
-        self.parenting.reject_early(job)
+        if self.parenting.early:
+            self.parenting.reject_early(job)
 
     # --- from one generation to the next (`succession.py`) -------------------------------------
 
@@ -518,7 +521,7 @@ class LocalWorkers:
         self.update_token()
 
     def _let_go_of_a_drained_root(self, now: float) -> None:
-        if (root := self.giving_back.saved_root()) is not None:
+        if self.giving_back.is_draining and (root := self.giving_back.saved_root()) is not None:
             self._give_up_seat(root, now)
 
     # --- what the process says and hears --------------------------------------------------

@@ -25,7 +25,7 @@ class Parenting:
         self._matcher = matcher
         self._balancer = balancer
         #: answers that are quicker than our own adoption
-        self._early: list[tuple[int, Offer | RequestFailed]] = []
+        self.early: list[tuple[int, Offer | RequestFailed]] = []
 
     def receive_offer(self, source: int, offer: Offer) -> None:
         worker = self._staff.parent_of(offer.job, offer.index)
@@ -33,7 +33,7 @@ class Parenting:
             if worker.seats.receive_offer(source, offer, worker.volume, self._balancer.epoch):
                 worker.update_process(self._out)
         elif self._may_yet_adopt():
-            self._early.append((source, offer))
+            self.early.append((source, offer))
         else:
             self._out.send(source, offer.rejection())
 
@@ -44,26 +44,21 @@ class Parenting:
     def reject_early(self, job: int | None = None) -> None:
         """We will not be the parent of those who took us for it (all of them, or of one job)."""
         kept = []
-        for source, message in self._early:
+        for source, message in self.early:
             if job is not None and message.job != job:
                 kept.append((source, message))
             elif isinstance(message, Offer):
                 self._out.send(source, message.rejection())
-        self._early = kept
+        self.early = kept
 
     def take_early(self, now: float) -> None:
         """We are the parent now."""
-        early, self._early = self._early, []
+        early, self.early = self.early, []
         for source, message in early:
             if isinstance(message, Offer):
                 self.receive_offer(source, message)
             else:
                 self.receive_failed(source, message, now)
-
-    @property
-    def early_count(self) -> int:
-        """Answers that wait for our adoption (for checks)."""
-        return len(self._early)
 
     def receive_denied(self, source: int, message: Denied) -> None:
         if (worker := self._staff.parent_of(message.job, message.index)) is not None:
@@ -71,7 +66,7 @@ class Parenting:
 
     def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
         if self._may_yet_adopt():
-            self._early.append((source, message))
+            self.early.append((source, message))
         elif (worker := self._staff.parent_of(message.job, message.index)) is not None:
             worker.seats.receive_failed(message.index, worker.volume, self._balancer.epoch, now)
 

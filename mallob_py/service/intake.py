@@ -17,16 +17,16 @@ to them.
 from __future__ import annotations
 
 import math
+import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from mallob_py.log_events import LogEvent
 from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
-from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
@@ -54,6 +54,35 @@ _PRECURSOR_WAIT_S = 1.0
 
 #: with what becomes of a job when its file is there, at which time
 Continuation = Callable[[LiveJob, float], None]
+
+
+class CodeRule:
+    """Whose jobs may bring code of their own, which workers run with all rights of the service.
+
+    Applications declare that their jobs do (`Declaration.runs_code`). Such a job is taken if its file belongs
+    to the service's own user, who may run what he likes anyway, and did not come over HTTP, where a token may
+    be all that anybody needs. `serve --allow-code` (`is_allowed`) takes them from all others, too.
+    """
+
+    def __init__(self, applications: Set[str], is_allowed: bool) -> None:
+        self._applications = applications
+        self._is_allowed = is_allowed
+
+    def check(self, application: str, is_over_http: bool, owner: int | None) -> None:
+        """Raise JobFileError if a job may not run code. `owner`: user id of the job file's owner, or None."""
+        if self._is_allowed or application not in self._applications:
+            return
+        if is_over_http:
+            whose = "this one came over HTTP"
+        elif owner != os.geteuid():
+            whose = "this job's file belongs to another user"
+        else:
+            return
+        raise JobFileError(
+            "application",
+            f"{application} runs code that its jobs bring, so only jobs of the service's own user are taken,"
+            f" and {whose}; `mallob-py serve --allow-code` takes them from everybody",
+        )
 
 
 class Intake:

@@ -28,10 +28,9 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
-from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.endings import Endings, early_statistics
 from mallob_py.service.inputs import Configured, Inputs
-from mallob_py.service.intake import Intake
+from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -169,8 +168,7 @@ class Service:
         if now >= self._inputs.deadline_s:
             self._end_reads(now)
         if now >= self._turns.deadline_s:
-            self._turns.turn(now)
-            for live in self._turns.beyond_limits(now):
+            for live in self._turns.turn(now):
                 self._end_at_limit(live, now)
         if self._turns.may_begin:
             self._begin_jobs(now)
@@ -326,15 +324,16 @@ class Service:
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
     def _submit(self, live: LiveJob, description: Description) -> None:
-        live.description = description if self._turns.holds(live) else None
-        if live.description is not None:
+        terms = self._turns.terms(live)
+        live.description = description if terms is None else None
+        if terms is None:
             self.deadline_s = -math.inf
             return
         self._jobs.enter(live, JobState.SUBMITTED)
         place = self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
         parameters = JobParameters(
-            **asdict(live.terms) | self._turns.terms(live)._asdict(),
+            **asdict(live.terms) | terms._asdict(),
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,

@@ -558,8 +558,8 @@ class Turns:
         else:
             self._enqueue(live, now)
 
-    def turn(self, now: float) -> None:
-        """Let jobs move up."""
+    def turn(self, now: float) -> list[LiveJob]:
+        """Let jobs move up; return those that reach their wallclock limit while they wait for a turn."""
         if self._suspects.waiting and (suspect := self._suspects.next(now)) is not None:
             self._enqueue(self._jobs[suspect], now)
         if self._users is not None:
@@ -568,7 +568,13 @@ class Turns:
             self._decide(self._policy, now)
         while (job := self._queue.next_set_back(now)) is not None:
             self._rank.set_back(job)
+        beyond = []
+        while self._limits and self._limits[0][0] <= now:
+            live = self._jobs.get(heapq.heappop(self._limits)[1])
+            if live is not None and live.state is JobState.QUEUED:
+                beyond.append(live)
         self._note_deadline()
+        return beyond
 
     def _note_deadline(self) -> None:
         self.deadline_s = self._suspects.next_deadline() if self._suspects.waiting else math.inf
@@ -593,8 +599,13 @@ class Turns:
         self._note_deadline()
         return job
 
-    def terms(self, live: LiveJob) -> Terms:
-        """Return the terms on which a live job is handed to the PE."""
+    def terms(self, live: LiveJob) -> Terms | None:
+        """Return the terms on which a job whose input is there is handed to the PE.
+
+        None: it cannot begin now, and `next` will name it again.
+        """
+        if self._holds(live):
+            return None
         if self._policy is not None:
             return Terms(live.terms.priority, self._policy.bound(live.id))
         if self._users is None:
@@ -616,10 +627,10 @@ class Turns:
         self._queue.settle(live.id)
         self.may_begin = bool(self._queue.waiting)
 
-    def holds(self, live: LiveJob) -> bool:
-        """Whether a job whose input has been read cannot begin now: `next` will name it again.
+    def _holds(self, live: LiveJob) -> bool:
+        """Whether it waits for a place: a job does that cannot begin anew.
 
-        Only of a job that cannot begin anew: others add to it, or what it has read can be read once only.
+        Others add to it, or what it has read can be read once only.
         """
         if not (live.is_incremental or comes_through_pipe(live.known_file)) or self._queue.claim(live.id):
             return False
@@ -644,16 +655,6 @@ class Turns:
             heapq.heappush(self._limits, (spent.started_s + live.terms.wallclock_limit_s, live.id))
         self.may_begin = True
         self._note_deadline()
-
-    def beyond_limits(self, now: float) -> list[LiveJob]:
-        """Return the jobs that have reached their wallclock limit while they wait for their next turn."""
-        beyond = []
-        while self._limits and self._limits[0][0] <= now:
-            live = self._jobs.get(heapq.heappop(self._limits)[1])
-            if live is not None and live.state is JobState.QUEUED:
-                beyond.append(live)
-        self._note_deadline()
-        return beyond
 
     def bring_back(self, job: int) -> None:
         """It goes on, if it stood still at all."""

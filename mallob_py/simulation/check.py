@@ -159,6 +159,6 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
             assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
             if worker.state.has_process:
                 held.add((place, worker.number))
-        assert not pe.workers.parenting.early_count, "an answer waits for ever"
+        assert not pe.workers.parenting.early, "an answer waits for ever"
         assert not len(pe.workers.leaving), "a worker leaves for ever"
     assert set(cluster.processes) == held, "processes without workers"

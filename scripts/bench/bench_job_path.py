@@ -5,8 +5,8 @@ rename of a NOOP job's file into `in/` and the sight of its reply, on one rank; 
 order until a second after the answer; and those in the seconds after a rank was killed that is no client's.
 Of the last two each rank is counted, and the one with the most is told. Which ways these are tells where a
 trip could be shorter. Ranks are several times as slow as otherwise: this is about paths, not about time. So
-their clock is as slow: a job that is over within its first milliseconds, before others are told of it, is so
-here, and of what an idle rank does each second some 10 changes are in a trip of 3 s.
+their clock is as slow, and they park as long by it as they want: a job that is over within its first
+milliseconds, before others are told of it, is so here, and no turn is counted that only came too early.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def _install():
             log.append((clock(), source, dest))
 
     from mallob_py.runtime import rank as module
+    from mallob_py.runtime.bells import Bells
     from mallob_py.runtime.rank import Rank
 
     service_clock, slowness = module.service_clock, float(os.environ["BENCH_JOB_PATH_SLOWNESS"])
@@ -70,6 +71,8 @@ def _install():
         return lambda: clock() / slowness
 
     module.service_clock = slow_clock
+    park = Bells.park
+    Bells.park = lambda self, timeout_s: park(self, timeout_s * slowness)
     run = Rank.run
 
     def profiled(self):
@@ -155,8 +158,10 @@ def growth(service: Service, _: Path) -> list[Span]:
 
 def losses(service: Service, out: Path) -> list[Span]:
     """A rank without a client each time; the others go on without it."""
-    status = read_status(service.api_dir)
-    assert status is not None
+    deadline_s = time.monotonic() + 60.0
+    while (status := read_status(service.api_dir)) is None:
+        assert time.monotonic() < deadline_s, "the service writes no status"
+        time.sleep(0.1)
     clients = {process.pid for process in status.processes}
     pids = [pid for pid in (int(path.suffix[1:]) for path in out.iterdir()) if pid not in clients]
     spans = []

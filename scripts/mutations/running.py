@@ -158,7 +158,7 @@ mallob_py/runtime/world/mending.py
     Mending.is_refused: now >= since_s + REFUSED_S => False
     test_the_end_of_a_rank_is_told_soon_by_its_port
 
-mallob_py/runtime/world/stream.py
+mallob_py/runtime/world/links.py
   what has not come by a connection that broke is written again
     Stream.resume: without self.begun.appendleft(memoryview(again))
     test_no_cut_loses_a_message_or_has_one_come_twice

@@ -18,8 +18,7 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.service import JobFileError, intake
-from mallob_py.service.code_rule import CodeRule
-from mallob_py.service.intake import Intake
+from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs

@@ -131,9 +131,9 @@ def test_a_wallclock_limit_ends_a_job_that_waits_to_begin_again(express: Client)
     express.turns.next()
     express.turns.given_up(live, Spent(0.5, 0.25, 0.2, 1, 0), False, 1.0)
     assert express.turns.deadline_s == 3.5
-    assert express.turns.beyond_limits(3.4) == []
-    assert express.turns.beyond_limits(3.5) == [live]
-    assert express.turns.beyond_limits(9.0) == []
+    assert express.turns.turn(3.4) == []
+    assert express.turns.turn(3.5) == [live]
+    assert express.turns.turn(9.0) == []
 
 
 def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
@@ -142,18 +142,18 @@ def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> 
     revision.is_incremental = further.is_incremental = True
     express.turns.wait(revision, 0.0)
     assert express.turns.next() == 1
-    assert not express.turns.holds(revision)
+    assert express.turns.terms(revision) is not None
     express.turns.had_turn(revision)
     express.turns.wait(further, 0.0)
     assert express.turns.next() == 2
-    assert express.turns.holds(further)
+    assert express.turns.terms(further) is None
     assert further.state is JobState.QUEUED
     express.turns.wait(other, 0.0)
     assert express.turns.next() == 3
-    assert not express.turns.holds(other)
+    assert express.turns.terms(other) is not None
     express.turns.turn(0.0)
     assert not express.set_back.called
     express.turns.ended(1)
     express.turns.ended(3)
     assert express.turns.next() == 2
-    assert not express.turns.holds(further)
+    assert express.turns.terms(further) is not None

@@ -256,12 +256,12 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
     late = hold_kind(cluster, Adopt, dest=1)
     cluster.submit(INLINE, 0, max_demand=7)
     play(cluster, 0.01)
-    needs(cluster.pes[1].workers.parenting.early_count > 0)
+    len(needs(cluster.pes[1].workers.parenting.early) > 0)
     cluster.tell(1, HostRests(cluster.now + 1.0))
     rejections = watch(cluster, Rejected)
     late.release()
     play(cluster, 0.1)
-    assert not cluster.pes[1].workers.parenting.early_count, "nobody waits until the rest is over"
+    assert not cluster.pes[1].workers.parenting.early, "nobody waits until the rest is over"
     assert any(source == 1 for source, _, _ in rejections)
     assert is_idle(cluster, 1)
     assert len(places(cluster, INLINE)) == 7

@@ -185,7 +185,7 @@ def test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost(s
     play(cluster)
     needs(only(late_parent, Adopt))
     assert [(dest, message.index) for _, dest, message in failures] == [(parent, 3)]
-    assert cluster.pes[parent].workers.parenting.early_count == 1
+    assert len(cluster.pes[parent].workers.parenting.early) == 1
     demand(cluster, 1, 4)
     play(cluster)
     needs(only(late_parent, Adopt))
@@ -202,7 +202,7 @@ def test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it(s
     play(cluster)
     needs(only(late_parent, Adopt) and 3 in places(cluster, 1))
     parent, child = late_parent.messages[0][1], places(cluster, 1)[3]
-    needs(cluster.pes[parent].workers.parenting.early_count == 1)
+    len(needs(cluster.pes[parent].workers.parenting.early) == 1)
     late_parent.release()
     rest(cluster)
     assert places(cluster, 1)[1] == parent
@@ -223,7 +223,7 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
     late_epochs = hold_kind(cluster, Epoch, dest=child)
     demand(cluster, 1, 1)
     play(cluster)
-    needs(only(late_parent, Adopt) and cluster.pes[parent].workers.parenting.early_count == 1)
+    needs(only(late_parent, Adopt) and len(cluster.pes[parent].workers.parenting.early) == 1)
     rejections = watch(cluster, Rejected)
     late_parent.release()
     play(cluster)
@@ -259,7 +259,7 @@ def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_
     needs(only(late_token, TokenReturned) and only(late_child, Adopt))
     late_child.release()
     play(cluster)
-    assert cluster.pes[parent].workers.parenting.early_count == 1
+    assert len(cluster.pes[parent].workers.parenting.early) == 1
     rejections = watch(cluster, Rejected)
     late_token.release()
     rest(cluster)

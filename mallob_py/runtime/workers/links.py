@@ -75,15 +75,12 @@ class WorkerLink:
         self._queue_limit_bytes = queue_limit_bytes
         #: whether the socket is
         self.closed = False
+        #: another rank's fork server has forked it: who has it is to look for its end (`pidfd`)
+        self.is_given = self.serial < 0
         #: known to have ended: its last words may still be read, nothing can be asked of it
         self.dead = False
         #: what the pool waits for on this socket (0: nothing)
         self.watched_mask = 0
-
-    @property
-    def is_given(self) -> bool:
-        """Another rank's fork server has forked it: who has it is to look for its end (`pidfd`)."""
-        return self.serial < 0
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -395,7 +395,7 @@ class WorkerPool:
             self._at_work[link.serial] = task
             link.send(task.first_message())
             self._watch.watch(link)
-            if isinstance(task, JobTask):
+            if isinstance(task, JobTask) and task.early:
                 for message in task.take_early():
                     self._send(task, link, message)
         self.processes.top_up(len(self._waiting))

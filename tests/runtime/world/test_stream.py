@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reachable import reachable
 
 from mallob_py.runtime.world.envelope import Channel, WireError
-from mallob_py.runtime.world.stream import ACKNOWLEDGED_BYTES, LAST, Stream
+from mallob_py.runtime.world.links import ACKNOWLEDGED_BYTES, LAST, Stream
 
 
 class Pair:
