@@ -89,11 +89,9 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.bells import Bells
 from mallob_py.runtime.desk import Desk, EventSink, Orders
 from mallob_py.runtime.heap import HeapKeeper, c_heap
-from mallob_py.runtime.lookout import Lookout
-from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
+from mallob_py.runtime.memory_watch import MemoryWatch, RankMemory, RankReclaimable
 from mallob_py.runtime.newcomers import GrowthError, Newcomers
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank_memory import RankMemory
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.hosted import HostedWorkers, pool_number
 from mallob_py.runtime.workers.pool import WorkerPool
@@ -105,7 +103,7 @@ from mallob_py.runtime.workers.tasks import (
     ReadStalled,
 )
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
-from mallob_py.runtime.world.failure_detector import LocalPeers, Ring
+from mallob_py.runtime.world.failure_detector import LocalPeers, Lookout, Ring
 from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.runtime.world.transfer import Transfer
 

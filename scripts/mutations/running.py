@@ -34,7 +34,7 @@ mallob_py/runtime/world/mpi.py
     _join_world: without if is_of_wheel(): _initialise_wheel()
     test_a_rank_that_never_comes_is_not_waited_for_for_ever
 
-mallob_py/runtime/lookout.py
+mallob_py/runtime/world/failure_detector.py
   a rank does not outlive its launcher
     Lookout.beat: never self._launcher is not None and not is_asked_to_end
     test_a_rank_does_not_outlive_a_launcher_that_kills_nobody
@@ -238,7 +238,7 @@ mallob_py/service/jobs/crashes.py
     test_suspects_begin_one_after_the_other_after_a_quiet_time
 
 # a rank's heap
-mallob_py/runtime/rank_memory.py
+mallob_py/runtime/memory_watch.py
   an idle rank gives back what large messages have left
     RankMemory.look: without self._heap.look(now, time.thread_time())
     test_what_large_messages_have_left_goes_back_when_the_rank_is_idle

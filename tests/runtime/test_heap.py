@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mallob_py.runtime.heap import CHeap, HeapKeeper, c_heap
-from mallob_py.runtime.rank_memory import RankMemory
+from mallob_py.runtime.memory_watch import RankMemory
 
 MB = 1 << 20
 

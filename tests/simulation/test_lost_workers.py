@@ -256,7 +256,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
     late = hold_kind(cluster, Adopt, dest=1)
     cluster.submit(INLINE, 0, max_demand=7)
     play(cluster, 0.01)
-    len(needs(cluster.pes[1].workers.parenting.early) > 0)
+    needs(len(cluster.pes[1].workers.parenting.early) > 0)
     cluster.tell(1, HostRests(cluster.now + 1.0))
     rejections = watch(cluster, Rejected)
     late.release()

@@ -202,7 +202,7 @@ def test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it(s
     play(cluster)
     needs(only(late_parent, Adopt) and 3 in places(cluster, 1))
     parent, child = late_parent.messages[0][1], places(cluster, 1)[3]
-    len(needs(cluster.pes[parent].workers.parenting.early) == 1)
+    needs(len(cluster.pes[parent].workers.parenting.early) == 1)
     late_parent.release()
     rest(cluster)
     assert places(cluster, 1)[1] == parent
