@@ -26,7 +26,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 AT_ONCE := --numprocesses $(TEST_JOBS) --dist worksteal
 
-.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench figures site native clean
+.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench figures site native image clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -100,6 +100,9 @@ site: $(STAMPS)/run ## the documents as a site in build/site
 	$(BIN)/python -m pip install --quiet --editable '.[site]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
+
+image: ## build the image of the Dockerfile and use it (as root, with buildah and debootstrap; minutes)
+	@scripts/try_image.sh
 
 clean: ## remove the environment, caches and whatever the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .api

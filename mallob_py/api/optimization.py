@@ -35,6 +35,12 @@ class Optimum:
     bound: int | None
     reply: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        if self.value is None:
+            return f"<Optimum {self.reply['result']['resultstring']}>"
+        known = "optimal" if self.is_optimal else f"bound={self.bound}"
+        return f"<Optimum value={self.value}, {known}>"
+
 
 @dataclass(frozen=True)
 class Task:

@@ -153,6 +153,8 @@ def service_is_running(api_dir: Path, client: int = 0) -> bool:
 def folder_of(api_dir: Path, client: int) -> Path:
     """Where jobs and replies of one client go. Raises ServiceError if no service has ever been there."""
     client_dir = (api_dir / f"jobs.{client}").absolute()
+    if re.match(r"\w+:/", str(api_dir)):
+        raise ServiceError(f"{api_dir} is an address; a service is named by its folder, such as .api")
     try:
         is_there = (client_dir / "in").is_dir()
     except OSError as error:
