@@ -47,6 +47,11 @@ _HOMES = {
     "RC2": "mallob_py.api.maxsat",
     "solve": "mallob_py.api.client",
 }
+#: of those that stand on another package: how one gets it
+_NEEDS = {
+    "register_cpmpy_solver": "pip install 'mallob-py[cpmpy]'",
+    "register_joblib_backend": "pip install joblib",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -55,4 +60,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'mallob_py' has no attribute '{name}'")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if name not in _NEEDS:
+            raise
+        raise ModuleNotFoundError(f"{name} needs {error.name}: {_NEEDS[name]}", name=error.name) from None

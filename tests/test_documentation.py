@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -17,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pysat.formula import CNF, WCNF
 
 from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
 from mallob_py.log_events import LogEvent
 from mallob_py.log_events import table as table_of_events
+from mallob_py.service.client import login_name
 from mallob_py.service.jobs.job_file import field_table
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_sat import portfolio
@@ -373,3 +377,39 @@ def test_the_search_of_the_document_finds_the_best(bag_of_ones_own: Path) -> Non
     best = max(sum(item[1] for item in each) for each in subsets if sum(item[0] for item in each) <= 26)
     assert result["value"] == best == sum(item[1] for item in result["items"])
     assert "best, learn" in _run_bag(bag_of_ones_own, *knapsack, "--check-laws")
+
+
+def _python_of_the_documents() -> Iterator[tuple[str, str]]:
+    """Indented blocks that a reader would copy: (document, text)."""
+    for document in DOCUMENTS:
+        for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", document.read_text(), re.MULTILINE):
+            if block.lstrip("\n").startswith("    from mallob_py import"):
+                yield document.name, textwrap.dedent(block)
+
+
+@pytest.fixture(scope="module")
+def folder_of_a_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A service on `.api` and the files that documents name."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "formula.cnf.xz").write_bytes(lzma.compress(b"p cnf 2 2\n1 2 0\n-1 2 0\n"))
+    (folder / "formula.wcnf").write_text("h 1 2 0\n3 -1 0\n4 -2 0\n")
+    (folder / "script.smt2").write_text("(declare-const p Bool)(assert p)(check-sat)\n")
+    (folder / ".api").symlink_to("api")
+    with serving(folder) as running:
+        for user in (login_name(), "bob"):
+            job = {"user": user, "name": "sorter", "literals": [1, 0]}
+            running.drop(f"{user}.sorter.json", json.dumps(job))
+        yield folder
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(("document", "text"), [*_python_of_the_documents()])
+def test_python_that_documents_show_runs(
+    document: str, text: str, folder_of_a_reader: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cnf, wcnf = CNF(from_clauses=[[1, 2], [3]]), WCNF(from_file=str(folder_of_a_reader / "formula.wcnf"))
+    if "solve_smt" in text:
+        pytest.importorskip("z3", reason="the extra `smt` is not installed")
+    monkeypatch.chdir(folder_of_a_reader)
+    names = {"cnf": cnf, "wcnf": wcnf, "formulas": [cnf, [[1]]], "square": functools.partial(pow, exp=2)}
+    exec(text.replace("n=13", "n=6").replace("ranks=4", "ranks=2"), names)

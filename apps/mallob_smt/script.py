@@ -198,7 +198,7 @@ class _Cutter:
                 place = int(places[too_many[0]]) + first
                 raise self._error(place, "a ')' without its '('")
         if depth > 0:
-            raise self._error(begin, f"the command that begins here is never closed: {depth} ')' are missing")
+            raise self._error(begin, f"the command that begins here is never closed: {depth} more ')' needed")
 
     def _check_gap(self, begin: int, end: int) -> None:
         if junk := self.masked[begin:end].strip():

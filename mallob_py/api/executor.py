@@ -72,7 +72,9 @@ class Executor(concurrent.futures.Executor):
         Raises ServiceError if no service has used the folder, or the ranks do not start.
         """
         if isinstance(api_dir, int):
-            raise TypeError(f"Executor({api_dir}) names no folder; with ranks of its own: Executor(ranks={api_dir})")
+            raise TypeError(
+                f"Executor({api_dir}) names no folder; with ranks of its own: Executor(ranks={api_dir})"
+            )
         self._terms = _terms(priority=priority, max_demand=max_demand, name=name)
         self._mutex = threading.Lock()
         self._is_shut_down = False

@@ -16,6 +16,7 @@ import contextlib
 import getpass
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -153,13 +154,14 @@ def service_is_running(api_dir: Path, client: int = 0) -> bool:
 def folder_of(api_dir: Path, client: int) -> Path:
     """Where jobs and replies of one client go. Raises ServiceError if no service has ever been there."""
     client_dir = (api_dir / f"jobs.{client}").absolute()
-    if re.match(r"\w+:/", str(api_dir)):
-        raise ServiceError(f"{api_dir} is an address; a service is named by its folder, such as .api")
     try:
         is_there = (client_dir / "in").is_dir()
     except OSError as error:
         raise ServiceError(f"cannot look into {client_dir}: {error.strerror}") from None
     if not is_there:
+        if address := re.search(r"(?<![^/])[a-z]+:/", str(api_dir)):
+            told = str(api_dir)[address.start() :]
+            raise ServiceError(f"{told} is an address; a service is named by its folder, such as .api")
         raise ServiceError(
             f"no service has used {client_dir} yet; start one: mallob-py serve --api-dir {api_dir}"
         )

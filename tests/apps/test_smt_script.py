@@ -103,7 +103,7 @@ def test_success_is_counted_while_it_is_wished() -> None:
     [
         (
             "(check-sat)\n(assert (> x 1)",
-            "s.smt2, line 2: the command that begins here is never closed: 1 ')'",
+            "s.smt2, line 2: the command that begins here is never closed: 1 more ')' needed",
         ),
         ("(check-sat)\n\n(check-sat))", "s.smt2, line 3: a ')' without its '('"),
         ("(check-sat)\nhello", "s.smt2, line 2: 'hello' stands outside of any command"),

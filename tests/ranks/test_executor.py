@@ -263,6 +263,10 @@ def _children() -> set[str]:
 def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="no service has used"):
         Executor(tmp_path)
+    with pytest.raises(ServiceError, match="a service is named by its folder"):
+        Executor("tcp://localhost:8786")
+    with pytest.raises(TypeError, match=r"with ranks of its own: Executor\(ranks=4\)"):
+        Executor(4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ranks is a number above 0"):
         Executor(ranks=0)
 
