@@ -38,7 +38,7 @@ _FIRST_CONFLICTS = 1000
 #: do, and lead it less far from the way on which it finds models alone
 _SHORT_MAX = 2
 #: how often clauses go from and to a solver that trades at restarts
-_EXCHANGE_INTERVAL_S = 0.1
+_EXCHANGE_INTERVAL_S = 0.05
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
 #: a slice takes this part of the time searched so far

