@@ -40,6 +40,8 @@ def choice(flag: str, names: Sequence[str], default: str | None, group: str, hel
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Config(CommandOptions):
+    """The option of every command. (`dataclass` would import a tokenizer to make these words itself.)"""
+
     config: str | None = option("--config FILE", values.path, None, "configuration", "TOML file with options")
 
 

@@ -36,7 +36,6 @@ from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
-from mallob_py.service.telemetry.status import interim_of
 
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
@@ -152,6 +151,8 @@ class SolveDesk(OneShotDesk):
         self._read(self._job, self._application.name, (source,), self._configuration)
 
     def _tell_progress(self, now: float) -> None:
+        from mallob_py.service.telemetry.status import interim_of  # imports much, which short jobs do without
+
         record = self._rank.node.pe.client.jobs.get(self._job)
         best = "" if record is None else far_text(None, interim_of(record.interim))
         parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), best)

@@ -138,7 +138,7 @@ mallob_py/runtime/world/mpi.py
 # who connects to a rank's port, and who joins
 mallob_py/runtime/world/links.py
   who connects to a rank's port knows the secret
-    Links._meet: never not hmac.compare_digest(secret, self._secret)
+    Links._meet: never not mending.is_same(secret, self._secret)
     test_who_does_not_know_the_secret_is_not_let_in_by_any_address
   nobody is let in under the address of the rank itself
     Links._meet: never peer == self.rank

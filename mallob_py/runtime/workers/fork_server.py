@@ -278,6 +278,7 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
         for name in preload:
             _prepare_application(registry, name)
         gc.freeze()
+        gc.enable()
         controls = []
         while descriptors := socket.recv_fds(orders, 1, 1)[1]:
             controls.append(socket.socket(fileno=descriptors[0]))

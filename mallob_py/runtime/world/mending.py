@@ -16,7 +16,6 @@ ended does not learn the secret, and cannot answer.
 from __future__ import annotations
 
 import errno
-import hmac
 import math
 import os
 import select
@@ -47,6 +46,13 @@ class Dials(NamedTuple):
     listener: tuple[str, int] | None
 
 
+def is_same(said: bytes, known: bytes) -> bool:
+    """Whether these are equal, in a time that does not tell where they differ."""
+    import hmac  # loads a library that few worlds need: those with links
+
+    return hmac.compare_digest(said, known)
+
+
 def hello(secret: bytes, rank: int, peer: int, nonce: bytes, received: int) -> bytes:
     """The first word of `rank` to `peer` over a new connection."""
     code = _code(secret, b"resume", struct.pack("<IIQ", rank, peer, received) + nonce)
@@ -56,7 +62,7 @@ def hello(secret: bytes, rank: int, peer: int, nonce: bytes, received: int) -> b
 def is_hello_of(said: bytes, secret: bytes, peer: int, rank: int) -> bool:
     """Whether the peer's link to this rank has been resumed by these words."""
     _, _, nonce, received, _ = HELLO.unpack(said)
-    return hmac.compare_digest(said, hello(secret, peer, rank, nonce, received))
+    return is_same(said, hello(secret, peer, rank, nonce, received))
 
 
 def answer(secret: bytes, nonce: bytes, received: int) -> bytes:
@@ -66,6 +72,8 @@ def answer(secret: bytes, nonce: bytes, received: int) -> bytes:
 
 
 def _code(secret: bytes, purpose: bytes, data: bytes) -> bytes:
+    import hmac
+
     return hmac.digest(secret, purpose + data, "sha256")[:CODE_BYTES]
 
 
@@ -178,7 +186,7 @@ class Mending:
         if len(self._heard) < ANSWER.size:
             return None
         received, _ = ANSWER.unpack(self._heard)
-        if not hmac.compare_digest(self._heard, answer(self._secret, self._nonce, received)):
+        if not is_same(self._heard, answer(self._secret, self._nonce, received)):
             raise ConnectionRefusedError
         self._attempt = None
         self._epoll.unregister(attempt.fileno())
