@@ -59,6 +59,7 @@ from mallob_py.service.jobs.durations import format_duration
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.store.entries import reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.own_folder import WANTING
 from mallob_py.service.store.spare_file import SpareFile
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
@@ -553,7 +554,11 @@ class Client:
         if now < self._next_service_look_s:
             return
         self._next_service_look_s = now + _SERVICE_LOOK_PERIOD_S
-        if self.is_served:
+        try:
+            is_served = self.is_served
+        except OSError:  # that it cannot be told now says nothing of the service
+            return
+        if is_served:
             self._served_s = now
             return
         try:
@@ -606,12 +611,13 @@ class Client:
 
 
 def _ending_of(submission: service.Submission) -> Answer | Exception | None:
-    """Return the ending of a job, if there is a reply."""
+    """Return the ending of a job, if there is a reply that can be read now."""
     try:
         reply = service.reply_to(submission)
         return None if reply is None else _answer(reply)
     except Exception as error:
-        return error
+        cause = error.__cause__ if isinstance(error, ServiceError) else error
+        return None if isinstance(cause, OSError) and cause.errno in WANTING else error
 
 
 def _files_of(submission: service.Submission) -> tuple[str, str]:

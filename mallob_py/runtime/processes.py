@@ -14,12 +14,14 @@ Imports next to nothing: commands begin with it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
 import signal
 import sys
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from types import FrameType
 
 
@@ -147,13 +149,9 @@ def no_orphans() -> Iterator[None]:
     finally:
         if os.getpid() == ours:
             # Whoever is killed leaves us its own children.
+            deadline_s = time.monotonic() + _BURIAL_S
             while _has_children() and (left := set(_children(ours)) - before):
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                for pid in left:
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(pid, 0)
+                before |= _kill_and_bury(left, deadline_s - time.monotonic())
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
@@ -168,23 +166,47 @@ def kill_adopted(own: Collection[int]) -> None:
     A process that the kernel holds, such as for a file system that hangs, is not waited for.
     """
     ours, session = os.getpid(), os.getsid(0)
+    held: set[int] = set()
     for _ in range(_GENERATIONS_MAX):  # whoever is killed leaves us its own children
-        left = [each for each in _children(ours) if each not in own and _session_of(each) != session]
+        left = {each for each in _children(ours) if each not in own and _session_of(each) != session} - held
         if not left:
             return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in left:
-            with contextlib.suppress(ChildProcessError, ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                select.select([descriptor], [], [], _KILLED_S)
-                os.close(descriptor)
-                os.waitpid(pid, os.WNOHANG)
+        held |= _kill_and_bury(left, _KILLED_S)
 
 
-#: of processes below each other, and how long one may take to be gone that is killed
+#: of processes below each other, and how long some may take to be gone that are killed
 _GENERATIONS_MAX, _KILLED_S = 100, 0.5
+#: the same at the end, when nothing else is to be done; a busy machine takes its time
+_BURIAL_S = 60.0
+
+
+def _kill_and_bury(children: set[int], timeout_s: float) -> set[int]:
+    """Kill children, and return those that do not end within the time, as the kernel holds them."""
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left_of(children, timeout_s)
+
+
+_LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.01
+
+
+def left_of(children: Iterable[int], timeout_s: float = math.inf) -> set[int]:
+    """Wait for children to end, and return those that do not within the time. Needs no descriptors."""
+    left, deadline_s, delay_s = set(children), time.monotonic() + timeout_s, _LOOK_MIN_S
+    while left := {pid for pid in left if not _is_buried(pid)}:
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(delay_s)
+        delay_s = min(1.5 * delay_s, _LOOK_MAX_S)
+    return left
+
+
+def _is_buried(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _session_of(pid: int) -> int:

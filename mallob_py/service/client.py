@@ -147,7 +147,10 @@ def reply_to(submission: Submission) -> dict[str, Any] | None:
 
 
 def service_is_running(api_dir: Path, client: int = 0) -> bool:
-    """Whether a service takes jobs here (otherwise they wait until one starts)."""
+    """Whether a service takes jobs here (otherwise they wait until one starts).
+
+    Raises OSError if that cannot be told now.
+    """
     return is_locked(api_dir / f"jobs.{client}")
 
 

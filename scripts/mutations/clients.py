@@ -14,6 +14,14 @@ mallob_py/api/client.py
   a name is free when its job has its answer
     Client._watch: without self._forget(name)
     test_a_name_is_free_when_its_job_has_its_answer
+  a reply that cannot be read for want of descriptors is read later
+    _ending_of: isinstance(cause, OSError) and cause.errno in WANTING => False
+    test_a_client_short_of_descriptors_reads_replies_later_and_misses_no_service
+
+mallob_py/service/store/lock.py
+  want of descriptors does not say that no service is there
+    holder_of: error.errno in own_folder.WANTING => False
+    test_want_of_descriptors_does_not_say_that_no_service_is_there
 
 # the IPASIR bridge
 mallob_py/service/jobs/reply.py

@@ -126,6 +126,9 @@ mallob_py/runtime/world/failure_detector.py
   who has left is seen until the process has ended, though there was no descriptor for it
     LocalPeers._watch: without self._unwatched[peer] = process
     test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_ended
+  a rank of which nothing can be read for want of descriptors is not taken for dead
+    _stat_of: (FileNotFoundError, ProcessLookupError, IndexError) => (OSError, IndexError)
+    test_a_rank_of_which_proc_cannot_be_read_now_is_not_taken_for_dead
 
 mallob_py/runtime/rank.py
   a checkpoint is not sent to a rank that is behind

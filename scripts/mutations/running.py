@@ -39,6 +39,11 @@ mallob_py/runtime/world/failure_detector.py
     Lookout.beat: never self._launcher is not None and not is_asked_to_end
     test_a_rank_does_not_outlive_a_launcher_that_kills_nobody
 
+mallob_py/runtime/world/forked_world.py
+  what ranks leave behind holds up no end
+    ForkedWorld.__init__: without os.set_blocking(reader, False)
+    test_what_ranks_leave_behind_holds_up_no_end
+
 mallob_py/runtime/world/carrier.py
   what waits for all peers together is bounded
     Carrier.is_congested: sum(map(self._waiting_bytes, self._others())) > CONGESTED_TOGETHER_BYTES => False

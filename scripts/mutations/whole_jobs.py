@@ -99,6 +99,9 @@ mallob_py/batch/live/server.py
     test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart
 
 mallob_py/batch/live/folder.py
+  want of descriptors does not say that no process of a job is left
+    _has: (FileNotFoundError, ProcessLookupError, PermissionError) => OSError
+    test_want_of_descriptors_does_not_say_that_no_process_of_a_job_is_left
   a submission that had no room leaves no folder behind
     Folder.add: without shutil.rmtree(part, ignore_errors=True)
     test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from waiting import DEADLINE_S, poll_until
@@ -14,6 +17,7 @@ from mallob_py import Answer, Client
 from mallob_py.api import replies
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
+from mallob_py.service.store import lock
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.in_folder import News
 
@@ -104,6 +108,28 @@ def test_a_name_is_free_when_its_job_has_its_answer(client: Client, out: Path) -
     poll_until(lambda: again)
     publish(out / "u.a.json", code=20)
     assert again[0].result(DEADLINE_S).satisfiable is False
+
+
+def test_a_client_short_of_descriptors_reads_replies_later_and_misses_no_service(
+    client: Client, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "_RELIST_S", 0.1)
+    monkeypatch.setattr(client, "_service_timeout_s", 0.0)
+    tries: list[object] = []
+
+    def fail(*path: object, **_: object) -> NoReturn:
+        tries.append(path)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "contents", fail)
+        patch.setattr(lock.own_folder, "open_file", fail)
+        future = client.submit([[1]], name="a")
+        publish(out / "u.a.json")
+        poll_until(lambda: len(tries) > 5)
+        assert not future.done()
+        monkeypatch.setattr(client, "_service_timeout_s", None)
+    assert future.result(DEADLINE_S).satisfiable is False
 
 
 def test_an_older_reply_of_that_name_is_left_alone(client: Client, out: Path) -> None:

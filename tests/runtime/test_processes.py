@@ -10,7 +10,7 @@ import sys
 import pytest
 from waiting import DEADLINE_S
 
-from mallob_py.runtime.processes import signals_held_back
+from mallob_py.runtime.processes import left_of, signals_held_back
 
 _COUNT = """
 import os
@@ -67,3 +67,13 @@ def test_a_child_that_is_started_meanwhile_holds_back_the_same_signals_from_its_
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.1)"])
     child.send_signal(signal.SIGUSR1)
     assert child.wait(60) == 0
+
+
+def test_a_child_that_does_not_end_is_not_waited_for_and_one_that_has_is_buried() -> None:
+    ended, lasting = (subprocess.Popen(["sleep", seconds]) for seconds in ("0", "1000"))
+    try:
+        assert left_of([ended.pid]) == set()
+        assert left_of([ended.pid, lasting.pid], timeout_s=0.01) == {lasting.pid}
+    finally:
+        os.kill(lasting.pid, signal.SIGKILL)
+    assert left_of([lasting.pid], DEADLINE_S) == set()

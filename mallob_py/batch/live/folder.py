@@ -319,18 +319,19 @@ def _processes_with(variable: bytes) -> list[int]:
 
 
 def _has(pid: int, variable: bytes) -> bool:
+    """Raises OSError if that cannot be told now."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return variable in environ.read().split(b"\0")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False  # gone, or somebody else's
 
 
 def _kill(pid: int, variable: bytes) -> bool:
-    """Whether it was there, and is really one with this variable, to be killed."""
+    """Whether it was there, and is really one with this variable, to be killed. Raises OSError."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return False
     try:
         if not _has(pid, variable):

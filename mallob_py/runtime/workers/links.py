@@ -30,7 +30,7 @@ import msgspec
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.processes import import_places, python
+from mallob_py.runtime.processes import import_places, left_of, python
 
 _RECEIVE_BYTES = 1 << 18
 #: per turn of the event loop, so that one worker's large result does not delay the others
@@ -338,21 +338,10 @@ class _Fork:
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
-    def wait(self, timeout_s: float | None = None) -> None:
+    def wait(self, timeout_s: float) -> None:
         """For its end. Raises subprocess.TimeoutExpired."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            if not poll.poll(None if timeout_s is None else timeout_s * 1000):
-                raise subprocess.TimeoutExpired("fork server", timeout_s or 0.0)
-        finally:
-            os.close(descriptor)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        if left_of([self.pid], timeout_s):
+            raise subprocess.TimeoutExpired("fork server", timeout_s)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -480,7 +469,8 @@ class ForkServer:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # importing for long, or stopped: its children die with it
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel holds it; it has no rank any more
+                self._process.wait(_STOP_TIMEOUT_S)
 
 
 def _await_end(connection: socket.socket) -> None:

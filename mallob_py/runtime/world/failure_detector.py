@@ -224,15 +224,11 @@ class LocalPeers:
 
     def _watch(self, peer: int, process: RankProcess) -> None:
         try:
-            descriptor = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            self._gone.append(peer)
-            return
+            descriptor = _pidfd_of(process)
         except OSError:  # such as for want of descriptors; then its silence has to tell
             self._unwatched[peer] = process
             return
-        if _began(str(process.pid)) != process.began:
-            os.close(descriptor)
+        if descriptor is None:
             self._gone.append(peer)
             return
         self._pidfds[peer] = descriptor
@@ -289,24 +285,42 @@ def _namespace() -> int:
         return 0
 
 
+def _pidfd_of(process: RankProcess) -> int | None:
+    """A descriptor of a process, None if that has ended. Raises OSError."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    is_it = False
+    try:
+        is_it = _began(str(process.pid)) == process.began
+    finally:
+        if not is_it:
+            os.close(descriptor)
+    return descriptor if is_it else None
+
+
 def _began(process: str) -> int | None:
-    """When a process began; None if it is gone."""
+    """When a process began; None if it is gone. Raises OSError if that cannot be told now."""
     fields = _stat_of(process)
     return int(fields[_BEGAN]) if fields else None
 
 
 def _has_ended(process: RankProcess) -> bool:
-    """Whether it is gone, or nobody has waited for it yet."""
-    fields = _stat_of(str(process.pid))
+    """Whether it is gone, or nobody has waited for it yet; what cannot be told now has not ended."""
+    try:
+        fields = _stat_of(str(process.pid))
+    except OSError:
+        return False
     return not fields or fields[0] in _ENDED or int(fields[_BEGAN]) != process.began
 
 
 def _stat_of(process: str) -> list[str]:
-    """What /proc says of a process, from its state on; nothing if it is gone."""
+    """What /proc says of a process, from its state on; nothing if it is gone. Raises OSError."""
     try:
         with open(f"/proc/{process}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, IndexError):
         return []
 
 

@@ -41,7 +41,7 @@ from mallob_py.runtime.processes import (
     use_no_input,
 )
 from mallob_py.runtime.world import guard
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
+from mallob_py.runtime.world.mpi import LaunchError, RankLoss, WorldEnd, load_mpi
 from mallob_py.runtime.world.session_folder import remove_shared_by_forks
 
 if TYPE_CHECKING:
@@ -149,12 +149,15 @@ class ForkedServers:
                 _raise_servers(theirs, preload, parent)
 
     def open(self, ranks: int) -> None:
-        """Have servers for so many ranks. Raises OSError, such as for want of descriptors."""
+        """Have servers for so many ranks. Raises OSError, as for want of descriptors, and LaunchError."""
         for _ in range(ranks):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.controls.append(ours)
             with theirs:
-                socket.send_fds(self._orders, [b"!"], [theirs.fileno()])
+                try:
+                    socket.send_fds(self._orders, [b"!"], [theirs.fileno()])
+                except (BrokenPipeError, ConnectionResetError):
+                    raise LaunchError("the process that was to start workers has ended") from None
         self._orders.close()
 
     def close(self) -> None:
@@ -234,6 +237,7 @@ class ForkedWorld:
                     set_title(f"{title} {rank}")
                     _end_with(be_rank, control)
                 os.close(writer)
+                os.set_blocking(reader, False)  # what a rank has left behind may hold the other end
                 self._links.append(reader)
                 self._pids[rank] = pid
         for _, theirs in pairs:
@@ -310,7 +314,9 @@ class ForkedWorld:
         pid = self._pids.pop(rank)
         _, status = os.waitpid(pid, 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
-        said = os.read(self._links[rank], 2)
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._links[rank], 2)
         if rank in self._pmi.finalized or guard.LEAVES in said:
             return
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:

@@ -136,17 +136,22 @@ def _named_in(descriptor: int) -> str:
 
 
 def is_locked(client_dir: Path) -> bool:
-    """Whether a service holds this client folder."""
+    """Whether a service holds this client folder. Raises OSError if that cannot be told now."""
     return holder_of(client_dir) is not None
 
 
 def holder_of(client_dir: Path) -> str | None:
-    """The service that holds this client folder, for people; None if none does."""
+    """The service that holds this client folder, for people; None if none does.
+
+    Raises OSError if that cannot be told now, for want of descriptors or memory.
+    """
     try:
         descriptor = own_folder.open_file(client_dir / _NAME, os.O_RDONLY)
     except PermissionError:
         return _holder_of_another_user(client_dir)
-    except OSError:
+    except OSError as error:
+        if error.errno in own_folder.WANTING:
+            raise
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

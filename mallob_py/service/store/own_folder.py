@@ -19,6 +19,9 @@ _NO_FILE_TEXT = "a link, or no file"
 #: of what is opened as a file: a link, a folder, a socket or a FIFO that nobody reads
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
+#: errors that say that this process wants descriptors or memory, and nothing of the file
+WANTING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
 
 @contextlib.contextmanager
 def opened(path: str | Path, within: int | None = None) -> Iterator[int]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from foreign_files import Kind, found, put, put_all
+from waiting import poll_until
 
 from mallob_py.batch.job import Kind as JobKind
-from mallob_py.batch.live.folder import Clock, Folder, FolderError, Submitted
+from mallob_py.batch.live.folder import Clock, Folder, FolderError, JobFolder, Submitted, _has
+from mallob_py.batch.live.launch import TOKEN
 from mallob_py.batch.live.script import Wishes
 from mallob_py.malleable.sockets import listen
 
@@ -28,6 +35,28 @@ def _open(path: Path) -> Folder:
 
 def _close(folder: Folder) -> None:
     os.close(folder._lock)
+
+
+@pytest.mark.parametrize("place", ["pidfd_open", "open"])
+def test_want_of_descriptors_does_not_say_that_no_process_of_a_job_is_left(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    job = JobFolder(tmp_path / "7")
+    left = subprocess.Popen(["sleep", "1000"], env={TOKEN: job.token})
+    try:
+        poll_until(lambda: _has(left.pid, f"{TOKEN}={job.token}".encode()))
+        with monkeypatch.context() as patch:
+            patch.setattr(os if place == "pidfd_open" else builtins, place, fail)
+            with pytest.raises(OSError, match="Too many open files"):
+                job.kill_leftovers()
+        assert left.poll() is None
+        job.kill_leftovers()
+    finally:
+        left.kill()
+        assert left.wait() == -signal.SIGKILL
 
 
 def test_what_is_no_job_stays_and_prevents_no_start(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mallob_py.runtime.world.launch import Flavour, find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 
 PROGRAM = """
-    import os, signal, sys
+    import os, signal, sys, time
     from mallob_py.runtime.world import forked_world
     from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
     from mallob_py.runtime.processes import no_orphans
@@ -22,6 +22,10 @@ PROGRAM = """
     forked_world.STOP_GRACE_S = 1.0
 
     def be_rank(control):
+        if sys.argv[2] == "left behind":
+            if os.fork() == 0:
+                time.sleep(1000)
+            return 0
         if os.environ["PMI_RANK"] == sys.argv[1]:
             if sys.argv[2] == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -76,3 +80,28 @@ def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> No
     first, *_ = done.stdout.splitlines()
     assert first.startswith("/dev/shm/mpich_shm_")
     assert not Path(first).exists()
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_what_ranks_leave_behind_holds_up_no_end() -> None:
+    """It has what the rank had open, such as the pipe by which that tells how it ends."""
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "left behind"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout == "ended 0\n", done.stderr
+
+
+def test_a_process_for_fork_servers_that_has_ended_is_told_of() -> None:
+    program = """
+        import os
+        from mallob_py.runtime.world.forked_world import ForkedServers
+        from mallob_py.runtime.world.mpi import LaunchError
+        servers = ForkedServers(("NOOP",))
+        servers._orders.shutdown(2)
+        try:
+            servers.open(1)
+        except LaunchError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout == "the process that was to start workers has ended\n", done.stderr

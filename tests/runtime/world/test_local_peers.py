@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import select
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from waiting import DEADLINE_S, poll_until
@@ -112,12 +114,29 @@ def test_who_has_process_numbers_of_its_own_is_not_watched(
 def test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_ended(
     processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(pid: int) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "pidfd_open", fail)
+    monkeypatch.setattr(os, "pidfd_open", _without_descriptors)
     peers = LocalPeers(0, {0: process_here(), 1: record_of(processes[0].pid)}, {0: 0, 1: 0})
     assert peers.is_seen(1)
     processes[0].kill()
     poll_until(lambda: not peers.is_seen(1))  # though nobody has taken its status
     peers.close()
+
+
+def test_a_rank_of_which_proc_cannot_be_read_now_is_not_taken_for_dead(
+    processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pidfd may have been the last descriptor there was."""
+    here, peer = process_here(), record_of(processes[0].pid)
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", _without_descriptors)
+        peers = LocalPeers(0, {0: here, 1: peer}, {0: 0, 1: 0})
+        assert peers.take_dead() == []
+        assert peers.is_seen(1)
+    assert peers.is_seen(1)
+    processes[0].kill()
+    poll_until(lambda: not peers.is_seen(1))
+    peers.close()
+
+
+def _without_descriptors(*_: object) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from foreign_files import Kind, found, put
@@ -14,7 +16,7 @@ from other_user import as_nobody, folder_for_all, needs_root
 
 from mallob_py.service import ServiceError
 from mallob_py.service.store import lock
-from mallob_py.service.store.lock import DirectoryLock, holder_of
+from mallob_py.service.store.lock import DirectoryLock, holder_of, is_locked
 
 
 def _lock(folder: Path) -> DirectoryLock:
@@ -30,6 +32,22 @@ def test_what_lies_in_its_place_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"a link, or no file|\.lock is not ours"):
             _lock(folder)
         assert found(tmp_path) == before
+
+
+@pytest.mark.parametrize("wanting", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_want_of_descriptors_does_not_say_that_no_service_is_there(
+    wanting: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(wanting, os.strerror(wanting))
+
+    held = _lock(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock.own_folder, "open_file", fail)
+        with pytest.raises(OSError, match=os.strerror(wanting)):
+            is_locked(tmp_path)
+    assert is_locked(tmp_path)
+    held.close()
 
 
 @pytest.mark.parametrize("text", ["precious\n", "1\n", "1 2 3\n", "1 a\n\n", " 1 a\n", "1" * 400])
