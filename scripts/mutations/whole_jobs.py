@@ -73,6 +73,11 @@ mallob_py/batch/live/server.py
     _Server._write_run_in_the_end: always not is_passing(error)
     test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards
 
+mallob_py/batch/live/guard.py
+  a guard on another node does not outlive its parent
+    main: without die_with(outer, signal.SIGTERM)
+    test_what_hides_from_a_guard_that_is_killed_ends_with_it
+
 mallob_py/batch/live/keeper.py
   a keeper that waits for room hears that its job is to end
     _announce: never signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None

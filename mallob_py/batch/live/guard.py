@@ -1,7 +1,8 @@
 """A guard looks after a job on the node where its script runs; its keeper starts it there (`remote`).
 
 It does what a keeper does on the scheduler's own host. The sockets at which a malleable program speaks with
-its scheduler are in a folder of the guard's, which goes with it.
+its scheduler are in a folder of the guard's, which goes with it. A guard that is killed leaves the job's
+processes to its parent, which ends them, also those that have given up their environment and session.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from mallob_py.batch.live.remote import (
 from mallob_py.batch.live.requests import REQUEST_MAX_BYTES
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import LINE_MAX_BYTES
-from mallob_py.runtime.processes import no_orphans
+from mallob_py.runtime.processes import die_with, no_orphans
 
 _LINE_S = 20.0
 #: of a message of the keeper: it may carry a script and an environment, of which JSON makes six times as much
@@ -49,7 +50,20 @@ _MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
 
 
 def main() -> int:
+    """Be a guard, below a process that has what the job has left if the guard is killed, and ends it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    outer = os.getpid()
+    with no_orphans():
+        if (guard := os.fork()) == 0:
+            die_with(outer, signal.SIGTERM)
+            return _be_guard()
+        while not (ended := os.waitid(os.P_PID, guard, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            if (came := signal.sigwait(SIGNALS)) != signal.SIGCHLD:
+                os.kill(guard, came)
+    return ended.si_status if ended.si_code == os.CLD_EXITED else 1
+
+
+def _be_guard() -> int:
     # Nobody is to write into the program's output but the program.
     lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
     begin = next_message(lines)
