@@ -444,7 +444,7 @@ class Client:
             self._check_service(now - served_s)
             time.sleep(_LOOK_DELAY_S)
         if (reply := service.read_reply(path)) is None:
-            raise LookupError(f"no job {identity} in {client_dir}, neither live nor ended")
+            raise LookupError(service.unknown_job(client_dir, identity))
         return _answer(reply)
 
     def interrupt(self, name: str) -> None:

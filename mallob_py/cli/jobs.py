@@ -322,7 +322,7 @@ def run_wait(options: WaitOptions) -> int:
     known = jobs.look().identities
     for identity in options.identities:
         if identity not in known and client.signature_of(_reply_path(client_dir, identity)) is None:
-            raise CommandError(f"no job {identity} in {client_dir}, neither live nor ended")
+            raise CommandError(client.unknown_job(client_dir, identity))
     progress = ProgressLine(options.api_dir, options.client)
     printer = ReplyPrinter("wait", options.output_format, len(options.identities))
     awaited = list(options.identities)
@@ -500,7 +500,7 @@ def _explained(options: ExplainOptions, status: ServiceStatus | None) -> list[st
         return [f"{identity} is handed in and has no reply yet.", _why_unlisted(status)]
     path = client_dir / "out" / reply_name(identity)
     if (reply := client.read_reply(path)) is None:
-        raise CommandError(f"no job {identity} in {client_dir}, neither live nor ended")
+        raise CommandError(client.unknown_job(client_dir, identity))
     return [*explain_ended(identity, reply, time.time() - path.stat().st_mtime), f"Its reply is {path}."]
 
 

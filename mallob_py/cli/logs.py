@@ -39,7 +39,7 @@ def run_logs(options: LogsOptions) -> int:
         if printed is None and (number := _number_of(options, api_dir)) is not None:
             printed = Printed(api_dir, number)
         if printed is None and not goes_on:
-            raise CommandError(f"no job {options.job} in {client_dir}, neither live nor ended")
+            raise CommandError(client.unknown_job(client_dir, options.job))
         if printed is not None and (news := printed.news()):
             has_printed = True
             _write(news)

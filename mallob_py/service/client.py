@@ -218,6 +218,20 @@ def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
     return [one for one in missing if one not in known and not ended(one)]
 
 
+def unknown_job(client_dir: Path, identity: str) -> str:
+    """Return what to tell who asks for a job that is not there; `submit` adds a number to names of files."""
+    with contextlib.suppress(OSError):
+        replies = (name.removesuffix(".json") for name in os.listdir(client_dir / "out"))
+        alike = [one for one in replies if one.startswith(f"{identity}-")]
+        alike += [one for one in PendingJobs(client_dir).look().identities if one.startswith(f"{identity}-")]
+        if alike:
+            # The numbers are times.
+            last = max(alike, key=lambda one: [int(part) for part in one.split("-") if part.isdecimal()])
+            hint = f"; the last one of a name like this is {last}"
+            return f"no job {identity} in {client_dir}, neither live nor ended{hint}"
+    return f"no job {identity} in {client_dir}, neither live nor ended"
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """Jobs without a reply: the names of their job files, and their identities."""

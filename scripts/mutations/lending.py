@@ -16,6 +16,9 @@ mallob_py/kit/bags/laws.py
     test_a_bag_that_expects_sources_and_counts_edges_is_told_so
 
 mallob_py/kit/bags/ledger.py
+  tasks that a bag counts as a number of NumPy's can be told
+    Ledger._process: index(bag.process(count)) => bag.process(count)
+    test_numbers_of_numpy_that_a_bag_tells_can_be_sent
   a bag that is too large is lent in parts
     _bytes_to_lend: always len(data) <= bytes_max
     test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays

@@ -34,6 +34,19 @@ def test_a_job_that_has_ended_is_told_at_once(
     assert json.loads(capsys.readouterr().out)["result"]["resultcode"] == 10
 
 
+@pytest.mark.parametrize("command", ["wait", "explain", "logs"])
+def test_who_leaves_out_the_number_of_a_name_is_told_the_last_one(
+    command: str, tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("u.f-1795664199060942-1", "u.f-1795664204233548", "u.fold-1795664299999999"):
+        (directory.path / "out" / f"{name}.json").write_text("{}")
+    assert main_module.main([command, "--api-dir", str(tmp_path / "api"), "u.f"]) == 2
+    told = capsys.readouterr().err
+    assert told.endswith("neither live nor ended; the last one of a name like this is u.f-1795664204233548\n")
+    assert main_module.main([command, "--api-dir", str(tmp_path / "api"), "u.g"]) == 2
+    assert capsys.readouterr().err.endswith("neither live nor ended\n")
+
+
 def test_the_reply_of_a_live_job_is_awaited_and_not_an_older_one(
     tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
