@@ -14,15 +14,15 @@ _ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
 _REACHES = 39
 _PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 
-#: functions that are longer: most of them tables, or one thing after the other
+#: functions that are longer, and why
 _LONG = {
-    "apps/mallob_bags/uts.py _expand",
-    "apps/mallob_maxsat/flips.py walk",
-    "mallob_py/batch/simulator.py __init__",
-    "mallob_py/protocol/node.py __init__",
-    "mallob_py/protocol/rotation.py rotated",
-    "mallob_py/runtime/boot.py run_rank",
-    "mallob_py/service/service.py __init__",
+    "apps/mallob_bags/uts.py _expand": "one hot loop that is compiled, whose steps share their local arrays",
+    "apps/mallob_maxsat/flips.py walk": "one hot loop that is compiled, whose steps share their local arrays",
+    "mallob_py/batch/simulator.py __init__": "a list of attributes, each of which its methods share",
+    "mallob_py/protocol/node.py __init__": "a list of attributes, each of which its methods share",
+    "mallob_py/protocol/rotation.py rotated": "one rule, each step of which uses what the ones before found",
+    "mallob_py/runtime/boot.py run_rank": "the life of a rank: what is open when it fails is closed there",
+    "mallob_py/service/service.py __init__": "calls of the constructors of its parts, one argument a line",
 }
 
 
@@ -92,7 +92,9 @@ def test_no_function_is_too_long() -> None:
         for each in ast.walk(tree)
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None
     }
-    assert {name: lines for name, lines in lengths.items() if lines > _LINES_MAX and name not in _LONG} == {}
+    long = {name: lines for name, lines in lengths.items() if lines > _LINES_MAX}
+    assert {name: lines for name, lines in long.items() if name not in _LONG} == {}
+    assert set(_LONG) <= set(long), "a function that has become shorter leaves the list"
 
 
 def test_tests_make_objects_by_constructors_and_use_public_doors() -> None:
