@@ -38,16 +38,8 @@ class Placement:
             rank for rank, capacity in zip(self.members, capacities, strict=True) for _ in range(capacity)
         )
         self._ends = tuple(accumulate(capacities))
-
-    @property
-    def ranks(self) -> int:
-        """The count of ranks."""
-        return len(self.capacities)
-
-    @property
-    def size(self) -> int:
-        """The count of PEs."""
-        return len(self.rank_of)
+        #: how many ranks there are, and PEs
+        self.ranks, self.size = len(self.capacities), len(self.rank_of)
 
     def pes_of(self, rank: int) -> range:
         """The PEs of a rank."""

@@ -44,7 +44,7 @@ class Client:
         self.node = SimpleNamespace(
             present=SimpleNamespace(number=1),
             placement=Placement((1,)),
-            pe=self.pe,
+            pes=[self.pe],
             config=Config(),
             roll=Roll(),
             news_of_ranks={},
