@@ -6,10 +6,8 @@ processes, and, with full reuse, no suspended worker that its job may want back 
 
     staff.py         who works here
     worker_cache.py  suspended workers, and for how long the PE keeps itself free for them
-    parenting.py     the PE as the parent of workers elsewhere
-    reports.py       what processes tell their clients
     giving_back.py   short of memory; to be drained
-    inheritance.py   what is there from the last generation
+    succession.py    what is there from the last generation
 """
 
 from __future__ import annotations
@@ -21,22 +19,27 @@ from typing import TYPE_CHECKING
 
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config, Reuse
-from mallob_py.protocol.effects import BlameHost, JobUnheard, Log, Outbox
+from mallob_py.protocol.effects import BlameHost, GiveCheckpoint, JobUnheard, Log, Outbox
 from mallob_py.protocol.giving import Giving
 from mallob_py.protocol.giving_back import GivingBack
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.inheritance import Inheritance
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, in_subtree
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
+    Checkpoint,
+    CheckpointGiven,
+    CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
     Description,
     Offer,
+    Offered,
     PastWorker,
+    Progressed,
     Rejected,
     Remember,
     Request,
@@ -46,12 +49,11 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
-from mallob_py.protocol.parenting import Parenting
 from mallob_py.protocol.placement import Succession
-from mallob_py.protocol.reports import Reports
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.staff import Staff
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
-from mallob_py.protocol.succession import LastWords
+from mallob_py.protocol.succession import Inheritance, LastWords
 from mallob_py.protocol.tree_messages import STAY_BITS, TreeMessages
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
 from mallob_py.protocol.worker_cache import WorkerCache
@@ -61,6 +63,135 @@ if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
 
 _DOUBTS_MAX = 64
+
+
+class Parenting:
+    """A PE as the parent of workers elsewhere: what they tell its active worker goes to its seats.
+
+    Answers to a bulk request, of which this PE is to be a part, may be quicker than its own adoption: they
+    wait.
+    """
+
+    def __init__(self, out: Outbox, staff: Staff, matcher: Matcher, balancer: AnyBalancer) -> None:
+        self._out = out
+        self._staff = staff
+        self._matcher = matcher
+        self._balancer = balancer
+        #: answers that are quicker than our own adoption
+        self.early: list[tuple[int, Offer | RequestFailed]] = []
+
+    def receive_offer(self, source: int, offer: Offer) -> None:
+        worker = self._staff.parent_of(offer.job, offer.index)
+        if worker is not None:
+            if worker.seats.receive_offer(source, offer, worker.volume, self._balancer.epoch):
+                worker.update_process(self._out)
+        elif self._may_yet_adopt():
+            self.early.append((source, offer))
+        else:
+            self._out.send(source, offer.rejection())
+
+    def _may_yet_adopt(self) -> bool:
+        """Whether an Adopt may be on its way that makes us the parent of whoever asks."""
+        return self._staff.active is None and self._matcher.token_granted
+
+    def reject_early(self, job: int | None = None) -> None:
+        """We will not be the parent of those who took us for it (all of them, or of one job)."""
+        kept = []
+        for source, message in self.early:
+            if job is not None and message.job != job:
+                kept.append((source, message))
+            elif isinstance(message, Offer):
+                self._out.send(source, message.rejection())
+        self.early = kept
+
+    def take_early(self, now: float) -> None:
+        """We are the parent now."""
+        early, self.early = self.early, []
+        for source, message in early:
+            if isinstance(message, Offer):
+                self.receive_offer(source, message)
+            else:
+                self.receive_failed(source, message, now)
+
+    def receive_denied(self, source: int, message: Denied) -> None:
+        if (worker := self._staff.parent_of(message.job, message.index)) is not None:
+            worker.seats.receive_denied(source, message, worker.volume, self._balancer.epoch)
+
+    def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
+        if self._may_yet_adopt():
+            self.early.append((source, message))
+        elif (worker := self._staff.parent_of(message.job, message.index)) is not None:
+            worker.seats.receive_failed(message.index, worker.volume, self._balancer.epoch, now)
+
+    def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
+        worker = self._staff.parent_of(message.job, message.index)
+        if worker is not None and worker.seats.receive_left(source, message):
+            worker.seats.fit(worker.volume, self._balancer.epoch, now)
+            worker.update_process(self._out)
+
+    def receive_remember(self, message: Remember) -> None:
+        worker = self._staff.active
+        if worker is not None and worker.job == message.job and worker.index == message.index:
+            if message.carried_over:
+                worker.seats.remember(message, worker.volume, self._balancer.epoch)
+            else:
+                worker.seats.past.add(message.past)
+
+
+class Reports:
+    """Passes on what processes tell the clients of their jobs, beside results. `number` names a process."""
+
+    def __init__(self, out: Outbox, staff: Staff, last_words: LastWords) -> None:
+        self._out = out
+        self._staff = staff
+        self._last_words = last_words
+
+    def used(self, number: int, cpu_s: float, peak_bytes: int) -> None:
+        if (worker := self._staff.by_any_number(number)) is not None:
+            self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
+
+    def raised(self, number: int, reason: str) -> None:
+        """The application raised an error."""
+        worker = self._staff.by_any_number(number)
+        if worker is not None:
+            self._last_words.say(worker.client, WorkerFailed(worker.job, worker.index, reason), self._out)
+
+    def demanded(self, number: int, demand: int) -> None:
+        worker = self._staff.by_number(number)
+        if worker is not None and worker.index == 0:
+            worker.demand = demand
+            self._out.send(worker.client, DemandChanged(worker.job, demand))
+
+    def progresses(self, number: int, progress: Progress) -> None:
+        worker = self._staff.by_number(number)
+        if worker is not None and worker.index == 0:
+            worker.done = progress.done
+            self._out.send(worker.client, Progressed(worker.job, progress))
+
+    def offers(self, number: int, interim: Interim) -> None:
+        """Heard of all workers, of those that leave or have been suspended, too: an answer is an answer."""
+        if (worker := self._staff.by_any_number(number)) is not None:
+            self._out.send(worker.client, Offered(worker.job, interim))
+
+    def saves(self, number: int, data: bytes) -> None:
+        """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""
+        worker = self._staff.by_any_number(number)
+        if worker is None or worker.index > 0:
+            return
+        self._out.send(worker.client, Checkpoint(worker.job, worker.stay, data))
+        if isinstance(worker, Worker) and worker.done > worker.saved_done:
+            worker.saved_done, worker.restarts = worker.done, 0
+
+    def wants_checkpoint(self, number: int) -> None:
+        worker = self._staff.active_as(number)
+        if worker is not None and worker.index == 0:
+            self._out.send(worker.client, CheckpointWanted(worker.job, worker.stay))
+
+    def receive_checkpoint(self, message: CheckpointGiven) -> None:
+        """A process that does not run now will ask once more."""
+        worker = self._staff.active_in(message.stay)
+        if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
+            self._out.act(GiveCheckpoint(worker.number, message.data))
 
 
 class LocalWorkers:

@@ -90,7 +90,7 @@ mallob_py/protocol/generation.py
     Membership._pursue: self._leaves.discard(self.address) => self._leaves.clear()
     test_of_those_who_are_left_and_all_are_to_leave_one_stays
 
-mallob_py/protocol/inheritance.py
+mallob_py/protocol/succession.py
   clients hear of the processes that were kept where nobody else asks for them
     Inheritance._call_attention: never self._config.reuse is not Reuse.NONE
     test_who_has_lost_its_parent_finds_its_place_by_the_client

@@ -410,7 +410,7 @@ mallob_py/protocol/staff.py
     Staff.active_in: worker if worker is not None and worker.stay == stay else None => worker
     test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay
 
-mallob_py/protocol/parenting.py
+mallob_py/protocol/local_workers.py
   an offer that is quicker than our own adoption waits for it
     Parenting.receive_offer: never self._may_yet_adopt()
     test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it
@@ -450,7 +450,7 @@ mallob_py/protocol/giving_back.py
     GivingBack._pause: never worker.leaves_in_order
     test_a_race_comes_out_as_it_is_written
 
-mallob_py/protocol/reports.py
+mallob_py/protocol/local_workers.py
   a root that has done more since, and saved it, may die again
     Reports.saves: never isinstance(worker, Worker) and worker.done > worker.saved_done
     test_a_race_comes_out_as_it_is_written
