@@ -6,25 +6,34 @@ known cost) / (1 + cost found), 0 without a solution, on average. The best known
 of a manifest (`--manifest`: CSV with the columns file and best_known). An optimum that another one beats ends
 the benchmark.
 
+A long benchmark can be made in pieces: with `--results FILE` what has been run is kept there, a line of JSON
+each, and not run again; with `--for SECONDS` nothing is begun that could last longer, and the table comes
+with the last piece.
+
     python scripts/bench/maxsat/bench_maxsat.py --limit 60 *.wcnf.xz
+    python scripts/bench/maxsat/bench_maxsat.py --results 60s.jsonl --for 240 --limit 60 *.wcnf.xz
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
+import math
 import re
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _PEER = Path(__file__).parent / "peer.py"
 _OPTIMUM = re.compile(r"^s OPTIMUM FOUND$", re.MULTILINE)
 _COST = re.compile(r"^o (\d+)$", re.MULTILINE)
+#: what a run may last beyond its limit, as a rule
+_GRACE_S = 3.0
 SOLVERS = ("ours 1", "ours 2", "rc2 1", "cpsat 1", "cpsat 2")
 
 
@@ -40,6 +49,32 @@ class Run:
     def __str__(self) -> str:
         cost = "-" if self.cost is None else str(self.cost)
         return f"{'*' if self.is_optimal else ''}{cost} {self.cpu_s:.1f}"
+
+
+class Results:
+    """What has been run, in a file if there is one, by formula, solver and limit."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._runs: dict[tuple[str, str, float], Run] = {}
+        if path is not None and path.exists():
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                name, solver, limit_s = row.pop("file"), row.pop("solver"), row.pop("limit_s")
+                self._runs[name, solver, limit_s] = Run(**row)
+
+    def run(self, solver: str, path: Path, limit_s: float, until_s: float) -> Run | None:
+        """Return what is known, or run it; None if there is no time for that."""
+        key = (path.name, solver, limit_s)
+        if key not in self._runs:
+            if time.monotonic() + limit_s + _GRACE_S > until_s:
+                return None
+            self._runs[key] = one = run(solver, path, limit_s, ())
+            if self._path is not None:
+                row = {"file": path.name, "solver": solver, "limit_s": limit_s, **asdict(one)}
+                with open(self._path, "a") as file:
+                    file.write(f"{json.dumps(row)}\n")
+        return self._runs[key]
 
 
 def run(solver: str, path: Path, limit_s: float, options: Sequence[str]) -> Run:
@@ -69,6 +104,10 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of wall time for each run")
     parser.add_argument("--manifest", type=Path, help="CSV with the best costs known")
+    parser.add_argument("--results", type=Path, help="where runs are kept, and taken from")
+    parser.add_argument(
+        "--for", dest="for_s", type=float, default=math.inf, help="seconds of wall time in all"
+    )
     parser.add_argument("--solvers", default=",".join(SOLVERS))
     options = parser.parse_args()
     solvers = options.solvers.split(",")
@@ -79,8 +118,13 @@ def main() -> None:
             known = {row["file"]: int(row["best_known"]) for row in rows}
     table_of: dict[str, dict[str, Run]] = {}
     print("(* proved; cost, processor seconds)  " + "  ".join(f"{solver:>14}" for solver in solvers))
+    results, until_s = Results(options.results), time.monotonic() + options.for_s
     for path in options.files:
-        runs = {solver: run(solver, path, options.limit, ()) for solver in solvers}
+        runs = {}
+        for solver in solvers:
+            if (one := results.run(solver, path, options.limit, until_s)) is None:
+                sys.exit(f"no time for {solver} on {path.name}; the same command goes on from here")
+            runs[solver] = one
         found = [one.cost for one in runs.values() if one.cost is not None]
         for solver, one in runs.items():
             if one.is_optimal and one.cost != min(found):
