@@ -119,10 +119,11 @@ def test_errors_are_one_line_and_exit_code_2(
             id="launching ranks",
         ),
         pytest.param(
-            "import mallob_py.cli.solve_rank; from mallob_py.protocol.balancing import volumes_of;"
+            "import mallob_py.cli.solve_rank, mallob_py.runtime.world.transport;"
+            "from mallob_py.protocol.balancing import volumes_of;"
             "from mallob_py.protocol.messages import JobEvent;"
             "volumes_of({}, 8); volumes_of({1: JobEvent(1, 1, 8, 1.0, 0.0)}, 8)",
-            {"numpy", "pysat"},
+            {"numpy", "pysat", "_hashlib", "mallob_py.service.telemetry.status"},
             id="being a rank with one job at a time",
         ),
     ],
