@@ -230,8 +230,11 @@ def _completed(
     results = {key: _result_name(options, target) for key, target in options.results.items()}
     application = str(job.get("application", DEFAULT_APPLICATION))
     wishes = options.configuration_with(results) | _as_declared(application, settings)
+    configuration = job.get("configuration", {})
+    if isinstance(configuration, dict):
+        own = {key: value for key, value in configuration.items() if key not in wishes}
+        _as_declared(application, own, f"{file}: configuration:")
     if wishes:
-        configuration = job.get("configuration", {})
         if not isinstance(configuration, dict):
             raise CommandError(f"{file}: configuration: not an object")
         job["configuration"] = configuration | wishes
@@ -248,8 +251,11 @@ def _completed(
     return job
 
 
-def _as_declared(application: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `--set`, as the application's options have them; JSON that is no number is as it is."""
+def _as_declared(application: str, settings: Mapping[str, Any], where: str = "--set") -> dict[str, Any]:
+    """Settings, as the application's options have them; JSON that is no number is as it is.
+
+    `where` they are, for people. Raises CommandError.
+    """
     declared = options_of(application)
     values = dict(settings)
     for key, value in settings.items():
@@ -257,7 +263,7 @@ def _as_declared(application: str, settings: Mapping[str, Any]) -> dict[str, Any
             try:
                 values[key] = declared[key].parse(str(value))
             except ValueError as error:
-                raise CommandError(f"--set {key}: {error}") from None
+                raise CommandError(f"{where} {key}: {error}") from None
     return values
 
 

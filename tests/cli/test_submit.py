@@ -556,6 +556,17 @@ def test_settings_that_the_application_cannot_take_are_refused_at_once(setting: 
         job_of("--application", "QUEENS", "--set", setting)
 
 
+@pytest.mark.parametrize("value", ["x", 1.5])
+def test_what_a_job_file_configures_is_checked_as_what_is_set(value: object, tmp_path: Path) -> None:
+    file = tmp_path / "queens.json"
+    file.write_text(json.dumps({"application": "QUEENS", "configuration": {"n": value, "other": {"n": 1}}}))
+    with pytest.raises(
+        CommandError, match=re.escape(f"{file}: configuration: n: '{value}' is not a whole number")
+    ):
+        job_of(str(file))
+    assert job_of(str(file), "--set", "n=8")["configuration"] == {"n": 8, "other": {"n": 1}}
+
+
 def test_settings_become_what_the_application_declares_or_stay_json(tmp_path: Path) -> None:
     formula = tmp_path / "a.cnf"
     formula.touch()
