@@ -13,43 +13,43 @@ done
 
 sources=$(cd "$(dirname "$0")/.." && pwd)
 box=$(mktemp -d "${TMPDIR:-/tmp}/mallob-py-image.XXXXXX")
-tool() { buildah --root "$box/storage" --runroot "$box/run" --storage-driver vfs "$@"; }
+tool=(buildah --root "$box/storage" --runroot "$box/run" --storage-driver vfs)
+in_container=("${tool[@]}" run --isolation chroot --network host)
 background=()
 finish() {
     for group in "${background[@]}"; do kill -- "-$group" 2>/dev/null || true; done
-    tool rm --all >/dev/null 2>&1 || true
+    "${tool[@]}" rm --all >/dev/null 2>&1 || true
     rm -rf "$box"
 }
 trap finish EXIT
+trap 'echo "try_image: line $LINENO failed" >&2' ERR
 
 base=$(sed -n 's/^FROM //p' "$sources/Dockerfile")
 release=${base#debian:} release=${release%-slim}
 echo "==== the base, $base"
 debootstrap --variant=minbase "$release" "$box/base" >"$box/debootstrap.log" || { tail "$box/debootstrap.log"; exit 1; }
-container=$(tool from scratch)
+container=$("${tool[@]}" from scratch)
 if [ -n "${PIP_CERT:-}" ]; then
     install -D -m 644 "$PIP_CERT" "$box/base/opt/index.crt"
-    tool config --env PIP_CERT=/opt/index.crt "$container"
+    "${tool[@]}" config --env PIP_CERT=/opt/index.crt "$container"
 fi
-tool copy -q "$container" "$box/base" / >/dev/null
-tool commit -q --rm "$container" "docker.io/library/$base" >/dev/null
+"${tool[@]}" copy -q "$container" "$box/base" / >/dev/null
+"${tool[@]}" commit -q --rm "$container" "docker.io/library/$base" >/dev/null
 rm -rf "$box/base"
 
 echo "==== the image"
 git clone --quiet "$sources" "$box/sources"
-tool build --pull=never --isolation chroot --network host -t mallob-py "$box/sources" >"$box/build.log" 2>&1 ||
+"${tool[@]}" build --pull=never --isolation chroot --network host -t mallob-py "$box/sources" >"$box/build.log" 2>&1 ||
     { tail -40 "$box/build.log"; exit 1; }
 
-container=$(tool from --pull-never mallob-py)
+container=$("${tool[@]}" from --pull-never mallob-py)
 mkdir "$box/api"
 chown 12345:12345 "$box/api"
 # as docker run --user 12345:12345 -v .../api:/api
-inside() { tool run --isolation chroot --network host --user 12345:12345 -v "$box/api:/api" "$container" -- "$@"; }
+inside() { "${in_container[@]}" --user 12345:12345 -v "$box/api:/api" "$container" -- "$@" </dev/null; }
 behind() {
-    set -m
-    inside "$@" >"$box/$2.log" 2>&1 &
-    background+=($!)
-    set +m
+    setsid "${in_container[@]}" --user 12345:12345 -v "$box/api:/api" "$container" -- "$@" </dev/null >"$box/$2.log" 2>&1 &
+    background+=($!) # its process group: a child without job control leads none yet
 }
 await() { # FILE WORDS
     for _ in $(seq 600); do grep -q "$2" "$1" 2>/dev/null && return; sleep 0.2; done
@@ -80,5 +80,5 @@ echo "==== functions of a script, and the demo, which is what the image runs"
 inside sh -c "mallob-py docs functions | sed -n '/^# squares.py/,/^\`\`\`/p' | grep -v '^\`\`\`' >/tmp/squares.py; python /tmp/squares.py; rm /tmp/squares.py" |
     tee "$box/squares"
 grep -qx 332833500 "$box/squares"
-tool run --isolation chroot --network host "$container" -- make demo
+"${in_container[@]}" "$container" -- make demo </dev/null
 echo "==== the image does what the documents say"
