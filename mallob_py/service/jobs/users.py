@@ -371,7 +371,7 @@ class UserBook:
         self.admission.follow(moved)
         self._untold.update(self._users)
         self._work_has_changed |= bool(moved)
-        self.has_news = True
+        self.has_news = bool(self._untold) or self._work_has_changed
 
     # --- jobs come and go ---------------------------------------------------------------------
 
