@@ -29,7 +29,7 @@ def test_each_job_that_ends_has_the_command_run_once(tmp_path: Path) -> None:
         assert told["u.one.result"]["name"] == "one"
         assert "u.$(touch bad).result" in told
         assert not (tmp_path / "bad").exists()
-        assert (tmp_path / "two.json.refused").exists()
+        assert (tmp_path / "u.two.refused").exists()
 
 
 def test_the_line_of_a_job_with_a_long_error_is_whole(tmp_path: Path) -> None:

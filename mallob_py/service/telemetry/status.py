@@ -203,7 +203,7 @@ class JobStatus(JobTerms, frozen=True):
 class EndedJob(msgspec.Struct, frozen=True):
     """A job that has its reply. `ended`: when (since 1970); `result`: such as SAT; `error`: where it failed.
 
-    Of a file that was refused, `name` is the file's, and the user is empty.
+    Of a file that was refused and does not say whose job it is, `name` is the file's, and the user is empty.
     """
 
     id: int
