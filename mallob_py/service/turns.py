@@ -167,7 +167,6 @@ class JobQueue:
         self._weight_of = weight_of
         self._window_given = window
         self._residents_per_pe = residents_per_pe
-        self.resize(pes)
         self._lines: dict[str, _Line] = {}
         #: there is more than one user
         self._is_divided = False
@@ -190,6 +189,7 @@ class JobQueue:
         self._again: set[int] = set()
         self._again_at_work = 0
         self._loss = _Loss()
+        self.resize(pes)
 
     def __len__(self) -> int:
         """Return the number of jobs that wait."""
@@ -200,6 +200,13 @@ class JobQueue:
         self._pes = pes
         self._window = self._window_given or window_of(pes)
         self._residents_max = residents_of(pes, self._residents_per_pe)
+        # What a resident's end would do for one, more room does for as many as there is room for.
+        room = max(self._residents_max, pes) - len(self._residents)
+        while room > 0 and self._release():
+            room -= 1
+        while room > 0 and self.has_room and self._had_turn:
+            room -= 1
+            self._reside_next()
 
     def put(self, job: int, user: str, priority: float, since_s: float) -> None:
         """A job could begin, and waits `since_s`; `next` will name it."""
@@ -338,6 +345,12 @@ class JobQueue:
         worst = max(candidates, default=None)
         return None if worst is None else worst[2]
 
+    def _reside_next(self) -> None:
+        """The one that has had its turn first is a resident from now on."""
+        job = next(iter(self._had_turn))
+        del self._had_turn[job]
+        self._reside(job)
+
     def _reside(self, job: int) -> None:
         one = self._at_work[job]
         self._residents[job] = None
@@ -412,9 +425,8 @@ class JobQueue:
         self._had_turn.pop(job, None)
         if job in self._residents:
             del self._residents[job]
-            if not self._release() and (other := next(iter(self._had_turn), None)) is not None:
-                del self._had_turn[other]
-                self._reside(other)
+            if not self._release() and self._had_turn:
+                self._reside_next()
         one.line.end(one.priority)
         self._put_head(one.line)
 

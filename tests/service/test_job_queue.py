@@ -137,6 +137,25 @@ def test_without_residents_jobs_that_cannot_begin_anew_have_a_pe_each() -> None:
         assert jobs.claim(job) == (job < 2)
 
 
+def test_where_pes_join_jobs_that_were_held_begin_and_those_that_had_a_turn_stay() -> None:
+    jobs = JobQueue(1, AGEING_S, window=6, residents_per_pe=4)
+    for job in range(5):
+        jobs.put(job, "", 1.0, float(job))
+        assert begun(jobs) == [job]
+        assert jobs.claim(job) is (job < 3)
+    jobs.put(5, "", 1.0, 5.0)
+    assert begun(jobs) == [5]
+    jobs.settle(5)
+    jobs.resize(2)
+    assert begun(jobs) == [3, 4]
+    assert jobs.claim(3)
+    assert jobs.claim(4)
+    for job in range(6, 12):
+        jobs.put(job, "", 1.0, float(job))
+    assert begun(jobs) == list(range(6, 12))
+    assert jobs.next_set_back(0.0) is None, "a job is given up though there is room for it"
+
+
 def test_a_user_with_less_at_work_has_residents_in_place_of_another_s() -> None:
     jobs = JobQueue(2, AGEING_S, lambda user: 1.0, window=2, residents_per_pe=2)
     for job in range(3):
