@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, quantiles
 
+import numpy as np
 import real_shares
 
 from mallob_py.log_events import LogEvent
@@ -296,53 +297,68 @@ def first_come(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
     return responses
 
 
-def ideal(pes: int, jobs: Sequence[tuple[float, float]], is_least_first: bool) -> list[float]:
-    """Processor sharing (at most one PE for a job) or least attained service, in small steps of events."""
+def processor_sharing(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
+    """Response times if all jobs have the same at any time, at most one PE each."""
     responses = [0.0] * len(jobs)
-    attained: dict[int, float] = {}
-    arrivals = [(arrival_s, number) for number, (arrival_s, _) in enumerate(jobs)]
-    heapq.heapify(arrivals)
-    now = 0.0
-    while arrivals or attained:
-        if is_least_first and len(attained) > pes:
-            rates = _least_first(attained, pes)
-        else:
-            rates = dict.fromkeys(attained, min(1.0, pes / max(1, len(attained))))
-        step_s = arrivals[0][0] - now if arrivals else math.inf
-        for job, rate in rates.items():
-            step_s = min(step_s, (jobs[job][1] - attained[job]) / rate)
-        if is_least_first and rates:
-            step_s = min(step_s, _until_level(attained, rates))
-        step_s = max(step_s, _STEP_S if is_least_first else 0.0)
-        now += step_s
-        for job, rate in rates.items():
-            attained[job] += rate * step_s
-            if attained[job] >= jobs[job][1] - 1e-9:
-                responses[job] = now - jobs[job][0]
-        attained = {job: had for job, had in attained.items() if had < jobs[job][1] - 1e-9}
-        while arrivals and arrivals[0][0] <= now + 1e-12:
-            attained[heapq.heappop(arrivals)[1]] = 0.0
+    #: what each job would have had since the beginning when it ends
+    ends: list[tuple[float, int]] = []
+    now = had = 0.0
+    for number, (arrival_s, size) in enumerate([*jobs, (math.inf, 0.0)]):
+        while ends:
+            rate = min(1.0, pes / len(ends))
+            end_s = now + (ends[0][0] - had) / rate
+            if end_s > arrival_s:
+                had += rate * (arrival_s - now)
+                break
+            now, (had, ended) = end_s, heapq.heappop(ends)
+            responses[ended] = now - jobs[ended][0]
+        now = arrival_s
+        if number < len(jobs):
+            heapq.heappush(ends, (had + size, number))
     return responses
 
 
-def _least_first(attained: dict[int, float], pes: int) -> dict[int, float]:
-    """Give PEs to those that have attained least, where equals share."""
-    order = sorted(attained, key=lambda job: (attained[job], job))
-    level = attained[order[pes - 1]]
-    below = [job for job in order if attained[job] < level - 1e-9]
-    equal = [job for job in order if abs(attained[job] - level) <= 1e-9]
-    return dict.fromkeys(below, 1.0) | dict.fromkeys(equal, (pes - len(below)) / len(equal))
+def least_attained(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
+    """Response times if those run that have attained least; equals share. In small steps, between events."""
+    responses = [0.0] * len(jobs)
+    arrivals_s, sizes = (np.array(column) for column in zip(*jobs, strict=True))
+    live = np.zeros(0, dtype=int)
+    attained = np.zeros(0)
+    now, come = 0.0, 0
+    while come < len(jobs) or len(live):
+        rates, step_s = _least_first(attained, pes)
+        if len(live):
+            served = rates > 0.0
+            step_s = min(step_s, ((sizes[live] - attained)[served] / rates[served]).min())
+        step_s = max(step_s, _STEP_S)
+        if come < len(jobs):
+            step_s = min(step_s, arrivals_s[come] - now)
+        now += step_s
+        attained = attained + rates * step_s
+        over = attained >= sizes[live] - 1e-9
+        for job in live[over]:
+            responses[job] = now - jobs[job][0]
+        live, attained = live[~over], attained[~over]
+        while come < len(jobs) and arrivals_s[come] <= now + 1e-12:
+            live, attained = np.append(live, come), np.append(attained, 0.0)
+            come += 1
+    return responses
 
 
-def _until_level(attained: dict[int, float], rates: dict[int, float]) -> float:
-    """When one that runs catches up with one that has more."""
-    steps = [math.inf]
-    levels = sorted({*attained.values()})
-    for job, rate in rates.items():
-        above = next((level for level in levels if level > attained[job] + 1e-9), None)
-        if above is not None:
-            steps.append((above - attained[job]) / rate)
-    return min(steps)
+def _least_first(attained: np.ndarray, pes: int) -> tuple[np.ndarray, float]:
+    """PEs for those that have attained least, where equals share; and when one catches up with another."""
+    if len(attained) <= pes:
+        return np.ones(len(attained)), math.inf
+    level = np.partition(attained, pes - 1)[pes - 1]
+    below, above = attained < level - 1e-9, attained > level + 1e-9
+    equal = ~(below | above)
+    rate = (pes - below.sum()) / equal.sum()
+    step_s = math.inf
+    if above.any():
+        step_s = (attained[above].min() - level) / rate
+    if below.any() and rate < 1.0:
+        step_s = min(step_s, (level - attained[below].max()) / (1.0 - rate))
+    return np.where(below, 1.0, np.where(equal, rate, 0.0)), step_s
 
 
 def tell_stream(
@@ -357,8 +373,8 @@ def tell_stream(
                 ("first come first served", lambda jobs: first_come(pes, jobs)),
                 ("turns", lambda jobs: Ruled(pes, jobs).play()),
                 *((("turns, with all messages", lambda jobs: simulated(pes, jobs)),) if messages else ()),
-                ("ideal: processor sharing", lambda jobs: ideal(pes, jobs, False)),
-                ("ideal: least attained", lambda jobs: ideal(pes, jobs, True)),
+                ("ideal: processor sharing", lambda jobs: processor_sharing(pes, jobs)),
+                ("ideal: least attained", lambda jobs: least_attained(pes, jobs)),
             ):
                 responses = play(jobs)
                 slowdowns = [response / size for response, (_, size) in zip(responses, jobs, strict=True)]
@@ -383,8 +399,8 @@ def _real_stream(options: argparse.Namespace) -> None:
     ideals = {
         "first come first served, simulated": lambda: first_come(options.pes, jobs),
         "turns, the rule alone": lambda: Ruled(options.pes, jobs).play(),
-        "ideal: processor sharing": lambda: ideal(options.pes, jobs, False),
-        "ideal: least attained": lambda: ideal(options.pes, jobs, True),
+        "ideal: processor sharing": lambda: processor_sharing(options.pes, jobs),
+        "ideal: least attained": lambda: least_attained(options.pes, jobs),
     }
     real_shares.stream(options.pes, jobs, ideals)
 
@@ -394,7 +410,9 @@ REAL: dict[str, Callable[[argparse.Namespace], None]] = {
     "real-switch": lambda options: real_shares.switch(options.seconds),
     "real-queens": lambda options: real_shares.bags("QUEENS", options.pes, options.seconds),
     "real-uts": lambda options: real_shares.bags("UTS", options.pes, options.seconds),
-    "real-formulas": lambda options: real_shares.formulas(options.pes, options.count, options.rounds),
+    "real-formulas": lambda options: real_shares.formulas(
+        options.pes, options.count, options.rounds, options.order
+    ),
     "real-even": lambda options: real_shares.even(
         options.pes, options.seconds, (1, 1, 1, 1, 1, 2, 2, 3, 4, 8)
     ),
@@ -415,6 +433,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (real)")
     parser.add_argument("--rounds", type=int, default=1, help="in turns (real-formulas)")
+    parser.add_argument("--order", choices=("hardest", "mixed", "easiest"), default="hardest", help="first")
     parser.add_argument("--count", type=int, default=200, help="of formulas")
     options = parser.parse_args()
     if options.what in REAL:

@@ -2,8 +2,8 @@
 
 - *switch*: two jobs that burn a core on one PE: what a switch costs the rank, and how long nobody computes.
 - *bags*: endless bags of one worker each, m, 2m and 5m on m PEs: tasks done per second.
-- *formulas*: 200 formulas at once on four ranks, with turns and without: mean and last answer, and the
-  seconds of search that were lost as a root began anew.
+- *formulas*: 200 formulas at once on four ranks, with turns and without: mean and last answer, and what
+  became of the PEs' time.
 - *even*: endless jobs of different priorities: how far each is from its share in windows of 5 and 30 s.
 - *stream*: jobs of known, heavy-tailed sizes that hold a PE (and no core), with turns and without.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import time
 from bisect import bisect_right
 from collections import defaultdict
@@ -158,41 +159,44 @@ def write_formulas(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def formulas(pes: int, count: int, rounds: int, extra: Sequence[str] = ()) -> None:
-    """The formulas of a seed in both ways, in turns."""
-    rows = []
+def formulas(pes: int, count: int, rounds: int, order: str, extra: Sequence[str] = ()) -> None:
+    """The formulas of a seed in both ways, in turns. `order`: the hardest first, last, or mixed."""
+    rows, budgets = [], []
     with TemporaryDirectory() as text:
         paths = write_formulas(Path(text), count)
-        for _ in range(rounds):
-            for name, arguments in _WAYS:
-                with running_service(pes, [*arguments, *extra, "--portfolio", "c"]) as service:
-                    began_s = time.monotonic()
-                    jobs = [
-                        service.drop({"user": "bench", "name": f"f{number}", "files": [f"{path}"]})
-                        for number, path in enumerate(paths)
-                    ]
-                    took = [each - began_s for each in _ended_s(jobs)]
-                lost = lost_search(service.events)
-                rows.append(
-                    [
-                        *(name, f"{fmean(took):.2f}", f"{median(took):.2f}", f"{max(took):.2f}"),
-                        *(f"{lost[key]:.2f}" for key in ("all", "moved", "given up")),
-                        *(f"{lost[key]:.0f}" for key in ("moves", "given")),
-                    ]
-                )
-                print(rows[-1], flush=True)
-    heads = [
-        "way",
-        "mean [s]",
-        "median",
-        "last",
-        "PE-s of roots",
-        "lost: moved",
-        "given up",
-        "moves",
-        "given",
-    ]
-    print_table(f"{count} formulas at once on {pes} PEs", heads, rows)
+        match order:
+            case "easiest":
+                paths.reverse()
+            case "mixed":
+                random.Random(1).shuffle(paths)
+        for _, (name, arguments) in itertools.product(range(rounds), _WAYS):
+            took, ranks_s, events = _answered(pes, [*arguments, *extra, "--portfolio", "c"], paths)
+            budget = Budget(events, pes)
+            workers_s = sum(event.fields["cpu_s"] for event in events if event.event == LogEvent.ENDED)
+            seconds = (fmean(took), median(took), max(took))
+            rows.append([name, *(f"{each:.2f}" for each in seconds), budget.anew, budget.given])
+            budgets.append([name, *(f"{each:.1f}" for each in (*budget.parts.values(), workers_s, ranks_s))])
+            print(rows[-1], budgets[-1], flush=True)
+    heads = ["way", "mean [s]", "median", "last", "begun anew", "moved"]
+    print_table(f"{count} formulas at once on {pes} PEs, order: {order}", heads, rows)
+    heads = ["way", *budget.parts, "CPU of workers", "of ranks"]
+    print_table("PE-seconds until the last answer, and CPU-seconds", heads, budgets)
+
+
+def _answered(
+    pes: int, arguments: Sequence[str], paths: Sequence[Path]
+) -> tuple[list[float], float, list[Event]]:
+    """When each formula was answered, the CPU time of the ranks, and their logs."""
+    with running_service(pes, arguments) as service:
+        ranks = [pid for one in rank_processes(service.process.pid) for pid in (one.rank, *one.guard)]
+        began_s, before_s = time.monotonic(), cpu_s(ranks)
+        jobs = [
+            service.drop({"user": "bench", "name": f"f{number}", "files": [f"{path}"]})
+            for number, path in enumerate(paths)
+        ]
+        took = [each - began_s for each in _ended_s(jobs)]
+        ranks_s = cpu_s(ranks) - before_s
+    return took, ranks_s, service.events
 
 
 def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
@@ -208,45 +212,86 @@ def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
     return ended_s
 
 
-def lost_search(events: Sequence[Event]) -> dict[str, float]:
-    """PE-seconds of roots: all, and of those processes that were not their job's last, by what ended them.
+class Budget:
+    """What became of the PE-seconds from the first job to the last answer, by the ranks' logs.
 
-    *moves*: processes that had another one begin anew; *given*: processes that went on at another PE.
+    *answers*: roots, by the process that was their job's last one; *beside*: workers other than roots;
+    *lost*: roots that another process has replaced; *starting*: a PE has a worker whose process does not run
+    yet; *switching*: it has none while jobs rest; *idle*: it has none, and no job waits for one.
     """
-    count = itertools.count(1)
-    #: the process of a job at a PE, and one that is on its way there
-    process: dict[tuple[int, int], int] = {}
-    given: dict[tuple[int, int], int] = {}
-    job_of: dict[int, int] = {}
-    had_s: dict[int, float] = defaultdict(float)
-    until_s: dict[int, float] = {}
-    given_up_s: dict[int, float] = {}
-    running: dict[int, tuple[int, float]] = {}
-    lost = {"all": 0.0, "moved": 0.0, "given up": 0.0, "moves": 0.0, "given": 0.0}
-    for event in events:
+
+    def __init__(self, events: Sequence[Event], pes: int) -> None:
+        self.parts = dict.fromkeys(("answers", "beside", "lost", "starting", "switching", "idle"), 0.0)
+        #: processes of roots that were replaced, and those that went on at another PE
+        self.anew = self.given = 0
+        self._of_root: dict[int, dict[int, float]] = defaultdict(dict)
+        self._process: dict[tuple[int, int], int] = {}
+        self._given: dict[tuple[int, int], int] = {}
+        self._count = itertools.count()
+        self._stopped: set[tuple[int, int]] = set()
+        begin_s = min(event.t for event in events if event.event == LogEvent.SUBMITTED)
+        self.span_s = max(event.t for event in events if event.event == LogEvent.ENDED) - begin_s
+        #: of each PE: since when it does what (job and process; -1: no root); job -1: nothing
+        self._doing: dict[int, tuple[float, int, int | None]] = dict.fromkeys(range(pes), (begin_s, -1, None))
+        #: jobs that have no volume
+        self._rest: set[int] = set()
+        for event in events:
+            if begin_s <= event.t <= begin_s + self.span_s:
+                self._take(event)
+        for pe in range(pes):
+            self._do(pe, begin_s + self.span_s, -1, None)
+        for processes in self._of_root.values():
+            self.anew += len(processes) - 1
+            self.parts["answers"] += processes.pop(max(processes))
+            self.parts["lost"] += sum(processes.values())
+
+    def _take(self, event: Event) -> None:
         pe, job = event.rank, event.fields.get("job", -1)
-        if event.event in (LogEvent.STARTED, LogEvent.RESUMED) and event.fields["index"] == 0:
-            if event.event == LogEvent.STARTED or (job, pe) not in process:
-                process[job, pe] = given.pop((job, pe), None) or next(count)
-                job_of[process[job, pe]] = job
-            running[pe] = process[job, pe], event.t
-        elif event.event == LogEvent.IDLE and pe in running:
-            number, since_s = running.pop(pe)
-            had_s[number] += event.t - since_s
-            until_s[number] = event.t
-        elif event.event == LogEvent.GIVEN and (job, pe) in process:
-            given[job, event.fields["to"]] = process.pop((job, pe))
-            lost["given"] += 1
-        elif event.event == LogEvent.GIVEN_UP:
-            given_up_s[job] = event.t
-    lost["all"] = sum(had_s.values())
-    last = {job_of[number]: number for number in sorted(until_s, key=lambda one: until_s[one])}
-    for number, seconds in had_s.items():
-        if number != last[job_of[number]]:
-            was_given_up = given_up_s.get(job_of[number], 0.0) >= until_s[number]
-            lost["given up" if was_given_up else "moved"] += seconds
-            lost["moves"] += not was_given_up
-    return lost
+        match event.event:
+            case LogEvent.SUBMITTED:
+                self._resting(event.t, {*self._rest, job})
+            case LogEvent.VOLUME:
+                self._resting(event.t, self._rest - {job} if event.fields["volume"] else {*self._rest, job})
+            case LogEvent.ENDED:
+                self._resting(event.t, self._rest - {job})
+            case LogEvent.BUSY:
+                self._do(pe, event.t, 0, None)
+            case LogEvent.IDLE:
+                self._do(pe, event.t, -1, None)
+            case LogEvent.SUSPENDED:
+                self._stopped.add((job, pe))
+            case LogEvent.STARTED:
+                is_root = event.fields["index"] == 0
+                self._process[job, pe] = self._given.pop((job, pe), next(self._count)) if is_root else -1
+                if (job, pe) not in self._stopped:
+                    self._do(pe, event.t, job, self._process[job, pe])
+            case LogEvent.RESUMED:
+                self._stopped.discard((job, pe))
+                if (process := self._process.get((job, pe))) is not None:
+                    self._do(pe, event.t, job, process)
+            case LogEvent.TERMINATED:
+                self._stopped.discard((job, pe))
+            case LogEvent.GIVEN if (job, pe) in self._process:
+                self._stopped.discard((job, pe))
+                self._given[job, event.fields["to"]] = self._process.pop((job, pe))
+                self.given += 1
+
+    def _resting(self, now_s: float, rest: set[int]) -> None:
+        if bool(rest) is not bool(self._rest):
+            for pe, (_, job, process) in self._doing.items():
+                self._do(pe, now_s, job, process)
+        self._rest = rest
+
+    def _do(self, pe: int, now_s: float, job: int, process: int | None) -> None:
+        since_s, before, did = self._doing[pe]
+        self._doing[pe] = now_s, job, process
+        if did is None:
+            what = "starting" if before >= 0 else "switching" if self._rest else "idle"
+            self.parts[what] += now_s - since_s
+        elif did < 0:
+            self.parts["beside"] += now_s - since_s
+        else:
+            self._of_root[before][did] = self._of_root[before].get(did, 0.0) + now_s - since_s
 
 
 # --- how even -------------------------------------------------------------------------------
