@@ -68,7 +68,8 @@ def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
         if slices is None:
             volumes = volumes_of(jobs, size)
             return Image(jobs, volumes, sum(volumes.values()))
-        since = Since(image.rotation, image.volumes, image.jobs, epoch.events, epoch.elapsed_s)
+        last = image.rotation, image.volumes, image.jobs
+        since = Since(*last, epoch.events, epoch.elapsed_s, epoch.is_one_host)
         if len(jobs) > size:
             rotation, volumes = rotated(since, jobs, size, slices)
         else:
@@ -168,6 +169,8 @@ class Balancer:
         self._due_s = math.inf
         #: whether `flush` has something to do, or to wait for
         self.has_news = False
+        #: whether all PEs are on one host
+        self.is_one_host: Callable[[], bool] = lambda: False
 
     def volume(self, job: int) -> int | None:
         """The job's volume in the present epoch; None for a job that is not live."""
@@ -237,8 +240,9 @@ class Balancer:
             if self._parent is not None:
                 self._out.send(self._parent, Events(events))
             else:
-                elapsed_s = now - self._began_s if self.rotation.is_on else 0.0
-                self._apply(Epoch(self.epoch + 1, events, elapsed_s), now)
+                is_on = self.rotation.is_on
+                elapsed_s = now - self._began_s if is_on else 0.0
+                self._apply(Epoch(self.epoch + 1, events, elapsed_s, is_on and self.is_one_host()), now)
         return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:

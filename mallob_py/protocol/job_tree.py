@@ -202,6 +202,11 @@ class Seats:
         self.gone: frozenset[int] = frozenset()
         self.description: Description | None = None
 
+    @property
+    def _remembers(self) -> bool:
+        """Whether past workers may be resumed."""
+        return self._config.reuse is not Reuse.NONE and not self.leaves
+
     def expect(self, index: int, asked_s: float) -> None:
         """A request for this child is on its way already: it was part of our own bulk request."""
         seat = self._seats[index]
@@ -242,7 +247,7 @@ class Seats:
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    if self._config.reuse is not Reuse.NONE and not self.leaves:
+                    if self._remembers:
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
@@ -287,7 +292,13 @@ class Seats:
             hops=0,
             asked_s=seat.asked_s,
             description=self._description_to_spread(),
+            rests_at=self._rests_at(seat),
         )
+
+    def _rests_at(self, seat: Seat) -> int:
+        """The PE that a root was at last, whether or not that has time for it."""
+        known = [*self.past.of_index(seat.index), *seat.kept] if seat.index == 0 else ()
+        return max(known, key=lambda past: past.epoch).rank if known else -1
 
     def _description_to_spread(self) -> Description | None:
         description = self.description
@@ -329,6 +340,8 @@ class Seats:
         seat = self._seats[offer.index]
         deserved = offer.epoch > epoch or offer.index < volume
         if seat.state is SeatState.TAKEN or not deserved:
+            if seat.state is not SeatState.TAKEN and offer.index == 0 and self._remembers:
+                self.past.add([PastWorker(0, source, epoch)])  # it may have the job's process by now
             self._out.send(source, offer.rejection())
             return False
         self._matcher.withdraw(self._job, seat.index)

@@ -352,7 +352,7 @@ class LocalWorkers:
             self.adopt(request, now)
         else:
             self.cache.holds.pop(request.job, None)
-            is_kept = request.job in self.suspended and self._balancer.rotation.is_on
+            is_kept = request.job in self.suspended and (request.index == 0 or self._balancer.rotation.is_on)
             self._out.send(request.parent, Denied(request.job, request.index, is_kept))
         self.update_token()
 
@@ -367,7 +367,7 @@ class LocalWorkers:
         if worker is None:
             worker = Worker(self._numbers, request.job)
             if index == 0:
-                worker.giver = self.giving.giver(request.job)
+                worker.giver = self.giving.giver(request)
         worker.created = created
         worker.index = index
         worker.path = request.path

@@ -71,12 +71,14 @@ class Events(Message, frozen=True, tag=1):
 class Epoch(Message, frozen=True, tag=2):
     """One balancing result on its way down: the news that every PE applies as number `epoch`.
 
-    `elapsed_s`: how long the epoch before was in force, if there were more jobs than PEs then.
+    `elapsed_s`: how long the epoch before was in force, if there were more jobs than PEs then; `is_one_host`:
+    all PEs are on one host, as far as the root of the tree knew then.
     """
 
     epoch: int
     events: tuple[JobEvent, ...]
     elapsed_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    is_one_host: bool = False
 
 
 # --- matching (matching.py) -----------------------------------------------------------------
@@ -89,6 +91,7 @@ class Request(Message, frozen=True, tag=3):
     token under the matching number `base + position`. `path` are the ranks of the worker's
     ancestors, the job's client first, the parent last; `asked_s` is when it was first wanted.
     With `description` the worker can start at once (None: not known yet, or too large to spread so).
+    `rests_at`: the PE where the job's root, which is wanted, rests as far as its client knows; -1: at none.
     """
 
     job: int
@@ -101,6 +104,7 @@ class Request(Message, frozen=True, tag=3):
     hops: Count
     asked_s: float
     description: Description | None
+    rests_at: int = -1
 
     @property
     def index(self) -> int:

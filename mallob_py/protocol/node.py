@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from mallob_py.protocol import PeerViolation
+from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import BlameHost, FetchDescription, JobOver, JobUnheard, Log, Send
 from mallob_py.protocol.generation import (
@@ -718,7 +719,10 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
 def _show_neighbours(node: Node) -> None:
     """Have the PEs know which others are on their host."""
     book, rank, rank_of = node._book, node.rank, node.placement.rank_of
+    members = node.placement.members
     for pe in node.pes:
+        if isinstance(pe.balancer, Balancer):
+            pe.balancer.is_one_host = lambda: all(book.are_together(rank, other) for other in members)
         pe.workers.giving.is_near = lambda other: book.are_together(rank, rank_of[other])
 
 

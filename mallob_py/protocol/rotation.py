@@ -20,9 +20,9 @@ there are more jobs than PEs, when the next decision is due.
   those that go on and on still get a part of what they deserve.
 - **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
-  the best that can be had). A job moves only if all its homes are taken and it is more than a slice farther
-  behind than one of those that run, or if a PE would have nothing to do. Homes are advice: if a PE
-  does not have the worker any more, another one is asked for.
+  the best that can be had). A job moves only if all its homes are taken and it is farther behind than one of
+  those that run, by more than a slice unless all PEs are on one host, or if a PE would have nothing to do.
+  Homes are advice: if a PE does not have the worker any more, another one is asked for.
 
 Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
 Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
@@ -109,6 +109,8 @@ class Since(NamedTuple):
     #: the news of the present epoch
     events: Sequence[JobEvent]
     elapsed_s: float
+    #: processes go on wherever the next turns of their jobs are
+    is_one_host: bool = False
 
 
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
@@ -171,6 +173,8 @@ def rotated(
     chosen: set[int] = set()
     passed: list[int] = []
     moved: list[int] = []
+    # a job keeps its process where it moves within a host; elsewhere it begins anew
+    patience_s = 0.0 if since.is_one_host else slices.slice_s
     least_lag_s = min((accounts[job].lag_s for _, _, job in urgencies if volumes.get(job)), default=0.0)
     for _, _, job in urgencies:
         if len(chosen) == left:
@@ -181,7 +185,7 @@ def rotated(
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
-        elif account.lag_s > least_lag_s + slices.slice_s:
+        elif account.lag_s > least_lag_s + patience_s + _ROUNDING:
             chosen.add(job)
             moved.append(job)
         else:

@@ -328,6 +328,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.STOPPED, Happens.READOPTED): (WorkerState.STARTING, _resume),
     # It ran, and was stopped before it could say so, or what it said was on its way.
     (WorkerState.STOPPED, Happens.STARTED): (WorkerState.SUSPENDED, _tell_start),
+    (WorkerState.STOPPED, Happens.GIVEN): (WorkerState.GONE, None),
     (WorkerState.STOPPED, Happens.DIED): (WorkerState.GONE, None),
     (WorkerState.STOPPED, Happens.UNFORKED): (WorkerState.GONE, None),
     (WorkerState.STOPPED, Happens.ENDED): (WorkerState.GONE, _terminate),

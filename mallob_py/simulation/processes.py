@@ -103,6 +103,8 @@ class Processes(dict[WorkerKey, Process]):
         self._tell = tell
         #: jobs whose workers leave in order
         self.orderly: set[int] = set()
+        #: processes that are to be given on, when they come
+        self._onward: dict[WorkerKey, WorkerKey] = {}
         #: whether something goes wrong this time: (place, job, step)
         self.fails: Callable[[int, int, Step], Failing | None] = lambda place, job, step: None
 
@@ -183,22 +185,33 @@ class Processes(dict[WorkerKey, Process]):
             self._begin(place, worker, process)
 
     def give(self, giver: int, effect: GiveWorker, place: int) -> None:
-        """A process that rests goes on at another place; no other has it in between."""
+        """A process that rests goes on at another place; no other has it in between.
+
+        One that does not run yet is none; one that has not come itself goes on there when it comes.
+        """
         given = self.pop((giver, effect.worker))
-        assert given.is_started, "a process that has not begun is given"
         assert given.is_suspended, "a process that runs is given"
-        if given.has_ended or self.fails(place, given.job, Step.GIVE) is not None:
+        receiver = place, effect.number
+        if given.is_awaited:
+            self._onward[giver, effect.worker] = receiver
+        elif not given.is_started:
+            process = self.get(receiver)
+            self._later(
+                self._delays.process_resume_s(place), lambda: self._begin_if_awaited(*receiver, process)
+            )
+        elif not given.has_ended and self.fails(place, given.job, Step.GIVE) is None:
+            self._later(self._delays.process_resume_s(place), lambda: self._come(given, *receiver))
+
+    def _come(self, given: Process, place: int, worker: int) -> None:
+        if (onward := self._onward.pop((place, worker), None)) is not None:
+            self._later(self._delays.process_resume_s(place), lambda: self._come(given, *onward))
             return
-        key = place, effect.number
-        process = self.get(key)
-
-        def come() -> None:
-            if process is not None and self.get(key) is process and process.is_awaited:
-                process.is_awaited = False
-                process.moves = given.moves + 1
-                self._started(*key, process, None)
-
-        self._later(self._delays.process_resume_s(place), come)
+        process = self.get((place, worker))
+        if process is not None and process.is_awaited and process.job == given.job:
+            process.is_awaited = False
+            process.moves = given.moves + 1
+            process.is_started = True
+            self._tell(place, WorkerStarted(worker, process.job in self.orderly))
 
     def _started(self, place: int, worker: int, process: Process, failing: Failing | None) -> None:
         if self.get((place, worker)) is not process:

@@ -23,8 +23,11 @@ mallob_py/protocol/rotation.py
     halted: Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF => OFF
     test_what_a_job_is_behind_is_known_when_it_has_to_share_again
   a job moves if others that run are far less behind
-    rotated: never account.lag_s > least_lag_s + slices.slice_s
+    rotated: never account.lag_s > least_lag_s + patience_s + _ROUNDING
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
+  within a host it does not wait until it is a slice behind
+    rotated: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
+    test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s
   a job that has been told to have a root is not new
     _charged: job not in since.known and event.root == NEW_JOB => job not in since.known
     test_a_job_that_had_a_root_before_is_not_new
@@ -33,8 +36,11 @@ mallob_py/protocol/balancing.py
   an epoch begins when a turn is over, without any news
     Balancer.flush: self._news.is_due(now) or self._due_s <= now => self._news.is_due(now)
     test_jobs_that_go_on_and_on_get_equal_pe_seconds
+  an epoch tells whether all PEs are on one host
+    Balancer.flush: is_on and self.is_one_host() => False
+    test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s
   an epoch tells how long the one before was in force
-    Balancer.flush: now - self._began_s if self.rotation.is_on else 0.0 => 0.0
+    Balancer.flush: now - self._began_s if is_on else 0.0 => 0.0
     test_jobs_that_go_on_and_on_get_equal_pe_seconds
 
 mallob_py/protocol/client.py
@@ -106,6 +112,14 @@ mallob_py/protocol/giving_back.py
     GivingBack.save_resting_roots: not self.is_draining => True
     test_roots_that_rest_on_a_drained_rank_save_their_jobs_before_it_leaves
 
+mallob_py/service/turns.py
+  where PEs join, those begin that were held
+    JobQueue.resize: room > 0 and self._release() => False
+    test_where_pes_join_jobs_that_were_held_begin_and_those_that_had_a_turn_stay
+  where PEs join, there is room for those that have had a turn
+    JobQueue.resize: room > 0 and self.has_room and self._had_turn => False
+    test_where_pes_join_jobs_that_were_held_begin_and_those_that_had_a_turn_stay
+
 mallob_py/protocol/giving.py
   a process that leaves in order is not given
     Giving.receive_wanted: worker is not None and worker.index == 0 and not worker.leaves
@@ -114,6 +128,36 @@ mallob_py/protocol/giving.py
   a job of another host is not asked for
     Giving.giver: always self.is_near(last)
     test_between_hosts_a_job_begins_anew
+mallob_py/protocol/job_tree.py
+  a request for a root says where it rests
+    Seats._request: self._rests_at(seat) => -1
+    test_a_request_for_a_root_says_where_it_rests
+  it may be at a PE that has just said that it has no time
+    Seats._rests_at: [*self.past.of_index(seat.index), *seat.kept] => self.past.of_index(seat.index)
+    test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks
+  a root whose turn was over before its client heard of it may have the job's process
+    Seats.receive_offer: never seat.state is not SeatState.TAKEN and offer.index == 0 and self._remembers
+    test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next
+mallob_py/runtime/workers/pool.py
+  a worker that is stopped before it runs starts first
+    WorkerPool.suspend: never task.is_starting and not self._is_one_starting()
+    test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
+  no two of a rank do so at once
+    WorkerPool.suspend: task.is_starting and not self._is_one_starting() => task.is_starting
+    test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
+  it is stopped when it runs
+    WorkerPool._hear: never isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended
+    test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
+  it has a second at most
+    WorkerPool.poll: never now_s >= self._starts_until_s
+    test_a_start_that_takes_long_goes_on_when_its_worker_does
+  a process that is wanted elsewhere before it has come goes on to there
+    WorkerPool.give: never task is not None and task.is_awaited
+    test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there
+mallob_py/runtime/workers/tasks.py
+  one that rests waits no longer than others for a process that does not come
+    JobTask.is_urged: self.is_awaited or not self.suspended => not self.suspended
+    test_one_that_rests_and_does_not_come_is_waited_for_no_longer
 mallob_py/runtime/workers/fork_server.py
   a process ends when no rank has it any more, also one that rests
     _die_without: without fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)

@@ -43,12 +43,12 @@ class Asked:
 
 
 class Parent:
-    """The seats of a root."""
+    """The seats of a root, or others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *indices: int) -> None:
         self.out = Outbox(RANK, 16)
         self.asked = Asked()
-        self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), STAY, (1, 2))
+        self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), STAY, indices or (1, 2))
 
     def sent(self) -> list[tuple[int, AnyMessage]]:
         """Messages since the last call, with their destinations."""
@@ -176,3 +176,35 @@ def test_the_past_worker_where_a_job_is_to_go_on_is_queried_first() -> None:
     parent.seats.prefer(1, 8, 3)
     parent.seats.fit(2, 3, 0.0)
     assert parent.queried() == [8]
+
+
+def test_a_request_for_a_root_says_where_it_rests() -> None:
+    client = Parent(0)
+    client.seats.fit(1, 1, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == -1
+    assert client.seats.receive_offer(8, offer(0, 1), 1, 1)
+    client.seats.fit(0, 2, 0.0)
+    client.seats.prefer(0, None, 3)
+    client.seats.fit(1, 3, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == 8
+
+
+def test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks() -> None:
+    client = Parent(0)
+    client.seats.past.add([PastWorker(0, 8, 1)])
+    client.seats.fit(1, 2, 0.0)
+    assert client.queried() == [8]
+    client.seats.receive_denied(8, Denied(JOB, 0, kept=True), 1, 2)
+    assert client.asked.requests[JOB, 0].rests_at == 8
+
+
+def test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next() -> None:
+    client = Parent(0)
+    client.seats.past.add([PastWorker(0, 8, 1)])
+    client.seats.prefer(0, None, 2)
+    client.seats.fit(1, 2, 0.0)
+    client.seats.fit(0, 3, 0.0)
+    assert not client.seats.receive_offer(9, offer(0, 2), 0, 3)
+    client.seats.prefer(0, None, 4)
+    client.seats.fit(1, 4, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == 9

@@ -69,6 +69,17 @@ def test_jobs_that_go_on_and_on_get_equal_pe_seconds(size: int, jobs: int) -> No
         assert worked[job] == pytest.approx(30.0 * size / jobs, rel=0.05, abs=0.5)
 
 
+@pytest.mark.parametrize(("size", "jobs"), [(4, 5), (4, 6), (4, 7), (4, 9), (16, 21)])
+def test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s(size: int, jobs: int) -> None:
+    watched = Watched(size)
+    _endless(watched, range(jobs))
+    watched.play(15.0)
+    for _ in range(6):
+        worked = watched.play(5.0)
+        for job in range(jobs):
+            assert worked[job] == pytest.approx(5.0 * size / jobs, abs=Config().slice_s)
+
+
 def test_a_new_job_runs_within_50_ms_and_the_others_get_equal_parts_of_the_rest() -> None:
     watched = Watched(4)
     _endless(watched, range(4))

@@ -63,6 +63,8 @@ from mallob_py.runtime.workers.tasks import (
 
 #: a kept process that has not turned to its new task by then is busy with something long
 TAKE_UP_S = 1.0
+#: given processes that are to be given on; more than a few are never under way
+_ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
 
 
@@ -95,6 +97,11 @@ class WorkerPool:
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
         #: tasks given to kept processes that have not turned to them yet
         self._pending: set[JobTask] = set()
+        #: a task that was stopped before it ran: it may still start, until then
+        self._starter: JobTask | None = None
+        self._starts_until_s = math.inf
+        #: processes that are to be given on, when they come
+        self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
         self._assign()
 
@@ -142,6 +149,12 @@ class WorkerPool:
         `told_cpu_s`: CPU time of the worker that its client has been told of by this rank.
         """
         task = self._jobs.pop(key, None)
+        if task is not None and task.is_awaited:
+            self._pending.discard(task)
+            self._onward[key] = rank, receiver
+            if len(self._onward) > _ONWARD_MAX:
+                del self._onward[next(iter(self._onward))]
+            return
         link = None if task is None else task.given_link()
         if task is None or link is None:
             if self.processes.giving is not None:
@@ -155,12 +168,25 @@ class WorkerPool:
         self.processes.give(link, rank, given)
 
     def suspend(self, key: Key) -> None:
-        if (task := self._jobs.get(key)) is not None and not task.suspended:
-            task.suspended = True
-            if task.link is None:
-                self._waiting.pop(task, None)
-            else:
-                task.link.signal(signal.SIGSTOP)
+        """Stop a worker where it is.
+
+        One that has not begun yet may do so before, if no other one does: else turns that are shorter than a
+        start would go by without any work.
+        """
+        if (task := self._jobs.get(key)) is None or task.suspended:
+            return
+        task.suspended = True
+        if task.link is None:
+            self._waiting.pop(task, None)
+        elif task.is_starting and not self._is_one_starting():
+            self._starter = task
+            self._starts_until_s = self._clock() + TAKE_UP_S
+        else:
+            task.link.signal(signal.SIGSTOP)
+
+    def _is_one_starting(self) -> bool:
+        one = self._starter
+        return one is not None and one.is_starting and self._is_open(one)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
         """Continue a suspended worker, in the place it has now."""
@@ -168,8 +194,8 @@ class WorkerPool:
             return
         self.update(key, index, volume, children)
         task.suspended = False
-        task.take_up_by_s = self._clock() + TAKE_UP_S
         if task.link is not None:
+            task.take_up_by_s = self._clock() + TAKE_UP_S
             task.link.signal(signal.SIGCONT)
         elif not task.is_awaited:
             self._wait(task)
@@ -291,11 +317,12 @@ class WorkerPool:
 
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
-        take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
+        take_up_s = min((task.take_up_by_s for task in self._pending if task.is_urged), default=math.inf)
         return min(
             self.processes.refill_at_s,
             self.kept.deadline_s,
             take_up_s,
+            self._starts_until_s,
             self._reads_under_way.look_at_s,
         )
 
@@ -311,6 +338,8 @@ class WorkerPool:
             self.processes.refill(len(self._waiting))
         if self._pending or now_s >= self.kept.deadline_s:
             self._look_after_kept(now_s)
+        if now_s >= self._starts_until_s:
+            self._stop_starter()
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
         for link, mask in self._watch.ready():
@@ -484,11 +513,17 @@ class WorkerPool:
 
     def _look_after_kept(self, now_s: float) -> None:
         self.processes.discard_all(self.kept.drop_expired(now_s))
-        for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
+        for task in [task for task in self._pending if task.is_urged and task.take_up_by_s <= now_s]:
             if task.link is not None:
                 self.processes.discard(task.link)
             self._start_afresh(task)
             self._assign()
+
+    def _stop_starter(self) -> None:
+        """Its start takes too long: it goes on with it when it is resumed."""
+        if self._is_one_starting() and self._starter is not None and self._starter.link is not None:
+            self._starter.link.signal(signal.SIGSTOP)
+        self._starter, self._starts_until_s = None, math.inf
 
     def _start_afresh(self, task: JobTask) -> None:
         """The process that was to go on with the task is of no use, or does not come: take another."""
@@ -539,6 +574,8 @@ class WorkerPool:
                 self._conclude(task, missed(task.key, late))
         if (event := task.event_of(message)) is not None:
             self._conclude(task, event)
+        if isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended:
+            link.signal(signal.SIGSTOP)
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""
@@ -568,6 +605,9 @@ class WorkerPool:
         """Have the processes that have come go on; one that is not waited for any more ends."""
         while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
             given, descriptors = come
+            if (onward := self._onward.pop((given.job, given.number), None)) is not None:
+                self.processes.pass_on(given, descriptors, *onward)
+                continue
             task = self._jobs.get((given.job, given.number))
             if task is None or not task.is_awaited:
                 for descriptor in descriptors:

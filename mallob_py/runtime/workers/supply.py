@@ -161,6 +161,16 @@ class Processes:
         self.giving.send(rank, given, link.descriptors)
         link.close()
 
+    def pass_on(
+        self, given: Given, descriptors: tuple[int, ...], rank: int, receiver: tuple[int, int]
+    ) -> None:
+        """A process has come for a worker that is at another rank by now, or word that there is none."""
+        assert self.giving is not None
+        job, number = receiver
+        self.giving.send(rank, msgspec.structs.replace(given, job=job, number=number), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
     def adopt(self, given: Given, descriptors: tuple[int, ...]) -> WorkerLink:
         """Have a process that another rank has given."""
         self._given_serial -= 1

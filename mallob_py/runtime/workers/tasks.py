@@ -127,6 +127,16 @@ class JobTask:
         """Another rank is to give its process."""
         return self.is_pending and self.link is None
 
+    @property
+    def is_urged(self) -> bool:
+        """Its process is to have turned to it by a certain time: a stopped one when it goes on."""
+        return self.is_awaited or not self.suspended
+
+    @property
+    def is_starting(self) -> bool:
+        """It is to be stopped as soon as it runs."""
+        return self.suspended and self.link is not None and self.cpu_before_s is None
+
     def given_link(self) -> WorkerLink | None:
         """Its process, if that can go on at another rank: it runs the task, and is stopped."""
         rests = self.suspended and not self.is_pending and self.cpu_before_s is not None

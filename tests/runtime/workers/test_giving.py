@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,29 @@ def test_one_that_rests_again_before_it_has_come_goes_on_when_it_is_to(host: Hos
     host.taker.pool.resume(THERE, 0, 3, ())
     host.taker.pool.deliver(THERE, TreeMessage(0, b"end"))
     host.taker.hear(stimuli.WorkerAnswered)
+
+
+def test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there(
+    host: Host, make: Make, tmp_path: Path
+) -> None:
+    third, elsewhere = make(), (KEY[0], 13)
+    third.pool.processes.exchange(GivingSocket(tmp_path, 2))
+    pid = host.rest("ECHO")
+    host.await_it()
+    host.taker.pool.suspend(THERE)
+    third.pool.start(elsewhere, 0, 3, (), DESCRIPTION, is_given=True)
+    host.taker.pool.give(THERE, 0.0, 2, elsewhere)
+    host.give()
+    host.taker.turn()
+    third.hear(stimuli.WorkerStarted)
+    assert third.pid(elsewhere) == pid
+    assert not host.taker.of(stimuli.WorkerStarted)
+
+
+def test_one_that_rests_and_does_not_come_is_waited_for_no_longer(host: Host) -> None:
+    host.await_it()
+    host.taker.pool.suspend(THERE)
+    assert host.taker.pool.next_deadline() <= time.monotonic() + TAKE_UP_S
 
 
 def _deliver_until_unsent(host: Host, further: int) -> int:

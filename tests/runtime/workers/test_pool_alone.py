@@ -218,6 +218,38 @@ def test_a_suspended_worker_gets_no_process_until_it_goes_on(host: Host) -> None
     assert [link.got[0].index for link in host.all_links.values() if link.got] == [2]
 
 
+def _stopped_before_they_run(host: Host, count: int) -> list[Link]:
+    for job in range(1, count + 1):
+        host.pool.start((job, job), 0, 1, (), DESCRIPTION)
+    host.later()
+    host.later()
+    links = {link.got[0].job: link for link in host.all_links.values() if link.got}
+    for job in range(1, count + 1):
+        host.pool.suspend((job, job))
+    return [links[job] for job in range(1, count + 1)]
+
+
+def test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time(host: Host) -> None:
+    first, second = _stopped_before_they_run(host, 2)
+    assert first.signals == []
+    assert second.signals == [signal.SIGSTOP]
+    first.says.append(wire.Started("A", False, 1, 1, 0.0))
+    assert [type(event) for event in host.poll()] == [stimuli.WorkerStarted]
+    assert first.signals == [signal.SIGSTOP]
+    host.pool.resume((2, 2), 0, 1, ())
+    host.pool.suspend((2, 2))
+    assert second.signals == [signal.SIGSTOP, signal.SIGCONT], "now it may start"
+
+
+def test_a_start_that_takes_long_goes_on_when_its_worker_does(host: Host) -> None:
+    (link,) = _stopped_before_they_run(host, 1)
+    assert host.pool.next_deadline() <= host.now_s + TAKE_UP_S
+    host.now_s += TAKE_UP_S
+    host.poll()
+    assert link.signals == [signal.SIGSTOP]
+    assert host.pool.next_deadline() > host.now_s + TAKE_UP_S
+
+
 def test_a_server_that_dies_has_crashed_its_workers_and_what_waits_goes_to_the_next(host: Host) -> None:
     host.start(1)
     host.pool.start((2, 2), 0, 1, (), DESCRIPTION)
