@@ -213,7 +213,7 @@ def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
 
 
 class Budget:
-    """What became of the PE-seconds from the first job to the last answer, by the ranks' logs.
+    """The PE-seconds from the first job to the last answer, by their use, as the logs of the ranks have it.
 
     *answers*: roots, by the process that was their job's last one; *beside*: workers other than roots;
     *lost*: roots that another process has replaced; *starting*: a PE has a worker whose process does not run
