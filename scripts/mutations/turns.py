@@ -140,16 +140,17 @@ mallob_py/protocol/job_tree.py
     test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next
 mallob_py/runtime/workers/pool.py
   a worker that is stopped before it runs starts first
-    WorkerPool.suspend: never task.is_starting and not self._is_one_starting()
+    WorkerPool.suspend: (task.is_starting and self._starter.admits(task, self._clock() + TAKE_UP_S)) => False
     test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
   no two of a rank do so at once
-    WorkerPool.suspend: task.is_starting and not self._is_one_starting() => task.is_starting
+    WorkerPool.suspend: (task.is_starting and self._starter.admits(task, self._clock() + TAKE_UP_S))
+    => task.is_starting
     test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
   it is stopped when it runs
     WorkerPool._hear: never isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended
     test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time
   it has a second at most
-    WorkerPool.poll: never now_s >= self._starts_until_s
+    WorkerPool.poll: never now_s >= self._starter.until_s
     test_a_start_that_takes_long_goes_on_when_its_worker_does
   a process that is wanted elsewhere before it has come goes on to there
     WorkerPool.give: never task is not None and task.is_awaited

@@ -56,6 +56,7 @@ from mallob_py.runtime.workers.tasks import (
     Reads,
     ReadStalled,
     ReadTask,
+    Starter,
     Task,
     WorkerEvent,
     missed,
@@ -97,9 +98,7 @@ class WorkerPool:
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
         #: tasks given to kept processes that have not turned to them yet
         self._pending: set[JobTask] = set()
-        #: a task that was stopped before it ran: it may still start, until then
-        self._starter: JobTask | None = None
-        self._starts_until_s = math.inf
+        self._starter = Starter()
         #: processes that are to be given on, when they come
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
@@ -178,15 +177,8 @@ class WorkerPool:
         task.suspended = True
         if task.link is None:
             self._waiting.pop(task, None)
-        elif task.is_starting and not self._is_one_starting():
-            self._starter = task
-            self._starts_until_s = self._clock() + TAKE_UP_S
-        else:
+        elif not (task.is_starting and self._starter.admits(task, self._clock() + TAKE_UP_S)):
             task.link.signal(signal.SIGSTOP)
-
-    def _is_one_starting(self) -> bool:
-        one = self._starter
-        return one is not None and one.is_starting and self._is_open(one)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
         """Continue a suspended worker, in the place it has now."""
@@ -322,7 +314,7 @@ class WorkerPool:
             self.processes.refill_at_s,
             self.kept.deadline_s,
             take_up_s,
-            self._starts_until_s,
+            self._starter.until_s,
             self._reads_under_way.look_at_s,
         )
 
@@ -338,8 +330,8 @@ class WorkerPool:
             self.processes.refill(len(self._waiting))
         if self._pending or now_s >= self.kept.deadline_s:
             self._look_after_kept(now_s)
-        if now_s >= self._starts_until_s:
-            self._stop_starter()
+        if now_s >= self._starter.until_s:
+            self._starter.stop()
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
         for link, mask in self._watch.ready():
@@ -518,12 +510,6 @@ class WorkerPool:
                 self.processes.discard(task.link)
             self._start_afresh(task)
             self._assign()
-
-    def _stop_starter(self) -> None:
-        """Its start takes too long: it goes on with it when it is resumed."""
-        if self._is_one_starting() and self._starter is not None and self._starter.link is not None:
-            self._starter.link.signal(signal.SIGSTOP)
-        self._starter, self._starts_until_s = None, math.inf
 
     def _start_afresh(self, task: JobTask) -> None:
         """The process that was to go on with the task is of no use, or does not come: take another."""

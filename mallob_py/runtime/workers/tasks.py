@@ -17,6 +17,7 @@ was asked with.
 from __future__ import annotations
 
 import math
+import signal
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -135,7 +136,8 @@ class JobTask:
     @property
     def is_starting(self) -> bool:
         """It is to be stopped as soon as it runs."""
-        return self.suspended and self.link is not None and self.cpu_before_s is None
+        has_process = self.link is not None and not self.link.closed
+        return self.suspended and has_process and self.cpu_before_s is None
 
     def given_link(self) -> WorkerLink | None:
         """Its process, if that can go on at another rank: it runs the task, and is stopped."""
@@ -197,6 +199,28 @@ class JobTask:
 
     def events_of_giving_up(self, text: str) -> list[WorkerEvent]:
         return [stimuli.WorkerLost(self.number, text)]
+
+
+class Starter:
+    """The one task of a rank that was stopped before it ran, and may start all the same."""
+
+    def __init__(self) -> None:
+        self._task: JobTask | None = None
+        #: when it is to be stopped
+        self.until_s = math.inf
+
+    def admits(self, task: JobTask, until_s: float) -> bool:
+        """Whether this one may start, since no other one does."""
+        if self._task is not None and self._task.is_starting:
+            return False
+        self._task, self.until_s = task, until_s
+        return True
+
+    def stop(self) -> None:
+        """Its start takes too long: the task goes on with it when it is resumed."""
+        if self._task is not None and self._task.is_starting and self._task.link is not None:
+            self._task.link.signal(signal.SIGSTOP)
+        self._task, self.until_s = None, math.inf
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
