@@ -369,7 +369,7 @@ mallob_py/protocol/local_workers.py
 
 mallob_py/protocol/job_tree.py
   a child that has left in order is not queried
-    Seats.fit: always not self.leaves
+    Seats._remembers: always not self.leaves
     test_a_race_comes_out_as_it_is_written
 
 mallob_py/protocol/leaving.py
