@@ -172,7 +172,8 @@ def test_a_job_that_needs_results_ends_if_there_is_none(service: Running) -> Non
 
 def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
     path = service.submit("running", application="SLEEP")
-    service.await_event("scheduled", job=accepted(service, "running"))
+    service.await_event("started", job=accepted(service, "running"))
+    service.ask("meanwhile-running", application="NOOP")  # the client has heard of the start by then
     service.interrupt("running")
     reply = service.reply(path)
     assert reply["result"]["outcome"] == "interrupted"
