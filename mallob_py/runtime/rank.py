@@ -479,7 +479,7 @@ class Rank:
         members = it.generation.members
         self.lookout.go_on(members)
         self.memory.share_among([rank for rank in members if self.hosts[rank] == self.hosts[self.rank]])
-        self.transfer.go_on()
+        self.transfer.go_on(members)
         if members[0] >= self.node.founders.ranks:
             # Whatever has started the system has seen its end, and may start it anew.
             if self.rank == members[0]:

@@ -134,7 +134,7 @@ class Inputs:
             file.files,
             None if file.literals is None else file.literals.tobytes(),
             self._results.configured(file.application, configuration),
-            f"{self._rank.transfer.path_of(job)}+",
+            self._rank.transfer.path_to_read(job),
             INLINE_BYTES_MAX,
             None if place is None else place[0].before(place[1]),
             list(file.assumptions),

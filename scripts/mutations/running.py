@@ -66,7 +66,15 @@ mallob_py/runtime/workers/pool.py
     WorkerPool._hear: without self._conclude(task, missed(task.key, late))
     test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed
 
+mallob_py/runtime/world/transfer.py
+  what a lost rank was having read goes
+    Transfer.go_on: never int(reader) not in members
+    test_what_a_lost_rank_was_having_read_goes_and_what_others_read_stays
+
 mallob_py/runtime/workers/process.py
+  a process that reads on for nobody leaves no file
+    _Worker._read: without os.unlink(read.path)
+    test_a_process_that_has_read_for_nobody_leaves_no_file
   what a worker took while it left is not told as missed
     _Context._take_in: without self._taken_leaving += self.leaving
     test_what_a_worker_took_while_it_left_is_not_missed

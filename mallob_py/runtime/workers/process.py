@@ -482,7 +482,12 @@ class _Worker:
             raise
         except BaseException as error:
             self._fail(wire.InputRefused(_describe(error), "application"))
-        self._link.send(answer)  # the job goes on meanwhile
+        try:
+            self._link.send(answer)  # the job goes on meanwhile
+        except RankGone:
+            with suppress(FileNotFoundError):
+                os.unlink(read.path)
+            raise
         if not _left_clean():
             self._fail()
         self._link.send(wire.Idle(private_bytes_of(os.getpid())))

@@ -15,8 +15,9 @@ A rank holds a shared lock on each description that its workers need. What nobod
 be dropped when memory is short, but on the client's host, which others may ask.
 
 When ranks are lost, all that is on its way is given up (`halt`), and asked for again afterwards; the keeper
-may be another one then, which finds the files of the one before, and removes what that had no time to. That
-a job is over may have been said to those who are gone only: what nobody speaks of any more is removed, too.
+may be another one then, which finds the files of the one before, and removes what that had no time to. What
+a lost rank's client was having read goes, too; a process that reads on for nobody removes what it wrote.
+That a job is over may have been said to those who are gone only: what nobody speaks of any more is removed.
 
 Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
@@ -168,10 +169,14 @@ class Transfer:
         self._incoming.clear()
         self._asked.clear()
 
-    def go_on(self) -> None:
+    def go_on(self, members: Container[int]) -> None:
         """The world has changed, as `keeper_of` knows."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
         names = [path.name for path in self.folder.glob("[0-9]*")] if self._keeper == self._rank else []
+        for name in names:
+            reader = name.partition("+")[2]
+            if reader and int(reader) not in members:
+                self._unlink(name)
         if former != self._rank:
             self._tidy_up(names)
         self._inherited = [int(name) for name in names if name.isdecimal()]
@@ -183,8 +188,11 @@ class Transfer:
         for name in names:
             job = name.removesuffix("~")
             if job.isdecimal() and (job != name or int(job) in self._over):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.folder / name)
+                self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.folder / name)
 
     def drop_unheard(self, live: Container[int]) -> None:
         """Drop the descriptions of jobs that are no longer live, after the world has changed."""
@@ -294,6 +302,10 @@ class Transfer:
             pass
         finally:
             os.close(file)
+
+    def path_to_read(self, job: int) -> str:
+        """Where this rank's client may have the input of a job read; `bring` follows."""
+        return f"{self.folder}/{job}+{self._rank}"
 
     def bring(self, job: int, path: str) -> None:
         """Have what this rank's client has read be the description of its job, until the job is over.

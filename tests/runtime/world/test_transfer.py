@@ -237,15 +237,25 @@ def test_a_new_keeper_removes_what_the_lost_one_had_no_time_to(network: Network)
     network.ranks[3].forget(1)
     network.lost.add(2)
     network.ranks[3].halt()
-    network.ranks[3].go_on()
+    network.ranks[3].go_on({0, 1, 3, 4, 5})
     assert network.files() == ["0/3", "2/2"]
+
+
+def test_what_a_lost_rank_was_having_read_goes_and_what_others_read_stays(network: Network) -> None:
+    for rank in (2, 3):
+        Path(network.ranks[rank].path_to_read(1)).write_bytes(b"a part")
+    assert network.files() == ["2/1+2", "2/1+3"]
+    network.lost.add(3)
+    network.ranks[2].halt()
+    network.ranks[2].go_on({0, 1, 2, 4, 5})
+    assert network.files() == ["2/1+2"]
 
 
 def _change(network: Network) -> None:
     for rank in network.ranks:
         rank.halt()
     for rank in network.ranks:
-        rank.go_on()
+        rank.go_on(range(len(network.ranks)))
 
 
 def test_a_job_that_is_over_and_whose_client_is_lost_may_run_again(network: Network) -> None:
@@ -290,7 +300,7 @@ def test_a_job_that_has_come_again_keeps_its_description_though_others_hear_late
 ) -> None:
     client, keeper = network.ranks[3], network.ranks[2]
     client.forget(1)
-    (read := client.path_of(1).with_name("1+")).write_bytes(b"again")
+    (read := Path(client.path_to_read(1))).write_bytes(b"again")
     client.bring(1, str(read))
     keeper.forget(1)
     keeper.fetch(1, 5, (3, 3))
