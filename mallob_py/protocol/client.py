@@ -450,6 +450,7 @@ class ClientJobs:
                 record.parameters.priority,
                 record.standing,
                 record.told_root,
+                record.seats.leaves,
             )
         )
 

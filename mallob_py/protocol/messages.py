@@ -48,7 +48,8 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
 
     `standing` orders the jobs that wait when there are more jobs than PEs, larger first. `root`: the PE that
-    has, or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet.
+    has, or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: that root leaves in order,
+    and goes on elsewhere from what it has saved last.
     """
 
     job: int
@@ -57,6 +58,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: float
     standing: float
     root: Annotated[int, msgspec.Meta(ge=JOB_AGAIN)] = NEW_JOB
+    leaves: bool = False
 
 
 # --- balancing (balancing.py) ---------------------------------------------------------------

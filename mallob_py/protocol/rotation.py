@@ -21,8 +21,8 @@ there are more jobs than PEs, when the next decision is due.
 - **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best that can be had). A job moves only if all its homes are taken and it is farther behind than one of
-  those that run, by more than a slice unless all PEs are on one host, or if a PE would have nothing to do.
-  Homes are advice: if a PE does not have the worker any more, another one is asked for.
+  those that run, by as much as a move costs it, or if a PE would have nothing to do. Homes are advice: if a
+  PE does not have the worker any more, another one is asked for.
 
 Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
 Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
@@ -42,6 +42,8 @@ from mallob_py.protocol.messages import NEW_JOB, JobEvent
 _HOMES_MAX = 4
 #: how long a job with a whole PE remembers what jobs that are gone have had before it
 _MEMORY_S = 1.5
+#: by how many slices a job that leaves in order has to be behind before it moves
+_SLICES_TO_MOVE = 4
 #: up to how many slices a job is served before those that have attained more, and how much each second of
 #: that weighs beside a second that they are behind
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
@@ -173,19 +175,18 @@ def rotated(
     chosen: set[int] = set()
     passed: list[int] = []
     moved: list[int] = []
-    # a job keeps its process where it moves within a host; elsewhere it begins anew
-    patience_s = 0.0 if since.is_one_host else slices.slice_s
     least_lag_s = min((accounts[job].lag_s for _, _, job in urgencies if volumes.get(job)), default=0.0)
     for _, _, job in urgencies:
         if len(chosen) == left:
             break
         account = accounts[job]
-        homes = account.homes
+        # of one that leaves in order nothing is left but where it was last
+        homes = account.homes[-1:] if jobs[job].leaves else account.homes
         if volumes.get(job):  # it stays where it is
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
-        elif account.lag_s > least_lag_s + patience_s + _ROUNDING:
+        elif account.lag_s > least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING:
             chosen.add(job)
             moved.append(job)
         else:
@@ -205,6 +206,17 @@ def rotated(
     found = {job: count + (job in chosen) for job, count in whole.items() if count or job in chosen}
     taken = {job: place for job, place in places.taken().items() if job in chosen}
     return Rotation(accounts, shares, taken, period_left_s, max(next_s, slices.shortest_s)), found
+
+
+def _patience_s(since: Since, event: JobEvent, slices: Slices) -> float:
+    """How far a job has to be behind others before it moves.
+
+    Within a host it keeps its process, elsewhere it begins anew; one that leaves in order loses, wherever it
+    goes, what it has not saved, and the time of a start.
+    """
+    if event.leaves:
+        return _SLICES_TO_MOVE * slices.slice_s
+    return 0.0 if since.is_one_host else slices.slice_s
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:

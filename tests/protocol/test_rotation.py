@@ -28,6 +28,10 @@ class Rotating:
         self.now = 0.0
         self.moves = 0
         self.received: dict[int, float] = defaultdict(float)
+        #: how often a root was elsewhere than the time before
+        self.changes = 0
+        #: whether roots leave in order
+        self.leaves = False
         self._versions: dict[int, int] = defaultdict(int)
         self._roots: dict[int, int] = {}
         self._residents: dict[int, set[int]] = defaultdict(set)
@@ -53,13 +57,15 @@ class Rotating:
                 free = [pe for pe in range(self.size) if pe not in taken]
                 place = min(free, key=lambda pe: pe in rotation.places.values())
             self.moves += place not in self._residents[job]
+            self.changes += place != self._roots.get(job, place)
             self._residents[job].add(place)
             taken.add(place)
             self._roots[job] = place
 
     def event(self, job: int, priority: float = 1.0, demand: int = 1) -> JobEvent:
         self._versions[job] += 1
-        return JobEvent(job, self._versions[job], demand, priority, -self.now, self._roots.get(job, -1))
+        root = self._roots.get(job, -1)
+        return JobEvent(job, self._versions[job], demand, priority, -self.now, root, self.leaves)
 
     def come(self, *jobs: int, priority: float = 1.0, demand: int = 1) -> None:
         self.hear(*(self.event(job, priority, demand) for job in jobs))
@@ -211,6 +217,21 @@ def test_jobs_that_cannot_share_without_it_move_a_few_times() -> None:
     moves = some.moves
     some.play(60.0)
     assert some.moves <= moves + 2
+
+
+@pytest.mark.parametrize("jobs", [5, 6, 7])
+def test_a_job_that_loses_work_when_it_moves_does_so_more_rarely(jobs: int) -> None:
+    changes, received = [], {}
+    for leaves in (False, True):
+        some = Rotating(4)
+        some.leaves = leaves
+        some.come(*range(jobs))
+        some.play(20.0)
+        before = some.changes
+        received = some.play(60.0)
+        changes.append(some.changes - before)
+    assert changes[1] < 0.5 * changes[0]
+    assert received == pytest.approx(dict.fromkeys(range(jobs), 240.0 / jobs), abs=3.0)
 
 
 def test_when_a_job_that_rests_is_next_is_foretold() -> None:
