@@ -16,6 +16,11 @@ mallob_py/runtime/workers/output.py
     _opened: always _is_ours(os.fstat(file))
     test_a_file_with_another_name_and_a_socket_are_let_be
 
+mallob_py/service/store/journal.py
+  a try to write for which there was no room leaves nothing
+    Journal._write: without os.unlink(temporary)
+    test_a_try_to_write_a_reply_for_which_there_was_no_room_leaves_nothing
+
 mallob_py/service/store/own_folder.py
   a folder is opened through no link
     opened: os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

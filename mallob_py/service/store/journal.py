@@ -400,12 +400,18 @@ class Journal:
         if not self._flush_policy.is_slow:  # else a file is flushed before it gets its name
             files = [file for file in files if not self._spare.put(file[1], file[2])]
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
-        for temporary, (_, _, data) in zip(temporaries, files, strict=True):
-            if not self._spare.put(temporary, data):
-                write_file(temporary, data)
-        self._flush(temporaries)
-        for temporary, (_, path, _) in zip(temporaries, files, strict=True):
-            _move(temporary, path)
+        try:
+            for temporary, (_, _, data) in zip(temporaries, files, strict=True):
+                if not self._spare.put(temporary, data):
+                    write_file(temporary, data)
+            self._flush(temporaries)
+            for temporary, (_, path, _) in zip(temporaries, files, strict=True):
+                _move(temporary, path)
+        except OSError:
+            for temporary in temporaries:  # the next try may do without
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            raise
         self._flush([folder])
 
 

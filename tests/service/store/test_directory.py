@@ -22,10 +22,11 @@ from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import InputUse, JobFile
 from mallob_py.service.jobs.reply import Ending, JobStatistics, Reply, result_reply
 from mallob_py.service.store import directory as directory_module
-from mallob_py.service.store import in_folder
+from mallob_py.service.store import in_folder, journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
 from mallob_py.service.store.in_folder import Room, Watching, file_system_type, is_remote
+from mallob_py.service.store.spare_file import SpareFile
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
 Open = Callable[..., JobDirectory]
@@ -370,6 +371,29 @@ def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_i
     clock.now += 100
     directory.take()
     assert set(replies(directory)) == {"u.a.json", "u.b.json", "u.c.json"}
+    assert left_over(directory) == []
+
+
+def test_a_try_to_write_a_reply_for_which_there_was_no_room_leaves_nothing(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    drop(directory, "a.json", text("a"))
+
+    def write_a_part(path: str, data: bytes) -> None:
+        Path(path).write_bytes(data[:1])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(SpareFile, "put", lambda *_: False)
+        trouble.setattr(journal, "write_file", write_a_part)
+        for incoming in directory.take():
+            answer(directory, incoming)
+        assert replies(directory) == {}
+    monkeypatch.setattr(SpareFile, "put", lambda _, path, data: bool(Path(path).write_bytes(data)))
+    clock.now += 100
+    directory.take()
+    assert set(replies(directory)) == {"u.a.json"}
     assert left_over(directory) == []
 
 
