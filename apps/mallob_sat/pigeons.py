@@ -221,7 +221,9 @@ def _groups(clauses: list[Clause], excluded: dict[int, dict[int, None]], steps: 
 
 def _is_matched(clauses: list[Clause], group_of: dict[int, int], steps: Steps) -> bool:
     """Whether each clause can have a group of its own that holds one of its literals."""
+    #: by group: the clause that has it; and the other way round
     holder: dict[int, int] = {}
+    held: dict[int, int] = {}
     for first in range(len(clauses)):
         #: by group: the clause that would take it
         taker: dict[int, int] = {}
@@ -240,24 +242,8 @@ def _is_matched(clauses: list[Clause], group_of: dict[int, int], steps: Steps) -
                 waiting.append(holder[group])
         if free is None:
             return False
-        _hand_over(clauses, group_of, holder, taker, free, first)
+        while free is not None:  # each takes the next group on the way, up to `first`, which had none
+            number = taker[free]
+            holder[free] = number
+            held[number], free = free, held.get(number)
     return True
-
-
-def _hand_over(
-    clauses: list[Clause],
-    group_of: dict[int, int],
-    holder: dict[int, int],
-    taker: dict[int, int],
-    free: int,
-    first: int,
-) -> None:
-    """Let the clauses on the way from `first` to the free group each take the next group."""
-    former = {number: group for group, number in holder.items()}
-    group = free
-    while True:
-        number = taker[group]
-        holder[group] = number
-        if number == first:
-            return
-        group = former[number]

@@ -220,16 +220,15 @@ def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
 
 def unknown_job(client_dir: Path, identity: str) -> str:
     """Return what to tell who asks for a job that is not there; `submit` adds a number to names of files."""
+    hint = ""
     with contextlib.suppress(OSError):
-        replies = (name.removesuffix(".json") for name in os.listdir(client_dir / "out"))
-        alike = [one for one in replies if one.startswith(f"{identity}-")]
-        alike += [one for one in PendingJobs(client_dir).look().identities if one.startswith(f"{identity}-")]
-        if alike:
+        known = [name.removesuffix(".json") for name in os.listdir(client_dir / "out")]
+        known += PendingJobs(client_dir).look().identities
+        if alike := [one for one in known if one.startswith(f"{identity}-")]:
             # The numbers are times.
             last = max(alike, key=lambda one: [int(part) for part in one.split("-") if part.isdecimal()])
             hint = f"; the last one of a name like this is {last}"
-            return f"no job {identity} in {client_dir}, neither live nor ended{hint}"
-    return f"no job {identity} in {client_dir}, neither live nor ended"
+    return f"no job {identity} in {client_dir}, neither live nor ended{hint}"
 
 
 @dataclass(frozen=True, slots=True)

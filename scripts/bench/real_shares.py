@@ -1,7 +1,7 @@
 """Shares over time on real ranks; `bench_shares.py real` calls this.
 
 - *switch*: two jobs that burn a core on one PE: what a switch costs the rank, and how long nobody computes.
-- *bags*: endless bags of one worker each, m, 2m and 5m on m PEs: tasks done per second.
+- *bags*: endless bags of one worker each, m to 5m on m PEs: tasks done per second.
 - *formulas*: 200 formulas at once on four ranks, with turns and without: mean and last answer, and what
   became of the PEs' time.
 - *even*: endless jobs of different priorities: how far each is from its share in windows of 5 and 30 s.

@@ -233,7 +233,7 @@ class StatusWriter:
 
     def status(self, now: float) -> ServiceStatus:
         """Return the client's status at this time."""
-        placement, balancer = self._node.placement, self._node.pes[0].balancer
+        placement, balancer = self._node.placement, self._node.pe.balancer
         volumes = self._volumes()
         listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
         return ServiceStatus(
@@ -259,8 +259,8 @@ class StatusWriter:
 
     def _volumes(self) -> dict[int, int]:
         """Return the volumes of the jobs that run."""
-        balancer = self._node.pes[0].balancer
-        return {job: volume for job in self._node.pes[0].client.jobs if (volume := balancer.volume(job))}
+        balancer = self._node.pe.balancer
+        return {job: volume for job in self._node.pe.client.jobs if (volume := balancer.volume(job))}
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
         """Some that do not run: those at work, the best of those that wait, the oldest."""
@@ -270,7 +270,7 @@ class StatusWriter:
 
     def _job_status(self, job: int, volume: int, now: float) -> JobStatus:
         live = self._jobs[job]
-        event = self._node.pes[0].balancer.jobs.get(job)
+        event = self._node.pe.balancer.jobs.get(job)
         unmet, arrival_s = self._book.waits_for(job)
         status = JobStatus(
             id=job,
@@ -298,10 +298,10 @@ class StatusWriter:
 
     def _with_account(self, status: JobStatus, now: float) -> JobStatus:
         """And what the PE knows, if it has the job."""
-        record = self._node.pes[0].client.jobs.get(status.id)
+        record = self._node.pe.client.jobs.get(status.id)
         if record is None:
             return self._with_former_account(status)
-        balancer = self._node.pes[0].balancer
+        balancer = self._node.pe.balancer
         rotation, slices, back_s = balancer.rotation, self._node.config.slices, 0.0
         if record.rests and slices is not None and status.id in rotation.shares:
             volumes = {job for job in rotation.shares if balancer.volume(job)}
@@ -340,15 +340,15 @@ class StatusWriter:
     def _state(self, live: LiveJob, volume: int, event: JobEvent | None) -> str:
         if volume or event is None:
             return "running" if volume else live.state.value
-        record = self._node.pes[0].client.jobs.get(live.id)
+        record = self._node.pe.client.jobs.get(live.id)
         return "resting" if record is not None and record.rests else "waiting"
 
     def states(self) -> dict[str, int]:
         """Return the number of jobs in each state: of all, listed or not."""
         counts = Counter({state.value: count for state, count in self._jobs.states.items()})
         running = len(self._volumes())
-        known = len(self._node.pes[0].balancer.jobs.keys() & self._node.pes[0].client.jobs.keys())
-        resting = sum(record.rests for record in self._node.pes[0].client.jobs.values())
+        known = len(self._node.pe.balancer.jobs.keys() & self._node.pe.client.jobs.keys())
+        resting = sum(record.rests for record in self._node.pe.client.jobs.values())
         counts["submitted"] -= known
         counts["running"], counts["waiting"] = running, known - running - resting
         counts["resting"] = resting

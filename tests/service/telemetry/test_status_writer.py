@@ -44,7 +44,7 @@ class Client:
         self.node = SimpleNamespace(
             present=SimpleNamespace(number=1),
             placement=Placement((1,)),
-            pes=[self.pe],
+            pe=self.pe,
             config=Config(),
             roll=Roll(),
             news_of_ranks={},
