@@ -158,6 +158,8 @@ class ClientJob:
         self.is_given_up = False
         #: it is given up, and rests: it gets nothing any more
         self.is_withdrawn = False
+        #: the others have been told so
+        self.is_retracted = False
         #: the PE where it rests; -1: it had no root when it began to
         self.rests_at = -1
         #: of its submission: whoever offers itself in an earlier one was asked before the job was given up
@@ -408,6 +410,10 @@ class ClientJobs:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
+        """Tell the others, once: what came after an epoch with it would undo the job's next submission."""
+        if record.is_retracted:
+            return
+        record.is_retracted = True
         record.seats.close()
         self._unseen.discard(record.job)
         self._balancer.author(self._final_event(record))

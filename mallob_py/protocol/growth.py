@@ -57,6 +57,8 @@ class Growth:
         self.problems: dict[int, str] = {}
         self._until_s = now + PATIENCE_S
         self._order_s = -math.inf
+        #: when a `turn` is wanted, if nothing else happens
+        self.deadline_s = self._until_s
         self._welcome = welcome
         self._kill = kill
 
@@ -119,10 +121,10 @@ class Growth:
         if left - self._connected:
             return None
         wanted = sorted(left - set(members))
-        if wanted and now >= self._order_s:
-            self._order_s = now + _ORDER_AGAIN_S
-            return Ordered(joins=tuple((rank, self._arrived[rank].capacity) for rank in wanted))
-        return None
+        if not wanted or now < self._order_s:
+            return None
+        self._order_s = self.deadline_s = now + _ORDER_AGAIN_S
+        return Ordered(joins=tuple((rank, self._arrived[rank].capacity) for rank in wanted))
 
     def is_over(self, members: Iterable[int]) -> bool:
         """Whether each has joined or failed."""

@@ -291,6 +291,8 @@ class Node:
         for pe in self.pes:  # comparing is quicker than `min`, and this is done for each message
             if pe.deadline_s < deadline_s:
                 deadline_s = pe.deadline_s
+        if (growth := self._host.growth) is not None:
+            deadline_s = min(deadline_s, growth.deadline_s)
         return deadline_s if self._drain is None else min(deadline_s, self._drain.look_s)
 
     # --- stimuli --------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ class _Rank:
         self.asleep: list[Callable[[], None]] = []
         #: what it hears of while it has halted, as its loop serves nothing but the change
         self.waiting: list[Callable[[], None]] = []
+        #: whether a generation has begun, and it has not served its loop since
+        self.has_begun = False
         #: messages to a member, before it is one
         self.early: list[Said] = []
         #: ranks that are no founders and that it can speak to
@@ -358,6 +360,8 @@ class Cluster(Network):
 
         for rank in new:
             self.later(self.delays.process_start_s(rank.places[0]), partial(start, rank))
+            if rank.is_gone:
+                self._look_for_later(rank.address)
 
     def _wake_up(self, rank: _Rank) -> None:
         if rank.is_gone:
@@ -471,6 +475,11 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
+        if rank.has_begun:  # only now: what it hears of comes after all effects of the beginning
+            rank.has_begun = False
+            self._go_on(rank)
+            if rank.is_gone:
+                return
         if node.end_reason is not None:
             self._end(rank, node.end_reason)
         elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
@@ -486,8 +495,7 @@ class Cluster(Network):
                 if event == "generation":
                     self._is_beginning = False
                 self.observe(self.now, rank.places[0], event, fields)
-                if event == "generation":
-                    self._go_on(rank)
+                rank.has_begun |= event == "generation"
             case Halted():
                 rank.halted_s = self.now
             case WorldChanged(after, gone):

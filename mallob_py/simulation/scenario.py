@@ -134,8 +134,8 @@ class Scenario:
             detect_s=plan.detect_s,
             patience_s=plan.patience_s,
         )
-        #: by job: where an answer to it was found
-        self._answered: dict[int, int] = {}
+        #: by job: where and when an answer to it was found
+        self._answered: dict[int, tuple[int, float]] = {}
         #: the longest that the cluster has taken to rest, as a part of what it may
         self.slowest = 0.0
         #: breakdowns that have begun, and how many workers each has yet to meet
@@ -147,9 +147,16 @@ class Scenario:
     def _check(self, cluster: Cluster) -> None:
         check_invariants(cluster)
         cluster.check_generations()
-        for job, address in self._answered.items():
+        for job, (address, at_s) in self._answered.items():
             is_lost = job not in cluster.ended and cluster.is_there(address)
-            assert not is_lost, f"job {job} was answered, and nobody knows"
+            # What its client has not heard goes with a job that is given up.
+            assert not is_lost or self._is_given_up(job, at_s), f"job {job} was answered, and nobody knows"
+
+    def _is_given_up(self, job: int, since_s: float) -> bool:
+        return any(
+            at_s >= since_s and event == "given up" and fields["job"] == job
+            for at_s, _, event, fields in self.cluster.logs
+        )
 
     def run(self) -> None:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
@@ -231,7 +238,7 @@ class Scenario:
                 cluster.crash(rank, number)
                 return
             if isinstance(deed, Find):
-                self._answered[deed.job] = cluster.host_of(rank)
+                self._answered[deed.job] = cluster.host_of(rank), cluster.now
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
 

@@ -198,6 +198,9 @@ mallob_py/protocol/node.py
   a growth waits for no member that has left
     Node._begin: without self._host.lost(rank)
     test_a_growth_waits_for_no_member_that_has_left
+  a growth is looked at again when its newcomers have had their time
+    Node.deadline_s: never (growth := self._host.growth) is not None
+    test_a_rank_that_grows_wants_to_look_after_it_in_time
   a rank that has halted hears of the ranks that it has started
     module: (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)
     => (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted)

@@ -78,6 +78,9 @@ mallob_py/protocol/client.py
     ClientJobs.receive_offer: record is None or record.is_withdrawn or offer.epoch < record.since_epoch
     => record is None or record.is_withdrawn
     test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it
+  that a job is given up is told once
+    ClientJobs._retract: never record.is_retracted
+    test_a_job_that_is_given_up_while_its_root_leaves_comes_again
 
 mallob_py/service/turns.py
   no more is lost by giving jobs up than a small part

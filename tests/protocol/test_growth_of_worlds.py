@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.growth import PATIENCE_S, Growth
 from mallob_py.protocol.rank_messages import Joining, Peer, Place
@@ -68,6 +70,7 @@ def test_an_order_is_given_again_as_it_may_be_lost_with_the_coordinator() -> Non
         host.come(rank)
         host.growth.connected(rank)
     orders = [host.growth.turn((0, 1), 0.3 * step) for step in range(8)]
+    assert host.growth.deadline_s == pytest.approx(1.2 + 1.0)
     assert [order is not None for order in orders] == [True, False, False, False, True, False, False, False]
 
 
@@ -89,6 +92,7 @@ def test_one_that_does_not_come_up_in_time_is_ended() -> None:
     host.come(6)
     host.growth.connected(6)
     assert host.growth.turn((0, 1), PATIENCE_S - 1.0) is None
+    assert host.growth.deadline_s == PATIENCE_S, "it would not be looked at in time"
     assert host.growth.turn((0, 1), PATIENCE_S) == Ordered(joins=((6, 2),))
     assert host.killed == {5}
 

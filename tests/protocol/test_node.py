@@ -7,6 +7,7 @@ import pytest
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.growth import PATIENCE_S
 from mallob_py.protocol.messages import Description, Epoch, TreeMessage
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.placement import Generation, name_of
@@ -28,7 +29,10 @@ from mallob_py.protocol.rank_effects import (
 from mallob_py.protocol.rank_messages import (
     Commit,
     DeskNews,
+    Listen,
     Noted,
+    Peer,
+    Place,
     Propose,
     RankDrained,
     RankDrains,
@@ -44,6 +48,7 @@ from mallob_py.protocol.rank_stimuli import (
     DrainWanted,
     EndWanted,
     RankLost,
+    RanksStarted,
     RollWanted,
     Said,
     TimeCame,
@@ -102,6 +107,15 @@ def test_the_last_rank_goes_on_in_the_same_moment() -> None:
     assert kinds.index(Bury) < kinds.index(Halted) < kinds.index(WorldChanged)
     assert not node.is_halted
     assert of_kind(node, Say) == [Say("rank 1 (process 7 on h) has died. 1 rank goes on (generation 2)")]
+
+
+def test_a_rank_that_grows_wants_to_look_after_it_in_time() -> None:
+    node, process = node_of(0, 1, 1), RankProcess(9, "h", 0, 0)
+    me = Peer(0, 0, process, Place("link"))
+    node.handle(RanksStarted(Listen(3, b"s", wide=False), me, ((2, process),)), 5.0)
+    for now in (5.0, 6.0):  # until its PEs rest
+        node.handle(TimeCame(), now)
+    assert node.deadline_s == 5.0 + PATIENCE_S
 
 
 def halted() -> tuple[Node, int]:

@@ -36,6 +36,19 @@ def test_a_growth_ends_though_another_member_found_its_newcomer_lost() -> None:
     assert _replayed(29000034) is None
 
 
+def test_a_job_that_is_given_up_while_its_root_leaves_comes_again() -> None:
+    """Its end was told a second time, after the end of the epoch in which it was over."""
+    assert _replayed(37000842) is None
+
+
+def test_a_growth_whose_newcomer_dies_before_it_is_started_ends() -> None:
+    assert _replayed(37000587) is None
+
+
+def test_a_worker_may_die_while_its_rank_is_about_to_go_on() -> None:
+    assert _replayed(37000788) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
