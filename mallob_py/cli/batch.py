@@ -315,7 +315,7 @@ def run_experiment(options: BatchExperimentOptions) -> int:
     if options.full and "full" not in known:
         raise CommandError(f"--full: the experiment {options.name} is never shortened")
     if options.live and "live" not in known:
-        raise CommandError(f"--live: the experiment {options.name} is in virtual time only")
+        raise CommandError(f"--live: the experiment {options.name} has no such choice")
     try:
         output = Output(Path(options.output), options.name)
     except OSError as error:

@@ -249,7 +249,7 @@ class BatchExperimentOptions(Runs):
     full: bool = switch_option(
         "--full",
         INPUT,
-        "longer parts of the traces, or more shares of malleable jobs, where an experiment takes few",
+        "longer or more parts of the traces, or more shares of malleable jobs, where an experiment takes few",
     )
     live: bool = switch_option("--live", INPUT, "over real processes, where an experiment can (elastic)")
 

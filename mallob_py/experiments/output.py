@@ -58,11 +58,14 @@ class Output:
         self._folder = folder
         self._name = name
         self._runs = folder / f"{name}-runs.jsonl"
-        self._runs.write_bytes(b"")
+        # To see now that it can be written; what an earlier call has left there is kept until a run has ended.
+        self._runs.open("ab").close()
+        self._mode = "wb"
 
     def keep(self, run: str, result: msgspec.Struct) -> None:
         """Add the result of one run to `<name>-runs.jsonl`."""
-        with self._runs.open("ab") as file:
+        with self._runs.open(self._mode) as file:
+            self._mode = "ab"
             file.write(msgspec.json.encode({"run": run, "result": result}) + b"\n")
 
     def play(

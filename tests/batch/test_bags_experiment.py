@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +63,37 @@ def test_times_of_rigid_and_of_malleable_jobs_stand_apart() -> None:
     assert row[:4] == ("fair", "40%", 1, "11.0")
 
 
+def test_a_command_that_does_not_end_or_fails_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ReplayError, match="^f.cnf: no room$"):
+        bags._done("f.cnf", ["sh", "-c", "echo no room >&2; exit 3"], 0)
+    assert bags._done("f.cnf", ["sh", "-c", "exit 3"]).returncode == 3
+    monkeypatch.setattr(bags, "_LIMIT_S", 0.1)
+    with pytest.raises(ReplayError, match=r"^UTS14: it has not ended after 0\.1 s$"):
+        bags._done("UTS14", ["sleep", "600"], 0)
+
+
+def test_orders_are_given_until_one_is_taken_however_slow_the_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that is busy, one try takes a minute, and the program begins to listen meanwhile."""
+    now_s, codes = 0.0, [1, 1, 0]
+
+    def slow(_name: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+        nonlocal now_s
+        now_s += 60.0
+        return subprocess.CompletedProcess(command, codes.pop(0) if codes else 1)
+
+    monkeypatch.setattr(bags, "_done", slow)
+    monkeypatch.setattr(bags, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with subprocess.Popen(["sleep", "600"]) as job:
+        try:
+            assert bags._ordered(tmp_path, 1, job) == 60.0
+            with pytest.raises(ReplayError, match="a program that runs has taken no order for 300 s"):
+                bags._ordered(tmp_path, 1, job)
+        finally:
+            job.kill()
+
+
 @pytest.mark.slow
 def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -72,6 +105,8 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     monkeypatch.setattr(bags, "JOBS", 3)
     monkeypatch.setattr(bags, "_TIMES", 1)
     monkeypatch.setattr(bags, "_LONG", 11)
+    # A job that waits for its core for a minute is not to reach its limit of ten times its run time.
+    monkeypatch.setattr(bags, "_REQUIRED", 1000.0)
     monkeypatch.setattr(bags, "_FORMULAS", (60, (1,)))
     bags.run(Output(tmp_path, "bags"), None, None)
     scaling, _, batches, mixed, shared = json.loads((tmp_path / "bags.json").read_text())

@@ -84,6 +84,8 @@ def test_after_an_error_what_is_done_is_kept_and_no_run_begins(tmp_path: Path) -
 
 def test_results_of_an_earlier_experiment_are_not_mixed_with_those_of_this_one(tmp_path: Path) -> None:
     Output(tmp_path, "squares").keep("old", Square(1))
+    Output(tmp_path, "squares")  # a call that cannot begin: what took hours is still there
+    assert '"old"' in (tmp_path / "squares-runs.jsonl").read_text()
     Output(tmp_path, "squares").keep("new", Square(2))
     assert (tmp_path / "squares-runs.jsonl").read_text().count("\n") == 1
 

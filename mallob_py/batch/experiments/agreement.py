@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mallob_py.batch.experiments.traces import missing
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
 from mallob_py.batch.workload.elastisim import Statistics, read_elastisim, statistics_of
@@ -37,12 +38,10 @@ it, estimates are in seconds, so that jobs may overtake, and any number of jobs 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Write the table. The workloads are in `traces`, or in a folder `oracle` in it or beside it."""
-    if traces is None:
-        raise ValueError("the workloads of this experiment are needed: give their folder by --traces")
-    folders = (traces, traces / "oracle", traces.parent / "oracle")
+    folders = (traces, traces / "oracle", traces.parent / "oracle") if traces else ()
     folder = next((one for one in folders if (one / _MALLEABLE).exists()), None)
     if folder is None:
-        raise ValueError(f"{traces}: no {_MALLEABLE} there, nor in a folder oracle in it or beside it")
+        raise missing("agreement", (f"{_MALLEABLE} (also in a folder oracle in it or beside it)",))
     rows = list[tuple[str | float, ...]]()
     found = output.play(partial(_play, folder), [*PUBLISHED, *_OTHERS], processes, " ".join)
     for cell, one in found.items():

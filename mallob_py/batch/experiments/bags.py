@@ -11,7 +11,6 @@ all cores.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -116,7 +115,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
-    """Write the tables. `full`: shares by a fifth, and three batches of each. Raises ReplayError, OSError."""
+    """Write the tables. `full`: shares by a fifth, and two batches of each. Raises ReplayError, OSError."""
     slots = os.cpu_count() or 1
     shares, seeds = (SHARES_IN_FULL, SEEDS_IN_FULL) if full else (SHARES, SEEDS)
     with tempfile.TemporaryDirectory(prefix="mallob-py-formulas-") as folder:
@@ -183,13 +182,25 @@ def _command(program: Program, *more: str) -> list[str]:
     return [*python(), "-m", "mallob_py", "run", *program.words, "--quiet", *more]
 
 
+def _done(name: str, command: list[str], code: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run it. Raises ReplayError if it does not end in time, or not with that exit code (None: any)."""
+    environment = os.environ | import_places()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise ReplayError(f"{name}: it has not ended after {_LIMIT_S:g} s") from None
+    if code not in (None, done.returncode):
+        raise ReplayError(f"{name}: {(done.stderr.strip() or 'it failed').splitlines()[-1]}")
+    return done
+
+
 def _formula(folder: Path, seed: int) -> Program:
     """A formula without a model, as a program."""
     variables = _FORMULAS[0]
     path = folder / f"random{seed}.cnf"
     numbers = [str(number) for number in (variables, round(_RATIO * variables), seed)]
     command = [*python(), "-m", "mallob_sat.generate", "uniform", *numbers, "-o", str(path)]
-    subprocess.run(command, check=True, env=os.environ | import_places(), timeout=_LIMIT_S)
+    _done(path.name, command, 0)
     return Program(f"SAT{variables}-{seed}", ("SAT", str(path)), "resultcode", 20, 20)
 
 
@@ -205,16 +216,8 @@ def _alone(program: Program, slots: int) -> Alone:
     times_s = list[float]()
     for _ in range(_TIMES):
         began_s = time.monotonic()
-        done = subprocess.run(
-            _command(program, "-n", str(slots)),
-            capture_output=True,
-            text=True,
-            env=os.environ | import_places(),
-            timeout=_LIMIT_S,
-        )
+        done = _done(program.name, _command(program, "-n", str(slots)), program.code)
         times_s.append(time.monotonic() - began_s)
-        if done.returncode != program.code:
-            raise ReplayError(f"{program.name}: {(done.stderr or 'it failed').splitlines()[-1]}")
         check(program, done.stdout)
     return Alone(slots, times_s)
 
@@ -226,33 +229,36 @@ def _resizes() -> Iterator[Resized]:
     with tempfile.TemporaryDirectory(prefix="mallob-py-bags-") as folder:
         orders = Path(folder) / "orders"
         orders.mkdir(mode=0o700)
-        environment = os.environ | import_places()
         job = subprocess.Popen(
             _command(program, "-n", "1", "--orders", str(orders), "--rank-loss", "survive"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=os.environ | import_places(),
         )
         try:
-            with contextlib.suppress(StopIteration):
-                for change in changes:
-                    began_s = time.monotonic()
-                    while _ordered(orders, change, environment) and job.poll() is None:
-                        if time.monotonic() - began_s > 30.0:
-                            raise ReplayError("a program that runs takes no orders")
-                        began_s = time.monotonic()
-                    if job.poll() is not None:
-                        return
-                    yield Resized(change, time.monotonic() - began_s)
+            for change in changes:
+                took_s = _ordered(orders, change, job)
+                if job.poll() is not None:
+                    return
+                yield Resized(change, took_s)
         finally:
             job.terminate()
             job.wait()
 
 
-def _ordered(orders: Path, change: int, environment: dict[str, str]) -> int:
-    """The exit code of the order: not 0 as long as the program does not listen yet."""
+def _ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
+    """Order until the program takes it, which it does not before it listens; how long the last try took [s].
+
+    Raises ReplayError if it runs and takes no order.
+    """
     command = [*python(), "-m", "mallob_py", "resize", f"{change:+d}", "--orders", str(orders)]
-    return subprocess.run(command, capture_output=True, env=environment, timeout=120.0).returncode
+    until_s = time.monotonic() + _LIMIT_S
+    while time.monotonic() < until_s:
+        began_s = time.monotonic()
+        code = _done("resize", command).returncode
+        if code == 0 or job.poll() is not None:
+            return time.monotonic() - began_s
+    raise ReplayError(f"a program that runs has taken no order for {_LIMIT_S:g} s")
 
 
 # --- batches ------------------------------------------------------------------------------
