@@ -58,7 +58,7 @@ class Output:
         self._folder = folder
         self._name = name
         self._runs = folder / f"{name}-runs.jsonl"
-        # To see now that it can be written; what an earlier call has left there is kept until a run has ended.
+        # To see now that it can be written; what is there is kept until a run has ended.
         self._runs.open("ab").close()
         self._mode = "wb"
 

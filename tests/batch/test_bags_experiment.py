@@ -63,8 +63,8 @@ def test_times_of_rigid_and_of_malleable_jobs_stand_apart() -> None:
     assert row[:4] == ("fair", "40%", 1, "11.0")
 
 
-def test_a_command_that_does_not_end_or_fails_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ReplayError, match="^f.cnf: no room$"):
+def test_a_command_that_fails_or_does_not_end_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ReplayError, match=r"^f\.cnf: no room$"):
         bags._done("f.cnf", ["sh", "-c", "echo no room >&2; exit 3"], 0)
     assert bags._done("f.cnf", ["sh", "-c", "exit 3"]).returncode == 3
     monkeypatch.setattr(bags, "_LIMIT_S", 0.1)
