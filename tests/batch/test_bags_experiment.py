@@ -65,11 +65,11 @@ def test_times_of_rigid_and_of_malleable_jobs_stand_apart() -> None:
 
 def test_a_command_that_fails_or_does_not_end_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReplayError, match=r"^f\.cnf: no room$"):
-        bags._done("f.cnf", ["sh", "-c", "echo no room >&2; exit 3"], 0)
-    assert bags._done("f.cnf", ["sh", "-c", "exit 3"]).returncode == 3
+        bags.done_of("f.cnf", ["sh", "-c", "echo no room >&2; exit 3"], 0)
+    assert bags.done_of("f.cnf", ["sh", "-c", "exit 3"]).returncode == 3
     monkeypatch.setattr(bags, "_LIMIT_S", 0.1)
     with pytest.raises(ReplayError, match=r"^UTS14: it has not ended after 0\.1 s$"):
-        bags._done("UTS14", ["sleep", "600"], 0)
+        bags.done_of("UTS14", ["sleep", "600"], 0)
 
 
 def test_orders_are_given_until_one_is_taken_however_slow_the_tries(
@@ -83,13 +83,13 @@ def test_orders_are_given_until_one_is_taken_however_slow_the_tries(
         now_s += 60.0
         return subprocess.CompletedProcess(command, codes.pop(0) if codes else 1)
 
-    monkeypatch.setattr(bags, "_done", slow)
+    monkeypatch.setattr(bags, "done_of", slow)
     monkeypatch.setattr(bags, "time", SimpleNamespace(monotonic=lambda: now_s))
     with subprocess.Popen(["sleep", "600"]) as job:
         try:
-            assert bags._ordered(tmp_path, 1, job) == 60.0
+            assert bags.ordered(tmp_path, 1, job) == 60.0
             with pytest.raises(ReplayError, match="a program that runs has taken no order for 300 s"):
-                bags._ordered(tmp_path, 1, job)
+                bags.ordered(tmp_path, 1, job)
         finally:
             job.kill()
 

@@ -182,7 +182,7 @@ def _command(program: Program, *more: str) -> list[str]:
     return [*python(), "-m", "mallob_py", "run", *program.words, "--quiet", *more]
 
 
-def _done(name: str, command: list[str], code: int | None = None) -> subprocess.CompletedProcess[str]:
+def done_of(name: str, command: list[str], code: int | None = None) -> subprocess.CompletedProcess[str]:
     """Run it. Raises ReplayError if it does not end in time, or not with that exit code (None: any)."""
     environment = os.environ | import_places()
     try:
@@ -200,7 +200,7 @@ def _formula(folder: Path, seed: int) -> Program:
     path = folder / f"random{seed}.cnf"
     numbers = [str(number) for number in (variables, round(_RATIO * variables), seed)]
     command = [*python(), "-m", "mallob_sat.generate", "uniform", *numbers, "-o", str(path)]
-    _done(path.name, command, 0)
+    done_of(path.name, command, 0)
     return Program(f"SAT{variables}-{seed}", ("SAT", str(path)), "resultcode", 20, 20)
 
 
@@ -216,7 +216,7 @@ def _alone(program: Program, slots: int) -> Alone:
     times_s = list[float]()
     for _ in range(_TIMES):
         began_s = time.monotonic()
-        done = _done(program.name, _command(program, "-n", str(slots)), program.code)
+        done = done_of(program.name, _command(program, "-n", str(slots)), program.code)
         times_s.append(time.monotonic() - began_s)
         check(program, done.stdout)
     return Alone(slots, times_s)
@@ -237,7 +237,7 @@ def _resizes() -> Iterator[Resized]:
         )
         try:
             for change in changes:
-                took_s = _ordered(orders, change, job)
+                took_s = ordered(orders, change, job)
                 if job.poll() is not None:
                     return
                 yield Resized(change, took_s)
@@ -246,7 +246,7 @@ def _resizes() -> Iterator[Resized]:
             job.wait()
 
 
-def _ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
+def ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
     """Order until the program takes it, which it does not before it listens; how long the last try took [s].
 
     Raises ReplayError if it runs and takes no order.
@@ -255,7 +255,7 @@ def _ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
     until_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < until_s:
         began_s = time.monotonic()
-        code = _done("resize", command).returncode
+        code = done_of("resize", command).returncode
         if code == 0 or job.poll() is not None:
             return time.monotonic() - began_s
     raise ReplayError(f"a program that runs has taken no order for {_LIMIT_S:g} s")
