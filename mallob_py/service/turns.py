@@ -371,11 +371,8 @@ class JobQueue:
         """
         if not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0:
             return None
-        waits = {False: self._first_waits(), True: self._again_waits()}
         candidates = (
-            (self._at_work[job].line.load, number, job)
-            for number, job in enumerate(self._had_turn)
-            if waits[self._at_work[job].is_again]
+            (self._at_work[job].line.load, number, job) for number, job in enumerate(self._in_the_way())
         )
         if (worst := max(candidates, default=None)) is None:
             return None
@@ -383,9 +380,14 @@ class JobQueue:
         return worst[2]
 
     def set_back_due_s(self) -> float:
-        """Return when `next_set_back` may name one; inf: not before others come or end."""
-        is_wanted = self._had_turn and (self._first_waits() or self._again_waits())
-        return self._loss.due_s(self._pes) if is_wanted else math.inf
+        """Return when `next_set_back` names one; inf: not before others come or end."""
+        return math.inf if next(self._in_the_way(), None) is None else self._loss.due_s(self._pes)
+
+    def _in_the_way(self) -> Iterator[int]:
+        """Yield the jobs that have had their turn and whose places are those that others wait for."""
+        if self._had_turn:
+            waits = {False: self._first_waits(), True: self._again_waits()}
+            yield from (job for job in self._had_turn if waits[self._at_work[job].is_again])
 
     def _first_waits(self) -> bool:
         return len(self._merits) >= self._window and self._best() is not None

@@ -271,10 +271,19 @@ class Budget:
                     self._do(pe, event.t, job, process)
             case LogEvent.TERMINATED:
                 self._stopped.discard((job, pe))
+                self._process.pop((job, pe), None)
             case LogEvent.GIVEN if (job, pe) in self._process:
                 self._stopped.discard((job, pe))
-                self._given[job, event.fields["to"]] = self._process.pop((job, pe))
+                self._give(job, self._process.pop((job, pe)), event.fields["to"])
                 self.given += 1
+
+    def _give(self, job: int, process: int, pe: int) -> None:
+        """A process goes on at another PE, where by the clocks of two ranks it may have started before."""
+        if (started := self._process.get((job, pe))) is None:
+            self._given[job, pe] = process
+        else:
+            used_s = self._of_root[job]
+            used_s[started] = used_s.get(started, 0.0) + used_s.pop(process, 0.0)
 
     def _resting(self, now_s: float, rest: set[int]) -> None:
         if bool(rest) is not bool(self._rest):

@@ -87,6 +87,9 @@ mallob_py/service/turns.py
     JobQueue.next_set_back: not self._had_turn or self._loss.left_s(now, self._pes) <= 0.0
     => not self._had_turn
     test_no_more_is_lost_than_a_small_part
+  when one is to be given up is told only if there is one
+    JobQueue.set_back_due_s: next(self._in_the_way(), None) is None => not self._had_turn
+    test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty
   a job that cannot begin anew is a resident before it runs
     JobQueue.settle: job not in self._residents and not self._find_room(job, False) => True
     test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty

@@ -230,6 +230,7 @@ def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
         while (job := jobs.next_set_back(now)) is not None:
             assert job in settled - leaving - lasting
             leaving.add(job)
+        assert jobs.set_back_due_s() > now, "it is asked again and again in vain"
         assert set(jobs.at_work()) == at_work
         assert jobs.waiting.keys() == waiting
         assert not waiting - held or len(at_work - lasting) >= 3
