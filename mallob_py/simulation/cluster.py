@@ -376,8 +376,9 @@ class Cluster(Network):
     def _speak(self, rank: _Rank) -> None:
         """One that has slept sends beats to the members it knows, until it hears its fate, if it has one.
 
-        Where others go on, and all who could tell it so are gone, it ends as well. Real ranks do not get
-        there: all know those that were there from the start, and without any of these the others end.
+        Where others go on in a later generation, and all who could tell it so are gone, it ends as well. Real
+        ranks do not get there: all know those that were there from the start, and without any of these the
+        others end.
         """
         present = rank.generation
         if not rank.is_awake or present is None:
@@ -387,7 +388,8 @@ class Cluster(Network):
             other for other in there if other.generation and rank.address not in other.generation.members
         ]
         witnesses = [other for other in strangers if other.address in present.members]
-        if strangers and not witnesses:
+        is_later = any(other.generation and other.generation.g > present.g for other in strangers)
+        if is_later and not witnesses:
             self._remove(rank)
             return
         for other in witnesses:

@@ -165,9 +165,8 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for _, pe in cluster.present():
-            for job in list(pe.client.jobs):
-                cluster.interrupt(job)
+        for job in cluster.submitted.keys() - cluster.ended.keys():  # also one that comes again just now
+            cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"
 
