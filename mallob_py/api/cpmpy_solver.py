@@ -32,6 +32,7 @@ from cpmpy.transformations.to_cnf import to_cnf_objective
 
 from mallob_py.api import optimization
 from mallob_py.api.client import Client
+from mallob_py.api.cpmpy_pairs import Integers
 
 #: of CPMpy
 NAME = "mallob"
@@ -53,6 +54,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
     def __init__(self, cpm_model: Any = None, subsolver: str | None = None, client: Client | None = None):
         """Jobs go through `client`, which stays open, or through one of their own on the folder."""
         self.ivarmap: dict[str, Any] = {}
+        self._integers = Integers(self.ivarmap)
         self.encoding = "auto"
         self.pdk_solver = _Remote(client, subsolver or ".api")
         self.unsatisfiable = False
@@ -91,9 +93,16 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
         ]
 
     def _post_constraint(self, cpm_expr: Any, conditions: Sequence[Any] = ()) -> None:
-        if isinstance(cpm_expr, Comparison) and cpm_expr.args[0].name == "wsum":
-            is_long = len(cpm_expr.args[0].args[0]) > _SHORT_SUM
-            self.pdk_solver.encoder = pindakaas.Encoder.ADDER if is_long else None
+        if isinstance(cpm_expr, Comparison) and cpm_expr.args[0].name in ("sum", "wsum"):
+            total, wanted = cpm_expr.args
+            weights, literals = total.args if total.name == "wsum" else ([1] * len(total.args), total.args)
+            clauses = self._integers.clauses(weights, literals, cpm_expr.name, wanted)
+            if clauses is not None:
+                for clause in clauses:
+                    self._add_clause(clause, list(conditions))
+                return
+            if total.name == "wsum" and len(weights) > _SHORT_SUM:
+                self.pdk_solver.encoder = pindakaas.Encoder.ADDER
         super()._post_constraint(cpm_expr, list(conditions))
         self.pdk_solver.encoder = None
 
