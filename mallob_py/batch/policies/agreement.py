@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from mallob_py.batch.job import Job
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
-from mallob_py.batch.shadow import shadow_of
+from mallob_py.batch.shadow import ends_of, shadow_of
 
 TICK_S = 60.0
 _QUIRKS = ("", "pecs23")
@@ -228,7 +228,7 @@ class Agreement:
             if job.low > free:
                 if not blocked:
                     blocked = True
-                    shadow_s, extra = _shadow(view, free, job.low, starts)
+                    shadow_s, extra = shadow_of(ends_of(view), view.now_s, free, job.low, starts)
                 continue
             if blocked and view.now_s + job.estimate_on(size) > shadow_s:
                 size = min(size, extra)
@@ -322,10 +322,3 @@ def _has_quirks(quirks: str) -> bool:
     if quirks not in _QUIRKS:
         raise ValueError(f"quirks is {quirks!r}, not pecs23")
     return quirks == "pecs23"
-
-
-def _shadow(view: View, free: int, need: int, starts: list[tuple[Job, int]]) -> tuple[float, int]:
-    """When, by the estimates, a job can start on `need` nodes, and how many are free then beyond these."""
-    ends = [(end_s, running.size) for end_s, _, running in view.ends]
-    ends += [(view.now_s + job.estimate_on(size), size) for job, size in starts]
-    return shadow_of(sorted(ends), view.now_s, free, need)

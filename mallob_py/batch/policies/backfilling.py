@@ -5,13 +5,11 @@ Each starts a job on its preferred number of nodes, and resizes none.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Start, View
-from mallob_py.batch.shadow import shadow_of
+from mallob_py.batch.shadow import ends_of, shadow_of
 
 
 class Fcfs:
@@ -108,7 +106,8 @@ class Easy:
             if size > free:
                 continue
             if self._shadow is None:
-                self._shadow = _shadow(view, free, queue[started].nodes, queue[:started])
+                starting = [(one, one.nodes) for one in queue[:started]]
+                self._shadow = shadow_of(ends_of(view), now, free, queue[started].nodes, starting)
             shadow_s, extra = self._shadow
             if now + job.estimate_s > shadow_s:
                 if not self._uses_extra or size > extra:
@@ -119,14 +118,3 @@ class Easy:
             if not free:
                 break
         return actions
-
-
-def _shadow(view: View, free: int, need: int, started: Sequence[Job]) -> tuple[float, int]:
-    """When `need` nodes will be free, by the estimates, and how many more than that.
-
-    `free` are so now; `started` are jobs that start now, and are not among the running ones yet.
-    """
-    ends: Iterable[tuple[float, int]] = ((end_s, len(running.nodes)) for end_s, _, running in view.ends)
-    if started:
-        ends = heapq.merge(ends, sorted((view.now_s + job.estimate_s, job.nodes) for job in started))
-    return shadow_of(ends, view.now_s, free, need)

@@ -19,7 +19,6 @@ shrinks unless a waiting one needs its nodes, and none grows unless it ends earl
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -172,8 +171,7 @@ class Fair:
             (end_s, running.job.low if running.job.id in shrinking else running.target or running.size)
             for end_s, _, running in view.ends
         )
-        new = sorted((view.now_s + job.estimate_on(job.low), job.low) for job in starting)
-        return shadow_of(heapq.merge(ends, new), view.now_s, room, head.low)
+        return shadow_of(ends, view.now_s, room, head.low, ((job, job.low) for job in starting))
 
     # --- volumes ------------------------------------------------------------------------------
 

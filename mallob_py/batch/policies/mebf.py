@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Resize, Running, Start, View
-from mallob_py.batch.shadow import shadow_of
+from mallob_py.batch.shadow import ends_of, shadow_of
 
 
 class Variant(enum.Enum):
@@ -152,8 +152,7 @@ class Mebf:
             if not size:
                 continue
             if self._shadow is None:
-                ends = ((end_s, running.size) for end_s, _, running in view.ends)
-                self._shadow = shadow_of(ends, view.now_s, view.free, head.low)
+                self._shadow = shadow_of(ends_of(view), view.now_s, view.free, head.low)
             shadow_s, extra = self._shadow
             if view.now_s + job.estimate_on(size) > shadow_s:
                 if not self._uses_extra or size > extra:

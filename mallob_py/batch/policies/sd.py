@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Running, Share, Start, View
+from mallob_py.batch.shadow import shadow_of
 
 #: (penalty, order of start, job)
 _Rated = tuple[float, int, Running]
@@ -173,14 +174,7 @@ class SdPolicy:
     def _head_starts(self, view: View) -> tuple[float, int]:
         """When, by the estimates, and how many more nodes are free then."""
         if self._shadow is None:
-            free, need, shadow_s = view.free, view.queue[0].nodes, view.now_s
-            for end_s, freed in self._freed(view):
-                if free >= need and end_s > shadow_s:
-                    break
-                free += freed
-                if end_s > shadow_s:
-                    shadow_s = end_s
-            self._shadow = (shadow_s, free - need)
+            self._shadow = shadow_of(self._freed(view), view.now_s, view.free, view.queue[0].nodes)
         return self._shadow
 
     def _freed(self, view: View) -> Iterator[tuple[float, int]]:
