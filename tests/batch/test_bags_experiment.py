@@ -115,6 +115,6 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     assert [row[0] for row in scaling["rows"][::-2]] == ["SAT60-1", "QUEENS12"]
     assert [row[:3] for row in (*batches["rows"], *mixed["rows"])] == [["fair", "100%", 1]] * 2
     assert [row[:2] for row in shared["rows"]] == [["sd", "100%"]]
-    # No bound above: the scheduler's start and end count, and of so short a batch they may be more than its time.
+    # No bound above: the scheduler's start and end count, which may be more than all of so short a batch.
     assert all(float(row[-1]) > 0.0 for table in (batches, mixed, shared) for row in table["rows"])
     capsys.readouterr()
