@@ -172,6 +172,8 @@ class ClientJob:
         before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0)
         self.started_s: float | None = before.started_s
         self.volume = 0
+        #: it has never had a volume, not even 0
+        self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
         self.cpu_s = before.cpu_s
@@ -240,8 +242,7 @@ class ClientJob:
 
     def _workers(self) -> int:
         """Workers to charge for: the volume, or the root alone before the first one is known."""
-        is_first = self.balanced_s is None and self.parameters.spent is None
-        return 1 if is_first else self.volume
+        return 1 if self.is_first else self.volume
 
     @property
     def had_turn(self) -> bool:
@@ -497,7 +498,7 @@ class ClientJobs:
                 self._tell_of_root(record)
                 continue
             record.count(now, self._config.threads)
-            record.volume = volume
+            record.volume, record.is_first = volume, False
             record.max_volume = max(record.max_volume, volume)
             if volume:
                 self._seated.add(job)

@@ -74,6 +74,9 @@ mallob_py/protocol/client.py
   a job is given up only while others want its place
     ClientJobs.on_epoch: never record.is_given_up and not self._balancer.rotation.is_on
     test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place
+  a job that has no PE is charged for none, though it has never had one
+    ClientJobs.on_epoch: record.volume, record.is_first = volume, False => record.volume = volume
+    test_a_job_whose_process_runs_first_when_its_pe_is_anothers_uses_no_budget
   who was asked before a job was given up is no root of it after that
     ClientJobs.receive_offer: record is None or record.is_withdrawn or offer.epoch < record.since_epoch
     => record is None or record.is_withdrawn

@@ -155,6 +155,19 @@ def test_a_waiting_job_uses_no_budget() -> None:
     assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
 
 
+def test_a_job_whose_process_runs_first_when_its_pe_is_anothers_uses_no_budget() -> None:
+    alone = Alone(slice_s=0.0)
+    alone.submit(1, cpu_limit_s=10.0)
+    (process,) = alone.started
+    alone.submit(2, priority=1000.0)
+    alone.wait_until(1.0)
+    assert alone.pe.balancer.volume(1) == 0
+    alone.pe.handle(WorkerStarted(process.worker), alone.now)
+    alone.wait_until(100.0)
+    assert not alone.ended
+    assert alone.pe.client.jobs[1].pe_s_until(alone.now, 1) == 0.0
+
+
 def test_it_is_told_once_that_a_pe_is_sought_for_a_job() -> None:
     pe = PE(0, 1, Config())
     pe.handle(JobSubmitted(1, JobParameters(), Description(3, b"abc")), 0.0)
