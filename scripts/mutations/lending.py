@@ -10,6 +10,15 @@ apps/mallob_bags/betweenness.py
     BetweennessBag.expected_tasks: 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) => 1.0
     test_tasks_of_betweenness_are_the_same_whether_expected_asked_for_or_done
 
+mallob_py/kit/bags/application.py
+  a root that has rested saves more often, as its next turn may begin elsewhere
+    BagWorker._save: now < self._rested_s + _CHECKPOINT_S => False
+    test_a_root_saves_more_often_when_it_has_rested
+  a rest while a root saves is none of what that costs
+    BagWorker._save: (time.thread_time() - before_s) / _CHECKPOINT_SHARE
+    => (time.monotonic() - now) / _CHECKPOINT_SHARE
+    test_a_rest_while_a_root_saves_is_none_of_what_that_costs
+
 mallob_py/kit/bags/laws.py
   what a bag expects is counted in what its process counts
     _Checker.check_expected: factor > _EXPECTED_FACTOR => False

@@ -55,6 +55,10 @@ _PARK_S = 1.0
 _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
+#: ... and so often for a while after a rest of at least so long: its next turn may begin elsewhere, with what
+#: it has saved
+_TURN_CHECKPOINTS_S = 0.1
+_REST_S = 0.25
 #: bags with more bytes than this are warned of: sending them takes as long as a chunk of work
 LARGE_BAG_BYTES = 1 << 20
 
@@ -178,11 +182,15 @@ class _Spent(NamedTuple):
     def of(cls, passed_s: float, before: struct_rusage, after: struct_rusage) -> _Spent:
         if after.ru_nivcsw == before.ru_nivcsw:
             return cls(passed_s, _CHUNK_S)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        cpu_s = _cpu_s(before, after)
         if after.ru_nvcsw == before.ru_nvcsw:
             return cls(min(passed_s, cpu_s), _SHARED_CHUNK_S)
         # Our core was taken from us, and we have waited for something, too: nobody knows for how long.
         return cls(min(passed_s, max(cpu_s, _CHUNK_S)), _CHUNK_S)
+
+
+def _cpu_s(before: struct_rusage, after: struct_rusage) -> float:
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class BagWorker:
@@ -201,6 +209,8 @@ class BagWorker:
         self._is_leaving = False
         #: when the next checkpoint is due; only a root has one
         self._checkpoint_s = math.inf
+        #: when this root last went on after a rest
+        self._rested_s = -math.inf
         #: tasks that were done before this root began
         self._restored = 0
         #: the best that this root has offered
@@ -270,14 +280,19 @@ class BagWorker:
         """Have the next root go on from here, if this is the root."""
         if self.ledger.books.root is None:
             return
+        before_s = time.thread_time()  # a rest meanwhile is none of its cost
         data = self.ledger.books.checkpoint()
         self._total = self._expected_total()
         self._offer(self.ledger.books.counted(data))
         self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
-        period_s = _LAST_CHECKPOINTS_S if self._is_leaving else _CHECKPOINT_S
-        self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
+        period_s = _CHECKPOINT_S
+        if self._is_leaving:
+            period_s = _LAST_CHECKPOINTS_S
+        elif now < self._rested_s + _CHECKPOINT_S:
+            period_s = _TURN_CHECKPOINTS_S
+        self._checkpoint_s = now + max(period_s, (time.thread_time() - before_s) / _CHECKPOINT_SHARE)
 
     def _expected_total(self) -> float | None:
         left = self.ledger.books.expected_left()
@@ -306,6 +321,9 @@ class BagWorker:
                 return  # `Bag.process` has forked and come back twice: the context ends the copy
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
+            if ended_s - now - _cpu_s(usage_before, usage) >= _REST_S and self._checkpoint_s < math.inf:
+                self._rested_s = ended_s
+                self._checkpoint_s = min(self._checkpoint_s, ended_s + _TURN_CHECKPOINTS_S)
             now = ended_s
             if now >= due_s or ledger.outbox or not ledger.books.has_work or self._messages.poll(0):
                 return

@@ -34,6 +34,12 @@ class Clock:
     def monotonic(self) -> float:
         return self._now_s
 
+    def thread_time(self) -> float:
+        return self._used_s
+
+    def rest(self, seconds: float) -> None:
+        self._now_s += seconds
+
     def getrusage(self, _who: int) -> SimpleNamespace:
         return SimpleNamespace(
             ru_utime=self._used_s, ru_stime=0.0, ru_nivcsw=self._switches, ru_nvcsw=self._waits
@@ -147,3 +153,67 @@ def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pyt
     worker.take(TreeMessage(0, encode(Lend(10, b"", (), 7)), sender=(0, 0)))
     worker.work(clock.monotonic())
     assert worker.count == 1800, "it knows better by now"
+
+
+class Saved(Exception):
+    """The root has saved its job often enough."""
+
+
+class Saver(FakeContext):
+    """Of a root that saves three times, and rests so long within the first time."""
+
+    def __init__(self, clock: Clock, rest_s: float = 0.0) -> None:
+        super().__init__({}, 0, {})
+        self._clock, self._rest_s = clock, rest_s
+        self.saved_s: list[float] = []
+
+    def last_checkpoint(self) -> None:
+        return None
+
+    def report_progress(self, *_: object, **__: object) -> None: ...
+
+    def checkpoint(self, data: bytes) -> None:
+        self.saved_s.append(self._clock.monotonic())
+        if len(self.saved_s) == 1:
+            self._clock.rest(self._rest_s)
+        if len(self.saved_s) == 3:
+            raise Saved
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf)
+    monkeypatch.setattr(application, "time", clock)
+    monkeypatch.setattr(application, "getrusage", clock.getrusage)
+    return clock
+
+
+class Resting(Endless):
+    """Its process is stopped for so long in its first chunk after the first second."""
+
+    def __init__(self, clock: Clock, rest_s: float) -> None:
+        super().__init__(clock)
+        self._rest_s = rest_s
+
+    def process(self, count: int) -> int:
+        if self._clock.monotonic() > 1.0:
+            self._clock.rest(self._rest_s)
+            self._rest_s = 0.0
+        return super().process(count)
+
+
+@pytest.mark.parametrize(("rest_s", "period_s"), [(0.0, 1.0), (0.1, 1.0), (0.5, 0.1)])
+def test_a_root_saves_more_often_when_it_has_rested(rest_s: float, period_s: float, clock: Clock) -> None:
+    context = Saver(clock)
+    resting = EndlessApplication(clock)
+    resting.first_bag = lambda payload, configuration: Resting(clock, rest_s)  # type: ignore[method-assign]
+    with pytest.raises(Saved):
+        application.BagWorker(resting, context).run()
+    assert context.saved_s[2] - context.saved_s[1] == pytest.approx(period_s, rel=0.2)
+
+
+def test_a_rest_while_a_root_saves_is_none_of_what_that_costs(clock: Clock) -> None:
+    context = Saver(clock, rest_s=0.5)
+    with pytest.raises(Saved):
+        application.BagWorker(EndlessApplication(clock), context).run()
+    assert context.saved_s[1] - context.saved_s[0] < 2.0
