@@ -10,12 +10,12 @@ import importlib
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ExperimentOptions, SimulateOptions
+from mallob_py.simulation import without_collections
 from mallob_py.simulation.setting import SettingError, chosen_setting, job_stream
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _PLAYED = ("uniform", "priorities", "realistic")
 _GROWING = ("matching", "balancing")
 
 
+@without_collections()
 def run_simulate(options: SimulateOptions) -> int:
     if options.replay is not None:
         return _replay(Path(options.replay))
@@ -89,6 +90,8 @@ def progress_bar(seconds: float) -> Progress:
 
 
 def run_experiment(options: ExperimentOptions) -> int:
+    from concurrent.futures.process import BrokenProcessPool
+
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
     if options.stream is not None and options.name != "realistic":
         raise CommandError(f"--stream is for realistic alone, not for {options.name}")

@@ -324,32 +324,25 @@ class Node:
         if handle is not None:
             handle(self, said, message, now)
         elif said.g == self._g_heard:
-            if self._is_in_place(said):
-                pe = self.pes[said.dest - self._first]
-                self._give(pe, said.source, message, now)  # type: ignore[arg-type]
-                if pe.effects:
-                    self._pass_on(pe, now)
+            rank_of, source, slot = self.placement.rank_of, said.source, said.dest - self._first
+            if not (source < len(rank_of) and rank_of[source] == said.rank):
+                self._accuse(said.rank, f"a message of PE {source}, which is not there")
+            elif not 0 <= slot < len(self.pes):
+                self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
+            else:
+                self._give(self.pes[slot], source, message, now)  # type: ignore[arg-type]
         elif said.rank in self._gone:
             self._change(Strayed(said.rank, said.g), now)
         elif said.g > self._g:
             self._ahead.append(said)
-
-    def _is_in_place(self, said: Said) -> bool:
-        """Whether sender and receiver of a PE's message of the present generation are there."""
-        rank_of, source, dest = self.placement.rank_of, said.source, said.dest
-        if not (source < len(rank_of) and rank_of[source] == said.rank):
-            self._accuse(said.rank, f"a message of PE {source}, which is not there")
-        elif not 0 <= dest - self._first < len(self.pes):
-            self._accuse(said.rank, f"a message for PE {dest}, which is not here")
-        else:
-            return True
-        return False
 
     def _give(self, pe: PE, source: int, message: AnyMessage, now: float) -> None:
         try:
             pe.receive(source, message, now)
         except PeerViolation as error:
             self._blame_for(error)
+        if pe.effects:
+            self._pass_on(pe, now)
 
     def _accuse(self, rank: int, what: str) -> None:
         self._act(Accuse(rank, f"sent what no rank sends ({what})"))
@@ -395,13 +388,10 @@ class Node:
         unsettled, arrived = self._unsettled, self._arrived
         while unsettled or arrived:
             if unsettled:
-                pe = unsettled.popleft()
+                self._pass_on(unsettled.popleft(), now)
             else:
                 source, dest, message = arrived.popleft()
-                pe = self.pes[dest - self._first]
-                self._give(pe, source, message, now)
-            if pe.effects:
-                self._pass_on(pe, now)
+                self._give(self.pes[dest - self._first], source, message, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
         """Have the rank that is at fault lost, if it is another one."""
@@ -655,8 +645,8 @@ class Node:
             elif isinstance(said.message, DeskNews):
                 if said.rank not in self._gone:
                     self._act(DeskHears(said.rank, said.message.data))
-            elif said.g == self._g and self._is_in_place(said):
-                self._arrived.append((said.source, said.dest, said.message))  # type: ignore[arg-type]
+            elif said.g == self._g:
+                self._hear(said, now)
         waiting, self._waiting = self._waiting, []
         for stimulus in waiting:
             self._settle(now)

@@ -524,14 +524,13 @@ class Cluster(Network):
                 raise AssertionError(f"rank {rank.address}: {how}")
 
     def _send(self, rank: _Rank, it: Tell) -> None:
-        said = Said(rank.address, it.g, it.source, it.dest, it.message)
-        if it.rank >= self._founders or rank.address >= self._founders:
-            assert it.rank in rank.known, (
-                f"rank {rank.address} speaks to rank {it.rank}, which it does not know"
-            )
-        if it.source != it.dest:  # else of no PE
+        address, source, dest = rank.address, it.source, it.dest
+        if it.rank >= self._founders or address >= self._founders:
+            assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
+        said = Said(address, it.g, source, dest, it.message)
+        if source != dest:  # else of no PE
             places = self._places[it.g]
-            self.post(places[it.source], places[it.dest], said)
+            self.post(places[source], places[dest], said)
         else:
             self.post(rank.places[0], self._ranks[it.rank].places[0], said)
 

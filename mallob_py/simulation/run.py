@@ -5,7 +5,6 @@ The PEs are the protocol's own; only the network, the clock and the work are mad
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from array import array
@@ -31,6 +30,7 @@ from mallob_py.service.telemetry.report import (
     latency_row,
     tells_latency,
 )
+from mallob_py.simulation import without_collections
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import JobSpec, Setting
@@ -351,21 +351,13 @@ class Simulation:
         )
         return job
 
+    @without_collections()
     def play(self, progress: Progress = lambda seconds, messages: None) -> None:
         """Run to the end of the setting's time. Raises OSError if the log cannot be written."""
         began_s = time.perf_counter()
-        gc.collect()
-        gc.freeze()
-        was_enabled = gc.isenabled()
-        gc.disable()  # nothing here makes cycles, and looking for them would take a third of the time
-        try:
-            for step in range(1, _STEPS_PER_RUN + 1):
-                self.cluster.run(self.setting.seconds * (step / _STEPS_PER_RUN), events_max=math.inf)
-                progress(self.cluster.now, self.cluster.messages_sent)
-        finally:
-            if was_enabled:
-                gc.enable()
-            gc.unfreeze()
+        for step in range(1, _STEPS_PER_RUN + 1):
+            self.cluster.run(self.setting.seconds * (step / _STEPS_PER_RUN), events_max=math.inf)
+            progress(self.cluster.now, self.cluster.messages_sent)
         self.measures.close(self.cluster.now)
         self._write_log(self.cluster.now, 0, "stop", {})
         if self._log is not None:

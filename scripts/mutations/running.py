@@ -209,7 +209,7 @@ mallob_py/protocol/node.py
 mallob_py/protocol/growth.py
   a newcomer that another member finds lost has failed
     Host.lost: without self.growth.lost(rank, "was lost")
-    test_a_growth_ends_though_another_member_found_its_newcomer_lost
+    test_a_race_comes_out_as_it_is_written
 
 mallob_py/protocol/joining.py
   a newcomer ends with its host

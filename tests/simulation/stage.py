@@ -41,6 +41,7 @@ What happens to ranks:
     drain 1 0.5            somebody at rank 1 wants it to be drained within 0.5 s
     leave 1 at 0           somebody orders at rank 0 that rank 1 leaves
     grow 4 at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated
+    start 4 at 0           rank 0 has started rank 4, which names itself; all ranks can listen for it
     begin                  all that is said about generations, until nothing is
 """
 
@@ -48,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import UnionType
 
 import msgspec
@@ -67,9 +68,9 @@ from mallob_py.protocol.effects import (
     Log,
     StartWorker,
 )
-from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Membership, Ordered, TimePassed
-from mallob_py.protocol.generation import Tell as Answer
+from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.joining import Keep, Newcomer, Refused
 from mallob_py.protocol.messages import Description, Epoch, Events
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.progress import Progress
@@ -79,21 +80,38 @@ from mallob_py.protocol.rank_effects import (
     Drained,
     Fetch,
     Forget,
+    Grown,
     Halted,
+    KillRank,
     LetGo,
+    ListenFor,
     Note,
     OfPE,
     Tell,
     TellLost,
     WorldChanged,
 )
-from mallob_py.protocol.rank_messages import AnyWireMessage, Beat, GenerationMessage, Propose
+from mallob_py.protocol.rank_messages import (
+    AnyWireMessage,
+    Beat,
+    GenerationMessage,
+    Joining,
+    Listen,
+    Listening,
+    Noted,
+    Peer,
+    Place,
+    Propose,
+    RankProcess,
+    Welcome,
+)
 from mallob_py.protocol.rank_stimuli import (
     AnyRankStimulus,
     DescriptionCame,
     DescriptionFailed,
     DrainWanted,
     RankLost,
+    RanksStarted,
     Said,
     TimeCame,
     ToPE,
@@ -155,8 +173,10 @@ class Stage:
         self.now = 0.0
         self._origin = Origin((1,))
         self._config = Config()
-        #: by address; one that joins is a membership until it begins
-        self._ranks: dict[int, Node | Membership] = {}
+        #: by address; one that joins is a newcomer until it begins
+        self._ranks: dict[int, Node | Newcomer] = {}
+        #: what newcomers keep until they begin
+        self._kept: dict[int, list[Said]] = {}
         self._hung: set[int] = set()
         self._ways: dict[tuple[int, int], deque[Said]] = {}
         self._orderly: set[int] = set()
@@ -176,7 +196,7 @@ class Stage:
     def _do_pes(self, size: str, *settings: str) -> Iterator[str]:
         delays = {"balancing_delay_s": 0.0, "matching_delay_s": 0.0}
         config = msgspec.convert(delays | _values(settings), Config)
-        self._config, self._origin = config, Origin((1,) * int(size))
+        self._config, self._origin = config, _origin(range(int(size)), int(size))
         for address in range(int(size)):
             self._ranks[address] = node = Node(address, self._origin, config, patience_s=_PATIENCE_S)
             node.effects.clear()
@@ -329,8 +349,30 @@ class Stage:
         return self._tell_rank(int(asked), Ordered(leaves=(int(address),)))
 
     def _do_grow(self, address: str, _at: str, asked: str) -> Iterator[str]:
-        self._ranks.setdefault(int(address), Membership(int(address), None, _PATIENCE_S))
-        return self._tell_rank(int(asked), Ordered(joins=((int(address), 1),)))
+        rank = int(address)
+        if rank not in self._ranks:
+            peers = tuple(_peer(member) for member in self._ranks)
+            newcomer = self._newcomer(rank, int(asked))
+            newcomer.handle(Said(int(asked), 0, 0, 0, Welcome(peers, 0.0, self._origin.founders)), self.now)
+            for peer in peers:
+                newcomer.handle(Said(peer.address, 0, 0, 0, Noted()), self.now)
+            newcomer.effects.clear()
+        return self._tell_rank(int(asked), Ordered(joins=((rank, 1),)))
+
+    def _do_start(self, address: str, _at: str, host: str) -> Iterator[str]:
+        rank, asked = int(address), int(host)
+        newcomer = self._newcomer(rank, asked)
+        call = Listen(rank + 1, b"secret", wide=False)
+        yield from self._tell_rank(asked, RanksStarted(call, _peer(asked), ((rank, _peer(rank).process),)))
+        yield from self._passed_on_of_newcomer(rank, newcomer)
+
+    def _newcomer(self, rank: int, host: int) -> Newcomer:
+        here = _peer(rank)
+        assert here.place is not None
+        me = Joining(here.process, here.host, here.place, 1)
+        self._ranks[rank] = newcomer = Newcomer(rank, me, _peer(host), _PATIENCE_S, self.now)
+        self._kept[rank] = []
+        return newcomer
 
     def _do_begin(self) -> Iterator[str]:
         while (yield from self._deliver_one(GenerationMessage)):
@@ -369,29 +411,32 @@ class Stage:
     def _tell_rank(self, address: int, stimulus: AnyRankStimulus) -> Iterator[str]:
         assert address not in self._hung, f"rank {address} hangs"
         rank = self._ranks[address]
-        if isinstance(rank, Membership):
-            assert isinstance(stimulus, Said), "one that joins hears of generations only"
-            assert isinstance(stimulus.message, GenerationMessage), "it is no member yet"
-            yield from self._change(rank, Heard(stimulus.rank, stimulus.message))
-            return
-        rank.handle(stimulus, self.now)
-        yield from self._passed_on(address, rank)
+        if isinstance(rank, Node):
+            rank.handle(stimulus, self.now)
+            yield from self._passed_on(address, rank)
+        else:
+            assert isinstance(stimulus, Said | RankLost | TimeCame), f"rank {address} is no member yet"
+            rank.handle(stimulus, self.now)
+            yield from self._passed_on_of_newcomer(address, rank)
 
-    def _change(self, membership: Membership, change: AnyChange) -> Iterator[str]:
-        """Tell a rank that joins of a change."""
-        address = membership.address
-        membership.handle(change, self.now)
-        for step in membership.take_effects():
-            match step:
-                case Answer(dest, message):
-                    yield self._sent(Said(address, 0, 0, 0, message), dest)
-                case Begin():
-                    node = self._ranks[address] = Node(address, self._origin, self._config, membership)
-                    yield f"{address}: begins with {_ranks(node.placement.members)}"
-                    yield from self._passed_on(address, node)
-                case End(why):
-                    del self._ranks[address]
-                    yield f"{address}: ends, as it {_END[why.value]}"
+    def _passed_on_of_newcomer(self, address: int, newcomer: Newcomer) -> Iterator[str]:
+        while newcomer.effects:
+            match newcomer.effects.popleft():
+                case Tell(to, g, source, dest, message):
+                    yield self._sent(Said(address, g, source, dest, message), to)
+                case Keep(said):
+                    self._kept[address].append(said)
+                case Refused(why):
+                    yield f"{address}: ends: {why}"
+                    self._do_lose(str(address))
+                    return
+        if newcomer.generation is not None:
+            origin = _origin((*newcomer.peers, address), len(self._origin.founders))
+            node = self._ranks[address] = Node(address, origin, self._config, newcomer.membership)
+            yield f"{address}: begins with {_ranks(node.placement.members)}"
+            yield from self._passed_on(address, node)
+            for said in self._kept.pop(address):
+                yield from self._tell_rank(address, said)
 
     def _passed_on(self, address: int, node: Node) -> Iterator[str]:
         for effect in node.take_effects():
@@ -405,6 +450,11 @@ class Stage:
                     yield f"{address}: {FetchDescription.__name__} job {job}"
                 case OfPE(_, inner):
                     yield from self._of_pe(address, inner)
+                case ListenFor(host):
+                    yield self._sent(Said(address, 0, 0, 0, Listening(_peer(address).place)), host)
+                case KillRank(rank):
+                    yield f"{address}: kills rank {rank}"
+                    self._do_lose(str(rank))
                 case _:
                     yield from (f"{address}: {told}" for told in _of_rank(effect))
         if node.end_reason is not None:
@@ -449,10 +499,7 @@ class Stage:
     def _ticks(self) -> Iterator[str]:
         for address, rank in list(self._ranks.items()):
             if rank.deadline_s <= self.now and address not in self._hung:
-                if isinstance(rank, Node):
-                    yield from self._tell_rank(address, TimeCame())
-                else:
-                    yield from self._change(rank, TimePassed())
+                yield from self._tell_rank(address, TimeCame())
 
     def _tick_all(self) -> None:
         deque(self._ticks(), maxlen=0)
@@ -493,6 +540,16 @@ def _values(words: tuple[str, ...]) -> dict[str, object]:
     return {name: value(text) for name, text in (word.split("=") for word in words)}
 
 
+def _peer(rank: int) -> Peer:
+    return Peer(rank, rank, RankProcess(0, f"host{rank}", rank, 0), Place(f"rank{rank}"))
+
+
+def _origin(known: Iterable[int], founders: int) -> Origin:
+    peers = {rank: _peer(rank) for rank in known}
+    processes = {rank: peer.process for rank, peer in peers.items()}
+    return Origin((1,) * founders, processes=processes, hosts={rank: rank for rank in peers})
+
+
 def _ranks(members: tuple[int, ...]) -> str:
     return "ranks " + " ".join(map(str, members))
 
@@ -512,6 +569,10 @@ def _of_rank(effect: AnyRankEffect) -> Iterator[str]:
             yield f"hears that rank {rank} is drained"
         case Note("host rests", fields):
             yield f"host rests: {fields['reason']}"
+        case Grown(problems):
+            yield " ".join(
+                ("has grown", *(f"but for rank {rank}, which {why}" for rank, why in problems.items()))
+            )
         case Note("lost rank", fields):
             yield f"takes rank {fields['lost']} for lost"
 

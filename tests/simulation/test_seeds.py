@@ -32,10 +32,6 @@ def test_a_job_that_is_interrupted_while_it_has_been_given_up_ends() -> None:
     assert _replayed(27270117) is None
 
 
-def test_a_growth_ends_though_another_member_found_its_newcomer_lost() -> None:
-    assert _replayed(29000034) is None
-
-
 def test_a_job_that_is_given_up_while_its_root_leaves_comes_again() -> None:
     """Its end was told a second time, after the end of the epoch in which it was over."""
     assert _replayed(37000842) is None
