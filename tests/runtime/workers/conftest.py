@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from pool_rank import APPS, HERE, Make, Rank
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
-from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.pool import TAKE_UP_S, WorkerPool
 from mallob_py.runtime.workers.supply import PoolOptions
 
 
@@ -33,3 +34,15 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 @pytest.fixture
 def rank(make: Make) -> Rank:
     return make()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a busy machine keeps from its task is waited for."""
+    monkeypatch.setattr("mallob_py.runtime.workers.pool.TAKE_UP_S", DEADLINE_S)
+
+
+@pytest.fixture
+def impatient(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is waited for as long as in a service."""
+    monkeypatch.setattr("mallob_py.runtime.workers.pool.TAKE_UP_S", TAKE_UP_S)

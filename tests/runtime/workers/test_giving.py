@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -16,9 +17,10 @@ from mallob_py.kit.payload import encode_description
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of
-from mallob_py.runtime.workers.giving import GivingSocket
+from mallob_py.runtime.workers.giving import Given, GivingSocket
 from mallob_py.runtime.workers.pool import TAKE_UP_S
 
+pytestmark = pytest.mark.usefixtures("patient")
 #: the worker at the rank that is to have the process
 THERE = (KEY[0], 12)
 DESCRIPTION = wire.Inline(b"")
@@ -130,6 +132,7 @@ def test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there(
     assert not host.taker.of(stimuli.WorkerStarted)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_that_rests_and_does_not_come_is_waited_for_no_longer(host: Host) -> None:
     host.await_it()
     host.taker.pool.suspend(THERE)
@@ -223,6 +226,7 @@ def test_one_for_whom_there_is_no_process_begins_anew(host: Host) -> None:
     host.taker.hear(stimuli.WorkerAnswered)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_whose_process_does_not_come_begins_anew_after_a_while(host: Host) -> None:
     anew(host)
     assert host.taker.pool.next_deadline() < float("inf")
@@ -265,6 +269,50 @@ def test_a_process_for_a_rank_that_is_gone_ends(host: Host) -> None:
     host.taker.pool.close()
     host.give()
     host.giver.until(lambda: is_gone(pid))
+
+
+def test_more_processes_than_the_kernel_lets_wait_come_all_the_same(tmp_path: Path) -> None:
+    """What cannot be sent keeps its descriptors, although the sender closes its own."""
+    now_s = 0.0
+    giver, taker = GivingSocket(tmp_path, 0, lambda: now_s), GivingSocket(tmp_path, 1)
+    read_end, write_end = os.pipe()
+    waiting = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
+    for number in range(3 * waiting + 5):
+        lifeline = os.dup(write_end)
+        giver.send(1, Given(7, number), (lifeline,))
+        os.close(lifeline)
+    os.close(write_end)
+    come = []
+    while giver.deadline_s < math.inf:
+        while (packet := taker.receive()) is not None:
+            come.append(packet)
+        giver.turn(now_s := giver.deadline_s)
+    while (packet := taker.receive()) is not None:
+        come.append(packet)
+    assert [given.number for given, _ in come] == list(range(3 * waiting + 5))
+    for _, (lifeline,) in come:
+        os.close(lifeline)
+    assert os.read(read_end, 1) == b"", "nobody holds one of them any more"
+    os.close(read_end)
+    for one in (giver, taker):
+        one.close()
+
+
+def test_processes_for_a_rank_that_takes_none_end_after_a_while(tmp_path: Path) -> None:
+    now_s = 0.0
+    giver, taker = GivingSocket(tmp_path, 0, lambda: now_s), GivingSocket(tmp_path, 1)
+    read_end, write_end = os.pipe()
+    while giver.deadline_s == math.inf:
+        giver.send(1, Given(7, 1))
+    giver.send(1, Given(7, 2), (write_end,))
+    os.close(write_end)
+    while giver.deadline_s < math.inf:
+        giver.turn(now_s := giver.deadline_s)
+    assert now_s < 2 * TAKE_UP_S, "nobody waits for it any more"
+    assert os.read(read_end, 1) == b""
+    os.close(read_end)
+    for one in (giver, taker):
+        one.close()
 
 
 def test_nonsense_in_the_socket_is_ignored(host: Host, tmp_path: Path) -> None:
