@@ -219,10 +219,12 @@ class JobDirectory:
         self._note_deadline()
 
     def _candidates(self) -> Iterator[Candidate[str | Claimed]]:
-        for claimed in self._recovered:
+        """Yield the files of the moment when the first is asked for; there may be very many."""
+        names, path = list(self._in.names()), self._in.path
+        for claimed in list(self._recovered):
             yield Candidate(claimed, self._journal.path(claimed), False)
-        for name in self._in.names():
-            yield Candidate(name, f"{self._in.path}/{name}", True)
+        for name in names:
+            yield Candidate(name, f"{path}/{name}", True)
 
     def _found(self, now: float) -> list[Incoming]:
         """Go on to search, and return what was sought as soon as it is known."""

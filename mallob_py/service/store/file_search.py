@@ -60,7 +60,9 @@ class FileSearch(Generic[_Name, _Asker]):
     """Searches among files, each of which has a name and is asked for by somebody."""
 
     def __init__(self, candidates: Callable[[], Iterable[Candidate[_Name]]], size_max_bytes: int) -> None:
-        """`candidates`: yields the files of this moment. Of each so many bytes are read."""
+        """`candidates`: yields the files of the moment when the first is asked for, of each of which so many
+        bytes are read.
+        """
         self._candidates = candidates
         self._size_max_bytes = size_max_bytes
         self._questions: list[_Question[_Asker]] = []
@@ -93,7 +95,7 @@ class FileSearch(Generic[_Name, _Asker]):
                 until_s = max(question.until_s, self._until_s.get(question.identity, 0.0))
                 self._until_s[question.identity] = until_s
             self._found = {identity: [] for identity in self._until_s}
-            self._left = iter(list(self._candidates()))
+            self._left = iter(self._candidates())
             self.deadline_s = -math.inf
         bytes_left = _BYTES_AT_ONCE
         for _ in range(_FILES_AT_ONCE):
