@@ -250,9 +250,10 @@ class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
 
 
 class Idle(ProcessMessage, frozen=True, tag=10):
-    """The task is over and this process could do another one."""
+    """The task is over and this process could do another one. `cpu_s`: what it has used in its life."""
 
     private_bytes: int
+    cpu_s: float = 0.0
 
 
 FromWorker = (

@@ -59,7 +59,9 @@ class Inputs:
         if limits_s := [limit_s for limit_s in (terms.wallclock_limit_s, terms.cpu_limit_s) if limit_s]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
             self.deadline_s = min(self.deadline_s, now + min(limits_s))
-        self._rank.pool.read(live.id, self._task(live.id, live.known_file))
+        place = self._chains.place_of(live.id)
+        chain = 0 if place is None else place[0].first
+        self._rank.pool.read(live.id, self._task(live.id, live.known_file), chain)
 
     def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
         """Note the end. False if the job is to go no further, as it has been interrupted."""

@@ -7,8 +7,8 @@ ends with that at the latest.
 
 Guarantees
 - A process has one rank at a time. If what was sent reaches no rank, the last lifeline is closed, and the
-  kernel ends the process. The kernel lets few packets wait at a socket: what finds no room there is sent again
-  for a while.
+  kernel ends the process. Few packets may wait at a socket: what finds no room there is sent again for a
+  while.
 - Whoever is asked answers, if with nothing; that may be lost as well.
 """
 

@@ -16,7 +16,10 @@ _OVER_MAX = 1000
 
 @dataclass(slots=True)
 class KeptWorker:
-    """A process that holds something of a chain; `index` was its place in the job tree."""
+    """A process that holds something of a chain; `index` was its place in the job tree.
+
+    `rests`: it has said that it is done with all it was told to do.
+    """
 
     link: WorkerLink
     chain: int
@@ -24,6 +27,7 @@ class KeptWorker:
     is_stopped: bool
     until_s: float
     size_bytes: int
+    rests: bool
 
 
 class KeptWorkers:
@@ -65,13 +69,18 @@ class KeptWorkers:
         now_s: float,
         size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; the ones that have to go instead, perhaps itself. `size_bytes`: None: look."""
+        """Keep a process; the ones that have to go instead, perhaps itself.
+
+        `size_bytes`: as the process has told at its end; None: it is at work.
+        """
         if link.dead or chain in self._over:
             return [link]
+        rests = size_bytes is not None and not is_stopped
         if size_bytes is None:
             size_bytes = private_bytes_of(link.pid)
-        self.deadline_s = min(self.deadline_s, now_s + self._keep_s)
-        self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
+        until_s = now_s + self._keep_s
+        self.deadline_s = min(self.deadline_s, until_s)
+        self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, until_s, size_bytes, rests)
         total_bytes = sum(kept.size_bytes for kept in self._kept.values())
         dropped = []
         while len(self._kept) > self._count_max or (self._kept and total_bytes > self._bytes_max):
@@ -80,9 +89,9 @@ class KeptWorkers:
             dropped.append(oldest.link)
         return dropped
 
-    def take(self, chain: int, index: int) -> KeptWorker | None:
-        """A process of this chain, preferably one that had this place."""
-        found = [kept for kept in self._kept.values() if kept.chain == chain]
+    def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
+        """A process of this chain, preferably one that had this place. `at_rest`: none that may be busy."""
+        found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:
             del self._kept[best.link.serial]

@@ -79,6 +79,8 @@ class WorkerLink:
         self.is_given = self.serial < 0
         #: known to have ended: its last words may still be read, nothing can be asked of it
         self.dead = False
+        #: CPU time that it has used for tasks before
+        self.cpu_before_s = 0.0
         #: what the pool waits for on this socket (0: nothing)
         self.watched_mask = 0
 

@@ -241,8 +241,11 @@ class WorkerPool:
             task, task.link, wire.Deliver(message.source, message.sender, message.data, message.returned)
         )
 
-    def read(self, request_id: int, read: wire.Read) -> None:
-        """Read an input in a process of its own; ReadDone or ReadFailed follows."""
+    def read(self, request_id: int, read: wire.Read, chain: int = 0) -> None:
+        """Read an input apart from the rank; ReadDone or ReadFailed follows.
+
+        A process kept for the `chain` may do so at once, if there is nothing to wait for in the input.
+        """
         if request_id in self._reads:
             raise ValueError(f"read {request_id} is under way already")
         try:
@@ -250,13 +253,22 @@ class WorkerPool:
         except (OverflowError, TypeError, ValueError) as error:  # such as an integer beyond 64 bits
             self._post(ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
-        self._reads[request_id] = ReadTask(request_id, read)
-        self._enqueue(self._reads[request_id])
+        task = self._reads[request_id] = ReadTask(request_id, read)
+        is_at_hand = chain and read.before is not None and not (read.files or read.before.inputs)
+        if is_at_hand and (kept := self.kept.take(chain, 0, at_rest=True)) is not None:
+            task.link, task.kept = kept.link, kept
+            self._at_work[kept.link.serial] = task
+            kept.link.send(read)
+            self._watch.watch(kept.link)
+        else:
+            self._enqueue(task)
 
     def read_cpu_s(self, request_id: int) -> float:
         """Return the CPU time that a read has taken so far, or is about to have taken."""
         task = self._reads.get(request_id)
-        return cpu_seconds_of(task.link.pid) if task is not None and task.link is not None else 0.0
+        if task is None or task.link is None:
+            return 0.0
+        return max(0.0, cpu_seconds_of(task.link.pid) - task.link.cpu_before_s)
 
     def cancel_read(self, request_id: int) -> None:
         if (task := self._reads.pop(request_id, None)) is not None:
@@ -312,6 +324,7 @@ class WorkerPool:
         take_up_s = min((task.take_up_by_s for task in self._pending if task.is_urged), default=math.inf)
         return min(
             self.processes.refill_at_s,
+            self.processes.given_at_s,
             self.kept.deadline_s,
             take_up_s,
             self._starter.until_s,
@@ -328,6 +341,8 @@ class WorkerPool:
         now_s = self._clock()
         if now_s >= self.processes.refill_at_s:
             self.processes.refill(len(self._waiting))
+        if self.processes.giving is not None and now_s >= self.processes.given_at_s:
+            self.processes.giving.turn(now_s)
         if self._pending or now_s >= self.kept.deadline_s:
             self._look_after_kept(now_s)
         if now_s >= self._starter.until_s:
@@ -473,9 +488,12 @@ class WorkerPool:
         match task:
             case JobTask(key=key):
                 del self._jobs[key]
-            case ReadTask(request_id=request_id):
+            case ReadTask(request_id=request_id, kept=kept):
                 del self._reads[request_id]
                 self._end_read(task)
+                if kept is not None and task.link is not None and not task.link.dead:
+                    del self._at_work[task.link.serial]
+                    self._keep_on(kept)
 
     def _give_up(self, task: Task, text: str) -> None:
         for event in task.events_of_giving_up(text):
@@ -491,6 +509,11 @@ class WorkerPool:
         run = task.run
         now_s = self._clock()
         gone = self.kept.keep(link, run.chain, run.index, is_stopped, now_s, private_bytes)
+        self.processes.discard_all(gone)
+
+    def _keep_on(self, kept: KeptWorker) -> None:
+        """A kept process has read what it was to read."""
+        gone = self.kept.keep(kept.link, kept.chain, kept.index, False, self._clock(), kept.size_bytes)
         self.processes.discard_all(gone)
 
     def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
@@ -549,6 +572,7 @@ class WorkerPool:
         if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
             return
         if isinstance(message, wire.Idle):
+            link.cpu_before_s = message.cpu_s
             self._take_back(link, message.private_bytes)
             return
         if task is None or not self._is_open(task):
@@ -676,8 +700,8 @@ class WorkerPool:
         if isinstance(task, ReadTask):
             remove_file(task.read.path)
             if task.other_readers.next_delay_s() is not None:
-                task.link = None
-                self._waiting[task] = None
+                task.link = task.kept = None
+                self._wait(task)
                 return
         if (event := task.event_of_crash(reason, cpu_s)) is not None:
             self._conclude(task, event)

@@ -10,7 +10,7 @@ Guarantees
 - After a result, an input read, or when a worker has left in order, the process offers itself for the
   next task, unless the task has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may be given the next revision at any time: the run it is in
-  ends at its next poll. What it has left behind stays.
+  ends at its next poll. What it has left behind stays. At rest it may be given that one's input to read.
 - An application's output goes to its job's file, if there are such (`output.py`), else to stderr; stdout
   belongs to the rank.
 """
@@ -68,7 +68,6 @@ from mallob_py.runtime.memory import (
     own_cpu_seconds,
     own_usage,
     peak_bytes_of,
-    private_bytes_of,
 )
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.workers.offering import Offering
@@ -362,14 +361,14 @@ class _Context(WorkerContext):
         self._link.send(message)
         raise _Finished
 
-    def result_message(self, result: Result) -> tuple[wire.ResultFound, Memory]:
-        """And the memory as of now."""
+    def result_message(self, result: Result) -> tuple[wire.ResultFound, tuple[Memory, float]]:
+        """And what this process uses, and has used, as of now."""
         if self._printed is not None:
             self._printed.settle()
         memory, cpu_s = own_usage()
         peak_bytes = max(self._peak_memory_bytes, memory.peak_bytes)
         message = _result_message(result, self.result_string, peak_bytes, cpu_s - self.cpu_before_s)
-        return message, memory
+        return message, (memory, cpu_s)
 
     def left_message(self) -> wire.Left:
         self._offering.flush_news()
@@ -398,6 +397,7 @@ class _Worker:
         self._printed = printed
         #: by all tasks before
         self._cpu_before_s = 0.0
+        self._is_of_chain = False
 
     def run(self) -> None:
         while True:
@@ -429,7 +429,8 @@ class _Worker:
     def _run(self, run: wire.Run) -> wire.Run | None:
         """Ends with the process exiting unless the application has a result, has left, or was superseded."""
         last: tuple[wire.ProcessMessage, ...] = ()
-        memory: Memory | None = None
+        usage: tuple[Memory, float] | None = None
+        self._is_of_chain = run.chain > 0
         try:
             self._turn_to(run.job)
             context = _Context(self._link, run, self._cpu_before_s, self._printed)
@@ -447,7 +448,7 @@ class _Worker:
             self._link.send(started)
             result = application.run(context)
             if result is not None:
-                message, memory = context.result_message(result)
+                message, usage = context.result_message(result)
                 last = (message,)
             elif context.leaving:
                 last = (context.left_message(),)
@@ -467,9 +468,9 @@ class _Worker:
             self._fail(wire.Failed(_describe(error)))
         if not run.chain and not _left_clean():
             self._fail(*last)
+        memory, cpu_s = usage or own_usage()
         # In one write with the result, so that the rank never takes us for still running.
-        private_bytes = private_bytes_of(os.getpid()) if memory is None else memory.private_bytes
-        self._link.send(*last, wire.Idle(private_bytes))
+        self._link.send(*last, wire.Idle(memory.private_bytes, cpu_s))
         return None
 
     def _read(self, read: wire.Read) -> None:
@@ -488,9 +489,12 @@ class _Worker:
             with suppress(FileNotFoundError):
                 os.unlink(read.path)
             raise
+        if self._is_of_chain:
+            return  # the rank knows what it is
         if not _left_clean():
             self._fail()
-        self._link.send(wire.Idle(private_bytes_of(os.getpid())))
+        memory, cpu_s = own_usage()
+        self._link.send(wire.Idle(memory.private_bytes, cpu_s))
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         application = self._registry.load(read.application)

@@ -30,6 +30,7 @@ from mallob_py.protocol.stimuli import OfWorker
 from mallob_py.restarts import RestartLimit
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.worker_wire import ApplicationTraits, LocalDescription
+from mallob_py.runtime.workers.kept import KeptWorker
 from mallob_py.runtime.workers.links import WorkerLink
 
 #: (job, number of the worker)
@@ -237,11 +238,15 @@ class _Patient:
 
 @dataclass(slots=True, eq=False)
 class ReadTask(_Patient):
-    """Reading a job's input. `other_readers`: those after a process that has died, of it or otherwise."""
+    """Reading a job's input. `other_readers`: those after a process that has died, of it or otherwise.
+
+    `kept`: a process of its chain that reads it, and is kept again afterwards.
+    """
 
     request_id: int
     read: wire.Read
     link: WorkerLink | None = None
+    kept: KeptWorker | None = None
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
 
     def first_message(self) -> wire.ToWorker:

@@ -17,9 +17,11 @@ from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import cpu_seconds_of
 from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
+pytestmark = pytest.mark.usefixtures("patient")
 CHAIN = 5
 
 
@@ -95,6 +97,7 @@ def test_a_result_of_a_former_revision_is_no_answer_to_the_next(rank: Rank) -> N
     assert [event.worker for event in rank.of(stimuli.WorkerAnswered)] == [11]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="spin")
     rank.pool.terminate((10, 10))
@@ -221,6 +224,42 @@ def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path
     description = rank.hear(ReadDone, 2)[1].description
     assert isinstance(description, wire.Inline)
     assert decode_description(description.data).payload["numbers"].tolist() == [1, 2, 3, 4]
+
+
+def test_the_process_of_a_chain_reads_its_revisions_and_runs_them(rank: Rank, tmp_path: Path) -> None:
+    _, pid = ask(rank, 10, 0)
+    former: wire.LocalDescription | None = None
+    for revision in range(1, 5):
+        request = read(tmp_path / str(revision), [revision], wire.Before(revision, former, ()))
+        rank.pool.read(revision, request, CHAIN)
+        assert rank.busy_pids() == [pid]
+        former = rank.hear(ReadDone, revision)[-1].description
+        assert rank.kept_pids() == [pid]
+        rank.pool.start((10 + revision, 10 + revision), 0, 1, (), former, CHAIN, revision)
+        assert answer(rank, 10 + revision) == (list(range(revision + 1)), pid)
+    assert isinstance(former, wire.Inline)
+    assert decode_description(former.data).payload["numbers"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_revision_that_is_refused_leaves_the_process_of_its_chain_as_it_was(
+    rank: Rank, tmp_path: Path
+) -> None:
+    _, pid = ask(rank, 10, 0)
+    rank.pool.read(1, read(tmp_path / "1", [0], wire.Before(1, None, ())), CHAIN)
+    assert rank.hear(ReadFailed)[0].message == "no zero"
+    assert ask(rank, 11, 1) == ([0, 1], pid)
+    rank.pool.read(2, read(tmp_path / "2", [1, 2, 3], wire.Before(2, wire.Inline(b""), ())), CHAIN)
+    assert rank.hear(ReadFailed, 2)[1].field == "application"
+    assert ask(rank, 12, 2)[0] == [2], "its reader ended by an exception"
+
+
+def test_the_time_that_a_process_has_used_before_is_not_that_of_a_read(rank: Rank, tmp_path: Path) -> None:
+    _, pid = ask(rank, 10, 0, then="burn")
+    os.kill(pid, signal.SIGSTOP)
+    rank.pool.read(1, read(tmp_path / "1", [1], wire.Before(1, None, ())), CHAIN)
+    assert rank.pool.read_cpu_s(1) < 0.1 < cpu_seconds_of(pid)
+    os.kill(pid, signal.SIGCONT)
+    rank.hear(ReadDone)
 
 
 def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(

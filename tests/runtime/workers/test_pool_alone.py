@@ -14,6 +14,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ServerPacket
 from mallob_py.runtime.workers.pool import TAKE_UP_S, WorkerPool
 from mallob_py.runtime.workers.supply import PoolOptions
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
 DESCRIPTION = wire.Inline(b"")
 
@@ -24,6 +25,7 @@ class Link:
     def __init__(self, forked: wire.Forked) -> None:
         self.serial, self.pid, self.generation = forked.serial, forked.pid, forked.generation
         self.dead = self.closed = self.has_outgoing = self.is_given = False
+        self.cpu_before_s = 0.0
         self.got: list[wire.ToWorker] = []
         self.signals: list[int] = []
         self.says: deque[wire.FromWorker] = deque()
@@ -285,6 +287,72 @@ def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(host
         each for each in host.all_links.values() if each.got and each.got[-1].job == 2 and each is not link
     )
     assert not other.is_killed
+
+
+def _read(*, files: tuple[str, ...] = (), before: wire.Before | None = None) -> wire.Read:
+    return wire.Read("A", files, b"", {}, "/nowhere", 100, before or wire.Before(1, None, ()))
+
+
+def test_the_next_revision_is_read_by_the_process_that_rests_for_it_and_then_run_there(host: Host) -> None:
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.pool.read(2, _read(), 9)
+    assert link.got[-1] == _read()
+    link.says.append(wire.InputRead(DESCRIPTION))
+    assert host.poll() == [ReadDone(2, DESCRIPTION)]
+    host.pool.read(3, _read(), 9)
+    link.says.append(wire.InputRefused("no", "literals"))
+    assert host.poll() == [ReadFailed(3, "no", "literals")]
+    host.pool.start((2, 2), 0, 1, (), DESCRIPTION, 9, 2)
+    assert link.got[-1].job == 2
+
+
+def test_a_revision_is_read_elsewhere_if_that_may_take_long_or_its_process_may_be_busy(host: Host) -> None:
+    def reads_itself(read: wire.Read, chain: int = 9) -> bool:
+        host.pool.read(2, read, chain)
+        host.pool.cancel_read(2)
+        return any(isinstance(message, wire.Read) for message in link.got)
+
+    earlier = wire.EarlierInput("u.1", ("/dev/stdin",), None, {})
+    link = host.start(3, chain=7)
+    host.pool.terminate((3, 3))
+    assert not reads_itself(_read(), chain=7), "it was stopped in the middle of its work"
+    link = host.start(1, chain=9)
+    assert not reads_itself(_read()), "it is at work"
+    host.end(link)
+    assert not reads_itself(_read(files=("/dev/stdin",)))
+    assert not reads_itself(_read(before=wire.Before(2, None, (earlier,))))
+    assert not reads_itself(_read(), chain=8)
+    assert reads_itself(_read())
+    assert link.is_killed, "it may never end"
+
+
+def test_a_kept_process_that_dies_while_it_reads_is_replaced_and_three_are_enough(host: Host) -> None:
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.pool.read(2, _read(), 9)
+    readers = [link]
+    for _ in range(3):
+        readers[-1].signal(signal.SIGKILL)
+        host.bury()
+        host.poll()
+        host.fork()
+        host.poll()
+        readers += [each for each in host.all_links.values() if _read() in each.got and each not in readers]
+    assert len(readers) == 3
+    (failed,) = host.seen[-1:]
+    assert isinstance(failed, ReadFailed)
+    assert (failed.request_id, failed.field) == (2, "application")
+
+
+def test_a_chain_that_ends_while_its_process_reads_leaves_none(host: Host) -> None:
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.pool.read(2, _read(), 9)
+    host.pool.kept.drop_chain(9)
+    link.says.append(wire.InputRead(DESCRIPTION))
+    assert host.poll() == [ReadDone(2, DESCRIPTION)]
+    assert link.is_killed
 
 
 def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: Host) -> None:

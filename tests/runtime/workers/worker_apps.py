@@ -279,6 +279,9 @@ class Count(Application):
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "die":
                 os._exit(7)
+            case "burn":
+                while time.process_time() < 0.2:
+                    pass
         numbers = context.payload.get("numbers", np.zeros(0))
         return Result(10, [*seen, int(numbers.sum())], {"pid": os.getpid()})
 
