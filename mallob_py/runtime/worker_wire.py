@@ -116,6 +116,8 @@ class Read(ProcessMessage, frozen=True, tag=4):
     assumptions: list[int] = []
     #: where the job may have results written (None: where the user of this process may)
     results: ResultsFolder | None = None
+    #: the run that is begun at once then, without its description, which is what was read
+    then: Run | None = None
 
 
 class Inspect(ProcessMessage, frozen=True, tag=5):
@@ -228,6 +230,8 @@ class Left(ProcessMessage, frozen=True, tag=12):
 
 class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
+    #: with the run that was to be begun
+    goes_on: bool = False
 
 
 class InputRefused(ProcessMessage, frozen=True, tag=8):

@@ -62,6 +62,12 @@ mallob_py/runtime/workers/supply.py
     test_a_process_that_has_grown_is_not_used_again
 
 mallob_py/runtime/workers/pool.py
+  a process that has begun with a job is of use for that one alone
+    WorkerPool.start: never kept.ahead_of and (kept.ahead_of, 0) != (job, index)
+    test_a_process_that_is_ahead_of_another_job_is_of_no_use
+  what may have to be waited for is not read by the process of a chain
+    WorkerPool.read: never read.files or before.inputs
+    test_a_revision_is_read_elsewhere_if_that_may_take_long_or_its_process_may_be_busy
   what came to a worker after its last look is told as missed
     WorkerPool._hear: without self._conclude(task, missed(task.key, late))
     test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed

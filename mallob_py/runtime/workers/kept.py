@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
+#: messages of a process that is ahead of its job
+_SAID_MAX = 100
 #: chains that have ended and whose processes are not kept any more, should they end only now
 _OVER_MAX = 1000
 
@@ -18,7 +22,9 @@ _OVER_MAX = 1000
 class KeptWorker:
     """A process that holds something of a chain; `index` was its place in the job tree.
 
-    `rests`: it has said that it is done with all it was told to do.
+    `rests`: it has said that it is done with all it was told to do. `ahead_of`: the job that it has read and
+    has begun, though no worker of that is here yet (0: none); what it has `said` of it, and when it is to be
+    stopped.
     """
 
     link: WorkerLink
@@ -28,6 +34,9 @@ class KeptWorker:
     until_s: float
     size_bytes: int
     rests: bool
+    ahead_of: int = 0
+    said: list[wire.FromWorker] = field(default_factory=list)
+    stop_at_s: float = math.inf
 
 
 class KeptWorkers:
@@ -97,6 +106,26 @@ class KeptWorkers:
             del self._kept[best.link.serial]
         return best
 
+    def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
+        """A process that was kept again just now has begun with a job."""
+        if (kept := self._kept.get(link.serial)) is not None:
+            kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
+            self.deadline_s = min(self.deadline_s, stop_at_s)
+
+    def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
+        """Note what a kept process says, as far as it matters; False if it says too much."""
+        kept = self._kept[link.serial]
+        if kept.ahead_of:
+            kept.said.append(message)
+        return len(kept.said) <= _SAID_MAX
+
+    def stop_late(self, now_s: float) -> None:
+        """Stop those that are ahead of their jobs for too long."""
+        for kept in self._kept.values():
+            if kept.stop_at_s <= now_s:
+                kept.link.signal(signal.SIGSTOP)
+                kept.is_stopped, kept.stop_at_s = True, math.inf
+
     def forget(self, link: WorkerLink) -> None:
         """It has ended."""
         self._kept.pop(link.serial, None)
@@ -110,7 +139,9 @@ class KeptWorkers:
 
     def drop_expired(self, now_s: float) -> list[WorkerLink]:
         expired = self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
-        self.deadline_s = min((kept.until_s for kept in self._kept.values()), default=math.inf)
+        self.deadline_s = min(
+            (min(kept.until_s, kept.stop_at_s) for kept in self._kept.values()), default=math.inf
+        )
         return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:

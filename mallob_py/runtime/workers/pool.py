@@ -64,6 +64,8 @@ from mallob_py.runtime.workers.tasks import (
 
 #: a kept process that has not turned to its new task by then is busy with something long
 TAKE_UP_S = 1.0
+#: the number of a worker whose process has begun before its rank has it, and for how long it may go on so
+AHEAD, _AHEAD_S = -1, 0.05
 #: given processes that are to be given on; more than a few are never under way
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
@@ -127,7 +129,11 @@ class WorkerPool:
         threads = self._options.threads
         run = wire.Run(job, number, index, volume, children, threads, description, chain, revision)
         task = self._jobs[key] = JobTask(key, run)
-        if chain and (kept := self.kept.take(chain, index)) is not None:
+        kept = self.kept.take(chain, index) if chain else None
+        if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
+            self.processes.discard(kept.link)  # it may hold what is no part of the chain any more
+            kept = None
+        if kept is not None:
             self._go_on(task, kept)
         elif is_given and self.processes.giving is not None:
             task.is_pending = True
@@ -254,9 +260,16 @@ class WorkerPool:
             self._post(ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
         task = self._reads[request_id] = ReadTask(request_id, read)
-        is_at_hand = chain and read.before is not None and not (read.files or read.before.inputs)
-        if is_at_hand and (kept := self.kept.take(chain, 0, at_rest=True)) is not None:
+        before, kept = read.before, None
+        if chain and before is not None and not (read.files or before.inputs):
+            kept = self.kept.take(chain, 0, at_rest=True)
+        if before is not None and kept is not None:
             task.link, task.kept = kept.link, kept
+            works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
+            if kept.index == 0 and not works:  # it may go ahead
+                place = 0, 1, (), self._options.threads, wire.Inline(b"")
+                run = wire.Run(request_id, AHEAD, *place, chain, before.revision)
+                task.read = read = msgspec.structs.replace(read, then=run)
             self._at_work[kept.link.serial] = task
             kept.link.send(read)
             self._watch.watch(kept.link)
@@ -493,7 +506,11 @@ class WorkerPool:
                 self._end_read(task)
                 if kept is not None and task.link is not None and not task.link.dead:
                     del self._at_work[task.link.serial]
-                    self._keep_on(kept)
+                    now_s, size_bytes = self._clock(), kept.size_bytes
+                    gone = self.kept.keep(kept.link, kept.chain, kept.index, False, now_s, size_bytes)
+                    self.processes.discard_all(gone)
+                    if task.goes_on:
+                        self.kept.going_ahead(task.link, request_id, now_s + _AHEAD_S)
 
     def _give_up(self, task: Task, text: str) -> None:
         for event in task.events_of_giving_up(text):
@@ -511,11 +528,6 @@ class WorkerPool:
         gone = self.kept.keep(link, run.chain, run.index, is_stopped, now_s, private_bytes)
         self.processes.discard_all(gone)
 
-    def _keep_on(self, kept: KeptWorker) -> None:
-        """A kept process has read what it was to read."""
-        gone = self.kept.keep(kept.link, kept.chain, kept.index, False, self._clock(), kept.size_bytes)
-        self.processes.discard_all(gone)
-
     def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
         """Give a kept process the next revision."""
         task.link, task.is_pending = kept.link, True
@@ -524,9 +536,17 @@ class WorkerPool:
         self._pending.add(task)
         if kept.is_stopped:
             kept.link.signal(signal.SIGCONT)
-        self._send(task, kept.link, task.run)
+        if not kept.ahead_of:
+            self._send(task, kept.link, task.run)
+            return
+        if (run := task.run).volume != 1 or run.children:
+            self._send(task, kept.link, wire.Update(run.index, run.volume, run.children))
+        for message in kept.said:
+            self._hear(kept.link, message)
+        self._watch.wake()
 
     def _look_after_kept(self, now_s: float) -> None:
+        self.kept.stop_late(now_s)
         self.processes.discard_all(self.kept.drop_expired(now_s))
         for task in [task for task in self._pending if task.is_urged and task.take_up_by_s <= now_s]:
             if task.link is not None:
@@ -568,7 +588,10 @@ class WorkerPool:
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
         task = self._at_work.get(link.serial)
         if task is None and link in self.kept:
-            return  # the last words on a revision that is over
+            if not self.kept.hear(link, message):  # else: the last words on a revision that is over
+                self.kept.forget(link)
+                self.processes.discard(link)
+            return
         if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
             return
         if isinstance(message, wire.Idle):
@@ -589,7 +612,8 @@ class WorkerPool:
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""
-        if not isinstance(message, wire.Started) or (message.job, message.number) != task.key:
+        keys = task.key, (task.key[0], AHEAD)
+        if not isinstance(message, wire.Started) or (message.job, message.number) not in keys:
             return False
         task.is_pending = False
         self._pending.discard(task)

@@ -10,7 +10,8 @@ Guarantees
 - After a result, an input read, or when a worker has left in order, the process offers itself for the
   next task, unless the task has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may be given the next revision at any time: the run it is in
-  ends at its next poll. What it has left behind stays. At rest it may be given that one's input to read.
+  ends at its next poll. What it has left behind stays. At rest it may be given that one's input to read,
+  and to go on with its run.
 - An application's output goes to its job's file, if there are such (`output.py`), else to stderr; stdout
   belongs to the rank.
 """
@@ -76,6 +77,8 @@ from mallob_py.runtime.workers.output import Printed
 _RECEIVE_BYTES = 1 << 18
 #: the answer for a root is lost if its process is stopped just then
 _ASK_AGAIN_S = 1.0
+#: what is run as soon as it is read is no larger
+_AHEAD_BYTES_MAX = 1 << 18
 _MAX_TRACEBACK_CHARACTERS = 16_000
 #: the folder of this package
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -402,20 +405,21 @@ class _Worker:
     def run(self) -> None:
         while True:
             self._count_anew()  # here, where nobody waits for it
+            following: wire.Run | None = None
             match self._link.receive():
                 case wire.Run() as run:
                     following = self._run(run)
-                    while following is not None:
-                        self._count_anew()
-                        following = self._run(following)
                 case wire.Read() as read:
-                    self._read(read)
+                    following = self._read(read)
                 case wire.Inspect(names):
                     self._inspect(names)
                 case wire.Quit():
                     return
                 case _:  # an update or message for a task that is over
                     pass
+            while following is not None:
+                self._count_anew()
+                following = self._run(following)
 
     def _turn_to(self, job: int) -> None:
         if self._printed is not None:
@@ -473,10 +477,17 @@ class _Worker:
         self._link.send(*last, wire.Idle(memory.private_bytes, cpu_s))
         return None
 
-    def _read(self, read: wire.Read) -> None:
+    def _read(self, read: wire.Read) -> wire.Run | None:
+        """Return the run that is to follow, if one is."""
         self._turn_to(0)
+        then: wire.Run | None = None
         try:
-            answer: wire.ProcessMessage = wire.InputRead(self._description(read))
+            description = self._description(read)
+            if self._is_of_chain and read.then is not None:
+                data = _open_description(description)
+                if len(data) <= _AHEAD_BYTES_MAX:  # copied, as the rank may move a file
+                    then = msgspec.structs.replace(read.then, description=wire.Inline(bytes(data)))
+            answer: wire.ProcessMessage = wire.InputRead(description, then is not None)
         except InputError as error:
             answer = wire.InputRefused(error.message, error.field)
         except RankGone:
@@ -490,11 +501,12 @@ class _Worker:
                 os.unlink(read.path)
             raise
         if self._is_of_chain:
-            return  # the rank knows what it is
+            return then  # the rank knows what it is
         if not _left_clean():
             self._fail()
         memory, cpu_s = own_usage()
         self._link.send(wire.Idle(memory.private_bytes, cpu_s))
+        return None
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         application = self._registry.load(read.application)

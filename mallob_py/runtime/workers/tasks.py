@@ -240,13 +240,15 @@ class _Patient:
 class ReadTask(_Patient):
     """Reading a job's input. `other_readers`: those after a process that has died, of it or otherwise.
 
-    `kept`: a process of its chain that reads it, and is kept again afterwards.
+    `kept`: a process of its chain that reads it, and is kept again afterwards; it may have begun the
+    job then.
     """
 
     request_id: int
     read: wire.Read
     link: WorkerLink | None = None
     kept: KeptWorker | None = None
+    goes_on: bool = False
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
 
     def first_message(self) -> wire.ToWorker:
@@ -254,7 +256,8 @@ class ReadTask(_Patient):
 
     def event_of(self, message: wire.FromWorker) -> WorkerEvent | None:
         match message:
-            case wire.InputRead(description):
+            case wire.InputRead(description, goes_on):
+                self.goes_on = goes_on
                 return ReadDone(self.request_id, description)
             case wire.InputRefused(text, field_name):
                 return ReadFailed(self.request_id, text, field_name)

@@ -214,6 +214,18 @@ def read(path: Path, literals: list[int], before: wire.Before | None, **changes:
     return wire.Read("COUNT", (), packed(*literals), path=str(path), before=before, **fields)
 
 
+def test_a_process_that_goes_on_with_what_it_has_read_needs_no_file_for_it(
+    rank: Rank, tmp_path: Path
+) -> None:
+    _, pid = ask(rank, 10, 0)
+    path = tmp_path / "1"
+    rank.pool.read(11, read(path, [1], wire.Before(1, None, ()), inline_limit_bytes=0), CHAIN)
+    rank.hear(ReadDone)
+    path.unlink()
+    rank.pool.start((11, 11), 0, 1, (), wire.Mapped(str(path), 1), CHAIN, 1)
+    assert answer(rank, 11) == ([0, 1], pid)
+
+
 @pytest.mark.parametrize("limit_bytes", [0, 64 << 10])
 def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path, limit_bytes: int) -> None:
     earlier = tuple(wire.EarlierInput(f"u.{number}", (), packed(number), {}) for number in (1, 2))
@@ -231,7 +243,7 @@ def test_the_process_of_a_chain_reads_its_revisions_and_runs_them(rank: Rank, tm
     former: wire.LocalDescription | None = None
     for revision in range(1, 5):
         request = read(tmp_path / str(revision), [revision], wire.Before(revision, former, ()))
-        rank.pool.read(revision, request, CHAIN)
+        rank.pool.read(10 + revision, request, CHAIN)
         assert rank.busy_pids() == [pid]
         former = rank.hear(ReadDone, revision)[-1].description
         assert rank.kept_pids() == [pid]

@@ -142,7 +142,8 @@ class Host:
         self.pool.start((number, number), 0, 1, (), DESCRIPTION, chain, chain and number)
         self.fork()
         self.poll()
-        link = next(link for link in self.all_links.values() if link.got and link.got[-1].job == number)
+        last = ((link, link.got[-1]) for link in self.all_links.values() if link.got)
+        link = next(link for link, message in last if isinstance(message, wire.Run) and message.job == number)
         link.says.append(wire.Started("A", False, number, number, 0.0))
         self.poll()
         return link
@@ -293,11 +294,104 @@ def _read(*, files: tuple[str, ...] = (), before: wire.Before | None = None) -> 
     return wire.Read("A", files, b"", {}, "/nowhere", 100, before or wire.Before(1, None, ()))
 
 
+def _has_to_read(link: Link) -> bool:
+    return isinstance(link.got[-1], wire.Read)
+
+
+def _ahead(host: Host, *says: wire.FromWorker) -> Link:
+    """A process that has read the input of job 2 and begun with it."""
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.pool.read(2, _read(), 9)
+    (read,) = link.got[-1:]
+    assert isinstance(read, wire.Read)
+    assert read.then is not None
+    link.says += [
+        wire.InputRead(DESCRIPTION, True),
+        wire.Started("A", False, 2, read.then.number, 0.0),
+        *says,
+    ]
+    assert host.poll() == [ReadDone(2, DESCRIPTION)], "what it says of the job is kept until that is here"
+    return link
+
+
+def test_a_process_that_has_read_a_revision_goes_on_with_it_before_its_rank_says_so(host: Host) -> None:
+    link = _ahead(host, wire.Demand(3))
+    host.pool.start((2, 5), 0, 4, (7,), DESCRIPTION, 9, 1)
+    assert link.got[-1] == wire.Update(0, 4, (7,))
+    assert host.poll() == [stimuli.WorkerStarted(5), stimuli.WorkerDemands(5, 3)]
+    link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(0)]
+    assert host.poll() == [stimuli.WorkerAnswered(5, b"", 0, 0.0)]
+    host.pool.read(3, _read(), 9)
+    assert _has_to_read(link), "it rests again"
+
+
+def test_an_answer_that_came_before_its_job_was_begun_is_its_answer(host: Host) -> None:
+    link = _ahead(host, wire.ResultFound(b"", 0, 0.0), wire.Idle(0))
+    host.pool.start((2, 5), 0, 1, (), DESCRIPTION, 9, 1)
+    assert host.poll() == [stimuli.WorkerStarted(5), stimuli.WorkerAnswered(5, b"", 0, 0.0)]
+    assert _has_to_read(link), "there was nothing to tell it"
+    assert link in host.pool.kept
+
+
+def test_a_process_that_is_ahead_is_stopped_unless_its_job_begins_soon(host: Host) -> None:
+    link = _ahead(host)
+    assert host.pool.next_deadline() < 1.0
+    host.now_s += 1.0
+    host.poll()
+    assert link.signals == [signal.SIGSTOP]
+    host.now_s += 1.0
+    host.poll()
+    assert link.signals == [signal.SIGSTOP]
+    host.pool.start((2, 5), 0, 1, (), DESCRIPTION, 9, 1)
+    assert link.signals == [signal.SIGSTOP, signal.SIGCONT]
+    assert host.poll() == [stimuli.WorkerStarted(5)]
+
+
+@pytest.mark.parametrize(("job", "index"), [(3, 0), (2, 1)])
+def test_a_process_that_is_ahead_of_another_job_is_of_no_use(host: Host, job: int, index: int) -> None:
+    """Its job may have left the chain, and it knows clauses that are none then."""
+    link = _ahead(host, wire.ResultFound(b"", 0, 0.0), wire.Idle(0))
+    host.pool.read(4, _read(), 9)
+    host.pool.start((job, 5), index, 1, (), DESCRIPTION, 9, 1)
+    assert link.is_killed
+    assert _has_to_read(link), "nothing further was asked of it"
+
+
+def test_a_process_that_is_ahead_and_dies_is_replaced(host: Host) -> None:
+    link = _ahead(host)
+    host.pool.start((2, 5), 0, 1, (), DESCRIPTION, 9, 1)
+    link.signal(signal.SIGKILL)
+    host.bury()
+    assert [type(event) for event in host.poll()] == [stimuli.WorkerStarted, stimuli.WorkerCrashed]
+    link = _ahead(host := Host())
+    link.signal(signal.SIGKILL)
+    host.bury()
+    assert host.poll() == []
+    host.start(2, chain=9)
+
+
+def test_a_process_that_is_ahead_and_says_too_much_ends(host: Host) -> None:
+    link = _ahead(host, *[wire.Demand(1)] * 1000)
+    assert link.is_killed
+    assert link not in host.pool.kept
+
+
+def test_no_process_goes_ahead_while_another_works_here(host: Host) -> None:
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.start(5)
+    host.pool.read(2, _read(), 9)
+    (read,) = link.got[-1:]
+    assert isinstance(read, wire.Read)
+    assert read.then is None
+
+
 def test_the_next_revision_is_read_by_the_process_that_rests_for_it_and_then_run_there(host: Host) -> None:
     link = host.start(1, chain=9)
     host.end(link)
     host.pool.read(2, _read(), 9)
-    assert link.got[-1] == _read()
+    assert _has_to_read(link)
     link.says.append(wire.InputRead(DESCRIPTION))
     assert host.poll() == [ReadDone(2, DESCRIPTION)]
     host.pool.read(3, _read(), 9)
@@ -338,7 +432,8 @@ def test_a_kept_process_that_dies_while_it_reads_is_replaced_and_three_are_enoug
         host.poll()
         host.fork()
         host.poll()
-        readers += [each for each in host.all_links.values() if _read() in each.got and each not in readers]
+        further = (each for each in host.all_links.values() if each.got and _has_to_read(each))
+        readers += [each for each in further if each not in readers]
     assert len(readers) == 3
     (failed,) = host.seen[-1:]
     assert isinstance(failed, ReadFailed)
@@ -364,12 +459,31 @@ def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: 
     assert host.start(1) is not link
 
 
+def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
+    """Have a process begin with what it was told last, and perhaps end that."""
+    tasks = [message for message in link.got if isinstance(message, wire.Run | wire.Read)]
+    if not tasks:
+        return
+    is_kept = any(isinstance(task, wire.Run) for task in tasks[:-1])
+    run = task = tasks[-1]
+    if isinstance(task, wire.Read):
+        link.says.append(wire.InputRead(DESCRIPTION, task.then is not None))
+        if task.then is None:
+            link.says += [] if is_kept else [wire.Idle(private_bytes)]
+            return
+        run = task.then
+    link.says.append(wire.Started("A", False, run.job, run.number, 0.0))
+    if ends:
+        link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     host = Host(PoolOptions(warm=draw.randrange(3)))
     ends: Counter[int] = Counter()
     open_numbers: set[int] = set()
+    reads_open: set[int] = set()
     finals = (
         stimuli.WorkerAnswered,
         stimuli.WorkerRaised,
@@ -383,13 +497,22 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
             if isinstance(event, finals):
                 ends[event.worker] += 1
                 open_numbers.discard(event.worker)
+            if isinstance(event, ReadDone | ReadFailed):
+                reads_open.remove(event.request_id)
+            if isinstance(event, ReadDone) and draw.random() < 0.8:
+                one = event.request_id
+                open_numbers.add(one)
+                host.pool.start((one, one), draw.randrange(2), 1, (), DESCRIPTION, 5, one)
         host.seen.clear()
 
     def links() -> list[Link]:
         return [one for one in host.pool.processes.links.values() if not one.closed and not one.is_killed]
 
     for number in range(60):
-        match draw.randrange(12):
+        match draw.randrange(14):
+            case 12 | 13:
+                reads_open.add(number)
+                host.pool.read(number, _read(), 5)
             case 0 | 1 | 2:
                 open_numbers.add(number)
                 host.pool.start((number, number), 0, 1, (), DESCRIPTION, draw.choice((0, 0, 5)), number)
@@ -405,11 +528,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
                 draw.choice((host.pool.suspend, lambda key: host.pool.resume(key, 0, 1, ())))((one, one))
             case 7 | 8 if live := links():
                 link = draw.choice(live)
-                runs = [message for message in link.got if isinstance(message, wire.Run)]
-                if runs:
-                    link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].number, 0.0))
-                    if draw.random() < 0.7:
-                        link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(draw.randrange(1 << 29))]
+                _go_on(link, draw.random() < 0.7, draw.randrange(1 << 29))
             case 9 if live := links():
                 host.report(wire.Exited(draw.choice(live).serial, "killed", 0.0))
             case 10:
@@ -424,12 +543,10 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
             host.pool.resume((one, one), 0, 1, ())
         host.later(host.pool.processes.generation)
         for link in links():
-            runs = [message for message in link.got if isinstance(message, wire.Run)]
-            if runs and link not in host.pool.processes.idle:
-                link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].number, 0.0))
-                link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(0)]
+            if link not in host.pool.processes.idle:
+                _go_on(link, True, 0)
         take_in()
-    assert open_numbers == set()
+    assert open_numbers == reads_open == set()
     assert set(ends.values()) <= {1}
 
 
