@@ -87,8 +87,8 @@ class OnEnd:
                     env=os.environ | told,
                     start_new_session=True,
                 )
-        except OSError as error:
-            tell(f"--on-end: {error.strerror}; not run for {told['MALLOB_PY_JOB']}")
+        except (OSError, ValueError) as error:  # such as a name that the environment cannot hold
+            tell(f"--on-end: {error}; not run for {told['MALLOB_PY_JOB']}")
             return
         self._running.append(_Running(process, job, time.monotonic() + LIMIT_S))
 

@@ -44,6 +44,18 @@ def test_the_line_of_a_job_with_a_long_error_is_whole(tmp_path: Path) -> None:
     poll_until(lambda: ends.look() or ends.is_idle, "it has ended")
 
 
+def test_a_job_whose_name_no_environment_can_hold_keeps_no_other_from_its_command(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    ends = OnEnd(tmp_path / "api", f"echo $MALLOB_PY_JOB >> {told}", 0.0)
+    (tmp_path / "api" / "jobs.0").mkdir(parents=True)
+    writer = HistoryWriter(tmp_path / "api" / "jobs.0")
+    for number, name in enumerate(("a\0b", "n" * 1_000_000, "other")):
+        writer.add(EndedJob(number, "u", name, "result", 1.0))
+    writer.flush()
+    poll_until(lambda: ends.look() or ends.is_idle, "all that can be run has ended")
+    assert told.read_text() == "u.other\n"
+
+
 def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
     with serving(tmp_path, "--on-end", "exit 3", ranks=1) as service:
         service.ask("one", application="NOOP")
