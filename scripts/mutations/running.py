@@ -63,7 +63,7 @@ mallob_py/runtime/workers/supply.py
 
 mallob_py/runtime/workers/pool.py
   a process that has begun with a job is of use for that one alone
-    WorkerPool.start: never kept.ahead_of and (kept.ahead_of, 0) != (job, index)
+    WorkerPool.start: never (kept.ahead_of, 0) != (job, index)
     test_a_process_that_is_ahead_of_another_job_is_of_no_use
   what may have to be waited for is not read by the process of a chain
     WorkerPool.read: never read.files or before.inputs
