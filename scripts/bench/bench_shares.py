@@ -362,13 +362,19 @@ def _least_first(attained: np.ndarray, pes: int) -> tuple[np.ndarray, float]:
 
 
 def tell_stream(
-    seconds: float, pes: int, seed: int, loads: Sequence[float], alphas: Sequence[float], messages: bool
+    seconds: float,
+    pes: int,
+    seed: int,
+    loads: Sequence[float],
+    alphas: Sequence[float],
+    least_s: float,
+    messages: bool,
 ) -> None:
-    """One row for each load and tail."""
+    """One row for each load and tail. `least_s`: the size of the smallest jobs."""
     rows = []
     for alpha in alphas:
         for load in loads:
-            jobs = stream_of(pes, load, alpha, seconds, seed)
+            jobs = stream_of(pes, load, alpha, seconds, seed, (least_s, 1000.0))
             for name, play in (
                 ("first come first served", lambda jobs: first_come(pes, jobs)),
                 ("turns", lambda jobs: Ruled(pes, jobs).play()),
@@ -414,7 +420,7 @@ REAL: dict[str, Callable[[argparse.Namespace], None]] = {
         options.pes, options.count, options.rounds, options.order
     ),
     "real-even": lambda options: real_shares.even(
-        options.pes, options.seconds, (1, 1, 1, 1, 1, 2, 2, 3, 4, 8)
+        options.pes, options.seconds, options.priorities, options.application
     ),
     "real-stream": _real_stream,
 }
@@ -429,7 +435,10 @@ def main() -> None:
     parser.add_argument("--pes", type=int, default=4, help="PEs (stream, real)")
     parser.add_argument("--loads", type=float, nargs="+", default=(0.7, 0.9, 0.95))
     parser.add_argument("--alphas", type=float, nargs="+", default=(1.1, 1.5))
+    parser.add_argument("--least", type=float, default=0.02, help="size of the smallest jobs (stream)")
     parser.add_argument("--messages", action="store_true", help="play the whole protocol, too (stream)")
+    parser.add_argument("--priorities", type=float, nargs="+", default=(1, 1, 1, 1, 1, 2, 2, 3, 4, 8))
+    parser.add_argument("--application", choices=("QUEENS", "SAT"), default="QUEENS", help="of real-even")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (real)")
     parser.add_argument("--rounds", type=int, default=1, help="in turns (real-formulas)")
@@ -441,7 +450,7 @@ def main() -> None:
     elif options.what == "even":
         tell_even()
     else:
-        streams = options.loads, options.alphas
+        streams = options.loads, options.alphas, options.least
         tell_stream(3600 * options.hours, options.pes, options.seed, *streams, options.messages)
 
 

@@ -306,10 +306,19 @@ class Budget:
 # --- how even -------------------------------------------------------------------------------
 
 
-def even(pes: int, seconds: float, priorities: Sequence[float]) -> None:
-    """QUEENS without end, one for each priority."""
-    with running_service(pes, ["--preload", "QUEENS"]) as service:
-        fields = {"application": "QUEENS", "configuration": _BAGS["QUEENS"]}
+def even(pes: int, seconds: float, priorities: Sequence[float], application: str) -> None:
+    """QUEENS, or a formula, without end, one for each priority."""
+    with (
+        TemporaryDirectory() as folder,
+        running_service(pes, ["--preload", application, "--portfolio", "c"]) as service,
+    ):
+        fields: dict[str, Any] = {"application": application}
+        if application == "SAT":
+            path = Path(folder, "hard.cnf")
+            path.write_text(generate.uniform(600, 2556, 1).text("for a bench"))
+            fields["files"] = [f"{path}"]
+        else:
+            fields["configuration"] = _BAGS[application]
         jobs = [
             service.drop({"user": "bench", "name": f"p{number}", "priority": one, **fields})
             for number, one in enumerate(priorities)
@@ -339,7 +348,7 @@ def even(pes: int, seconds: float, priorities: Sequence[float]) -> None:
             ]
         )
     heads = ["priority", "share", "had", "off in 5 s", "off in 30 s"]
-    print_table(f"{len(priorities)} bags on {pes} PEs, {last_s - first_s:.0f} s", heads, rows)
+    print_table(f"{len(priorities)} of {application} on {pes} PEs, {last_s - first_s:.0f} s", heads, rows)
 
 
 def _numbers(events: Sequence[Event]) -> dict[int, int]:
