@@ -73,8 +73,8 @@ class Trade(Enum):
     """Whether a solver passes on what it learns, and takes what others learn."""
 
     NOTHING = 0
-    #: PySAT's are never stopped, hence cannot take anything; native ones take when it pays; kissat takes
-    #: what is short
+    #: PySAT's are never stopped, hence cannot take anything; native ones take when it pays; kissat, which
+    #: could, finds its models as early as alone if it is left to its way
     GIVES = 1
     BOTH_WAYS = 2
 

@@ -34,9 +34,6 @@ CLAUSE_LENGTH_MAX = 12
 _SMALL_LITERALS = 200_000
 _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
-#: kissat as the first solver takes clauses up to this length only: they shorten proofs nearly as much as all
-#: do, and lead it less far from the way on which it finds models alone
-_SHORT_MAX = 2
 #: how often clauses go from and to a solver that trades at restarts
 _EXCHANGE_INTERVAL_S = 0.05
 _SLICE_MIN_S = 0.4
@@ -160,13 +157,11 @@ class Search:
         self._known = KnownClauses()
         self.fds: tuple[int, ...] = ()
         trade = trade_of(formula, strategy)
-        takes_at_restarts = trade is Trade.GIVES and Solver.trades_at_restarts(strategy.solver)
-        self._taken_max = _SHORT_MAX if takes_at_restarts else CLAUSE_LENGTH_MAX
         if trade is not Trade.NOTHING:
             n_vars = self._renaming.n_vars(formula)
             self._proof = ProofStream(CLAUSE_LENGTH_MAX, n_vars, Solver.has_binary_proof(strategy.solver))
             self.fds += (self._proof.fd,)
-        if trade is Trade.BOTH_WAYS or takes_at_restarts:
+        if trade is Trade.BOTH_WAYS:
             self._inlet, self._childs_inlet = ClausePipe.pair()
             self.fds += (self._childs_inlet.fileno(),)
 
@@ -187,7 +182,7 @@ class Search:
         """Hand clauses to the solver; how many of them it does not know."""
         if self._inlet is None:
             return 0
-        new = self._known.take_new(clauses.where(clauses.lengths <= self._taken_max))
+        new = self._known.take_new(clauses)
         self._inlet.send(self._renaming.apply_to_clauses(new))
         return len(new)
 
