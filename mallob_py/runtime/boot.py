@@ -22,7 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -70,6 +70,9 @@ from mallob_py.runtime.world.mpi import (
     start_mpi,
     stop_signals,
 )
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.world.transport import Transport
 
 
 class CapacityOffer(msgspec.Struct, frozen=True):
@@ -161,18 +164,11 @@ def run_rank(
     launcher, patience_s = Launcher(), start_patience_s(os.environ)
     try:
         with at_most(patience_s, OTHER_RANKS, launcher):
-            world = start_mpi(within_a_host=guard.is_fork(os.environ))
-            # Only now: importing it initialises MPI.
-            from mallob_py.runtime.world.transport import Transport
-
-            transport = Transport(world, settings.rank_loss)
-            settings = replace(settings, rank_loss=transport.rank_loss)
-            host = transport.hosts[transport.rank]
-            offer = CapacityOffer.here(settings.pes, settings.config.threads, host)
-            arrivals = gathered(world, _Arrival(time.time(), offer, process_here()))
+            world, transport, arrivals = _meet_others(settings)
     except (LaunchError, OthersRefused):
         server.stop()
         raise
+    settings = replace(settings, rank_loss=transport.rank_loss)
     start_s = arrivals[0].now_s
     placement = Placement(capacities_of([each.offer for each in arrivals]))
     pes = placement.pes_of(transport.rank)
@@ -214,45 +210,56 @@ def run_rank(
             if transport.rank == 0:
                 tell(problems[0])
         else:
-            log.write(
-                rank.now(),
-                LogEvent.START,
-                {
-                    "ranks": placement.ranks,
-                    "pes": placement.size,
-                    "capacity": len(pes),
-                    "clients": settings.clients,
-                    "version": __version__,
-                    "mode": "real",
-                    "unix_s": start_s,
-                },
-            )
+            log.write(rank.now(), LogEvent.START, _start_of(settings, placement, len(pes), start_s))
             if settings.rank_loss is RankLoss.SURVIVE:
                 may_be_lost = True
                 guard.may_be_lost()
-            rank.run()
-            if rank.node.end_reason is not None:
-                _end_alone(rank, pes)
-            for pe in pes:
-                log.write(rank.now(), LogEvent.STOP, {}, pe)
+            _run(rank, pes)
             code = exit_code()
         closed = rank.close()
     except LauncherGone as error:
         _end_without_launcher(error, pool)
     except BaseException as error:
-        if may_be_lost and not isinstance(error, DeskError):
-            traceback.print_exc()
-            sys.stderr.flush()
-            pool.close()
-            os._exit(guard.CRASHED)
-        if isinstance(error, PeerFailure | DeskError):
-            tell(f"{error}; all ranks end")
-        else:
-            traceback.print_exc()
-        sys.stderr.flush()
-        pool.close()
-        abort_world(1)
+        _end_by(error, pool, may_be_lost)
     leave(transport.rank, code, closed and not guard.has_lost_parent(), rank.node.placement.members[0])
+
+
+def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
+    """Return the communicator of all ranks, the transport among them, and how each has arrived."""
+    world = start_mpi(within_a_host=guard.is_fork(os.environ))
+    # Only now: importing it initialises MPI.
+    from mallob_py.runtime.world.transport import Transport
+
+    transport = Transport(world, settings.rank_loss)
+    host = transport.hosts[transport.rank]
+    offer = CapacityOffer.here(settings.pes, settings.config.threads, host)
+    return world, transport, gathered(world, _Arrival(time.time(), offer, process_here()))
+
+
+def _start_of(settings: WorldSettings, placement: Placement, capacity: int, start_s: float) -> dict[str, Any]:
+    return {
+        "ranks": placement.ranks,
+        "pes": placement.size,
+        "capacity": capacity,
+        "clients": settings.clients,
+        "version": __version__,
+        "mode": "real",
+        "unix_s": start_s,
+    }
+
+
+def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoReturn:
+    """End by an error: this rank alone if it may be lost and the error is its own, else all ranks."""
+    is_alone = may_be_lost and not isinstance(error, DeskError)
+    if isinstance(error, PeerFailure | DeskError) and not is_alone:
+        tell(f"{error}; all ranks end")
+    else:
+        traceback.print_exception(error)
+    sys.stderr.flush()
+    pool.close()
+    if is_alone:
+        os._exit(guard.CRASHED)
+    abort_world(1)
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
@@ -329,11 +336,7 @@ def run_newcomer(
         if problem is not None:
             tell(problem)
         log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})
-        rank.run()
-        if rank.node.end_reason is not None:
-            _end_alone(rank, pes)
-        for pe in pes:
-            log.write(rank.now(), LogEvent.STOP, {}, pe)
+        _run(rank, pes)
         code = exit_code()
         rank.close()
     except BaseException:
@@ -342,6 +345,15 @@ def run_newcomer(
         pool.close()
         os._exit(guard.CRASHED)
     leave(carrier.rank, code, closed=False)
+
+
+def _run(rank: Rank, pes: range) -> None:
+    """Be a rank until the system stops; does not return if the others go on without this one."""
+    rank.run()
+    if rank.node.end_reason is not None:
+        _end_alone(rank, pes)
+    for pe in pes:
+        rank.log.write(rank.now(), LogEvent.STOP, {}, pe)
 
 
 def _end_alone(rank: Rank, pes: range) -> NoReturn:
