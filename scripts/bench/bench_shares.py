@@ -19,6 +19,7 @@ import argparse
 import bisect
 import heapq
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -417,7 +418,8 @@ REAL: dict[str, Callable[[argparse.Namespace], None]] = {
     "real-queens": lambda options: real_shares.bags("QUEENS", options.pes, options.seconds),
     "real-uts": lambda options: real_shares.bags("UTS", options.pes, options.seconds),
     "real-formulas": lambda options: real_shares.formulas(
-        options.pes, options.count, options.rounds, options.order
+        *(options.pes, options.count, options.rounds, options.order),
+        lambda jobs: least_attained(min(options.pes, os.cpu_count() or 1), jobs),
     ),
     "real-even": lambda options: real_shares.even(
         options.pes, options.seconds, options.priorities, options.application

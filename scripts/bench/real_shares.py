@@ -159,8 +159,18 @@ def write_formulas(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def formulas(pes: int, count: int, rounds: int, order: str, extra: Sequence[str] = ()) -> None:
-    """The formulas of a seed in both ways, in turns. `order`: the hardest first, last, or mixed."""
+def formulas(
+    pes: int,
+    count: int,
+    rounds: int,
+    order: str,
+    ideal: Callable[[Sequence[tuple[float, float]]], list[float]],
+    extra: Sequence[str] = (),
+) -> None:
+    """The formulas of a seed in both ways, in turns. `order`: the hardest first, last, or mixed.
+
+    `ideal` answers with the response times of the CPU times that the jobs took without turns.
+    """
     rows, budgets = [], []
     with TemporaryDirectory() as text:
         paths = write_formulas(Path(text), count)
@@ -172,11 +182,14 @@ def formulas(pes: int, count: int, rounds: int, order: str, extra: Sequence[str]
         for _, (name, arguments) in itertools.product(range(rounds), _WAYS):
             took, ranks_s, events = _answered(pes, [*arguments, *extra, "--portfolio", "c"], paths)
             budget = Budget(events, pes)
-            workers_s = sum(event.fields["cpu_s"] for event in events if event.event == LogEvent.ENDED)
+            sizes_s = [event.fields["cpu_s"] for event in events if event.event == LogEvent.ENDED]
+            workers_s = sum(sizes_s)
             seconds = (fmean(took), median(took), max(took))
             rows.append([name, *(f"{each:.2f}" for each in seconds), budget.anew, budget.given])
             budgets.append([name, *(f"{each:.1f}" for each in (*budget.parts.values(), workers_s, ranks_s))])
             print(rows[-1], budgets[-1], flush=True)
+    best = ideal([(0.0, size_s) for size_s in sizes_s])  # of the last way, which is without turns
+    rows.append(["ideal: least attained", *(f"{each(best):.2f}" for each in (fmean, median, max)), "", ""])
     heads = ["way", "mean [s]", "median", "last", "begun anew", "moved"]
     print_table(f"{count} formulas at once on {pes} PEs, order: {order}", heads, rows)
     heads = ["way", *budget.parts, "CPU of workers", "of ranks"]
