@@ -52,7 +52,7 @@ mallob_py/protocol/balancing.py
 mallob_py/protocol/client.py
   all are told where a root is, on which its turns depend
     ClientJobs._tell_of_root: without if record.is_published and not is_young and self._has_moved(record): ...
-    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+    test_all_know_where_the_root_is_of_each_job_that_takes_turns
 
 mallob_py/protocol/job_tree.py
   a busy PE that has the worker wanted is remembered
@@ -120,7 +120,7 @@ mallob_py/protocol/worker_cache.py
   a PE keeps itself free for the root whose turn it is there only
     WorkerCache._patience_s: self._config.turn_patience_s if is_here else None
     => self._config.turn_patience_s
-    test_jobs_that_go_on_and_on_get_equal_pe_seconds
+    test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s
 
 mallob_py/protocol/giving_back.py
   a root that rests on a rank that is to leave saves its job

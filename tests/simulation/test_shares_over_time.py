@@ -107,6 +107,20 @@ def test_a_job_that_rests_goes_on_with_the_process_that_it_had() -> None:
     assert watched.created == created
 
 
+def test_all_know_where_the_root_is_of_each_job_that_takes_turns() -> None:
+    watched = Watched(4)
+    _endless(watched, range(6))
+    watched.play(5.0)
+    pes = watched.cluster.pes
+    records = [record for pe in pes for record in pe.client.jobs.values()]
+    running = {record.job: record.root_pe for record in records if record.root_pe >= 0}
+    assert len(running) == 4, "the others rest"
+    for pe in pes:
+        told = {job: event.root for job, event in pe.balancer.jobs.items()}
+        assert told.items() >= running.items()
+        assert min(told.values()) >= 0
+
+
 def test_a_root_whose_workers_leave_in_order_rests_with_its_process_too() -> None:
     watched = Watched(2)
     for job in range(4):
