@@ -261,9 +261,9 @@ class _Run:
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 arrived += 1
-            view.arrived = arrived - before
+            view.arrived += arrived - before  # all that wait, where the policy has begun anew
             view.ended |= happens
-            if view.arrived or happens:
+            if arrived > before or happens:
                 self._decide()
         self._refuse_leftovers()
 

@@ -224,6 +224,16 @@ def test_wishes_that_a_policy_leaves_are_granted_behind_it(policy: str) -> None:
     check(schedule)
 
 
+@pytest.mark.parametrize("order", EventOrder)
+def test_a_policy_that_begins_anew_after_a_grant_hears_of_all_that_wait(order: EventOrder) -> None:
+    # The grant is the last that happens before the machine is empty.
+    jobs = [Job(0, 0.0, 2, 40.0, Kind.EVOLVING, 1, 4), Job(1, 0.0, 4, 10.0, number=1)]
+    workload = Workload(jobs, [Truth(20.0, wishes=(Wish(0.25, 1),)), Truth(10.0)], 4)
+    schedule = simulate(workload, policy_of("conservative"), order=order)
+    assert schedule.starts_s[1] == schedule.ends_s[0] > 20.0
+    check(schedule)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
 def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy: str) -> None:
     # At 5 s one node is free, which the head counts on for 12 s, when the short job is over.
