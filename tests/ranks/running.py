@@ -24,7 +24,6 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.runtime.world.launch import find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.session_folder import shared_folder
-from mallob_py.service.store.lock import is_locked
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
 ROOT = Path(__file__).parents[2]
@@ -299,10 +298,9 @@ class Running:
         return self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
-        """Kill everything at once. Who is about to end may hold its folder a little longer."""
+        """Kill everything at once."""
         kill_marked(self.mark)
         self.process.wait(DEADLINE_S)
-        poll_until(lambda: not any(map(is_locked, self.api_dir.glob("jobs.*"))), "nobody holds a folder")
 
 
 @contextlib.contextmanager

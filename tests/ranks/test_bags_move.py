@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving, with_apps
 
+from mallob_py.service.store.lock import is_locked
+
 pytestmark = needs_mpiexec
 
 APPS = with_apps(NAPS="bag_apps:NapsApplication")
@@ -96,6 +98,7 @@ def test_a_service_that_is_killed_goes_on_from_the_last_checkpoint(tmp_path: Pat
         service.submit("naps", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
         poll_until(lambda: checkpoints(service), "there is a checkpoint")
         service.kill()
+    poll_until(lambda: not is_locked(service.box()), "who is about to end holds the folder no longer")
     with serving(tmp_path, *options, ranks=2, env=APPS) as service:
         result = service.reply(service.box() / "out" / "u.naps.json")["result"]
         assert (result["value"], result["tasks"]) == (SUM, NAPS)
