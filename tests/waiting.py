@@ -7,6 +7,7 @@ busy with other things asks for more of it: `MALLOB_PY_TEST_PATIENCE=8 make test
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +52,16 @@ def poll_until(
             raise AssertionError(f"not in time: {(what() if callable(what) else what) or condition}")
         time.sleep(0.01)
     return value
+
+
+def remove_in_use(folder: Path) -> None:
+    """Remove a folder into which others write meanwhile, as one does who asks for it until it is gone."""
+
+    def is_gone() -> bool:
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            return not folder.exists()
+        return True
+
+    poll_until(is_gone, f"{folder} is gone")

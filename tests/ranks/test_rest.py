@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from resting import await_rest, no_descriptors
 from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving
 from test_disks import fill, small_disk
+from waiting import remove_in_use
 from web_process import WebServer
 
 pytestmark = needs_mpiexec
@@ -47,7 +47,7 @@ def test_a_service_rests_while_it_waits_for_a_disk_descriptors_or_its_folder(tmp
             poll_until(lambda: "Too many open files" in service.output, lambda: service.output)
             await_rest(*ranks)
         assert "result" in service.reply(reply)
-        shutil.rmtree(service.box())
+        remove_in_use(service.box())
         poll_until(lambda: "was removed; it is made anew" in service.output, lambda: service.output)
         await_rest(*ranks)
         assert service.ask("last", application="NOOP")
@@ -89,7 +89,7 @@ def test_a_web_server_rests_while_it_waits_for_callers_descriptors_or_its_folder
             for each in callers:
                 each.close()
         assert "web_loop_turns_per_second" in web.ask("GET", "/metrics").text
-        shutil.rmtree(api_dir)
+        remove_in_use(api_dir)
         await_rest(pid)
     finally:
         web.process.terminate()

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_until, run, serving
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, remove_in_use
 
 from mallob_py.protocol.config import express_of
 from mallob_py.service.turns import residents_of
@@ -559,7 +558,7 @@ def test_folders_that_somebody_removes_come_back_and_polling_finds_the_jobs(tmp_
     with serving(tmp_path, "--poll-directory", ranks=2) as polling:
         for folder in (polling.box() / "out", polling.box() / "in"):
             assert polling.ask(f"before-{folder.name}", application="NOOP")["result"]["resultcode"] == SAT
-            shutil.rmtree(folder)
+            remove_in_use(folder)
             poll_until((polling.box() / "in").exists)
             assert polling.ask(f"after-{folder.name}", application="NOOP")["result"]["resultcode"] == SAT
         assert polling.stop() == 0
