@@ -22,7 +22,7 @@ in flight. A ledger may be negative for a moment, when a grant and a withdrawal 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -110,6 +110,9 @@ class Matcher(Protocol):
 
     def supply(self) -> tuple[int, int]:
         """Requests without a PE and idle PEs, as far as known here."""
+
+    def carried(self) -> Sequence[Request]:
+        """Requests of other PEs that found no taker, and wait here for the next one."""
 
     def is_at_rest(self) -> bool:
         """No request and no token of ours is under way."""
@@ -408,6 +411,9 @@ class PrefixSumMatcher:
             self._left.tokens + self._token_offered + self._right.tokens,
         )
 
+    def carried(self) -> Sequence[Request]:
+        return self._carried
+
     def is_at_rest(self) -> bool:
-        """No half of a pair waits here, and nothing of ours is under way."""
-        return not self._halves and not self.token_granted and not self._carried
+        """No half of a pair waits here, and no token of ours is under way."""
+        return not self._halves and not self.token_granted

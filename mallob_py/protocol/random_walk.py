@@ -21,7 +21,7 @@ Requests are single (`count` 1). The random numbers are the PE's own, from its r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -197,6 +197,9 @@ class RandomWalk:
 
     def supply(self) -> tuple[int, int]:
         return self._behind.supply()
+
+    def carried(self) -> Sequence[Request]:
+        return self._behind.carried()
 
     def is_at_rest(self) -> bool:
         """None of our requests is away or about to go, and no adoption is under way."""

@@ -211,6 +211,9 @@ class RoutingTreeMatcher:
     def supply(self) -> tuple[int, int]:
         return len(self._waiting), self._idle_count()
 
+    def carried(self) -> tuple[Request, ...]:
+        return ()
+
     def is_at_rest(self) -> bool:
         """No request waits here or for us, no adoption is under way, and no former request is kept."""
         ours = self._asks or self._numbers or self._wanted or self._at_root

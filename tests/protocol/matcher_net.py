@@ -88,7 +88,7 @@ class MatcherNet:
         return sum(isinstance(message, kind) for message in self.seen)
 
     def at_rest(self) -> bool:
-        return all(matcher.is_at_rest() for matcher in self.matchers)
+        return all(matcher.is_at_rest() and not matcher.carried() for matcher in self.matchers)
 
     def _flush(self, now: float) -> None:
         for rank, (matcher, out) in enumerate(zip(self.matchers, self.outs, strict=True)):

@@ -216,7 +216,7 @@ def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(see
     needs(places(cluster, 3) == {0: idle[0]})
     late_grant.release()
     play(cluster)
-    carriers = [pe.rank for pe in cluster.pes if not pe.matcher.is_at_rest()]
+    carriers = [pe.rank for pe in cluster.pes if pe.matcher.carried()]
     needs(len(carriers) == 1 and not volume(cluster, 2) and not volume(cluster, 3))
     (missing,) = set(range(7)) - set(places(cluster, 1))
     needs(places(cluster, 1)[(missing - 1) // 2] != carriers[0])

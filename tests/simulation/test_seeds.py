@@ -45,6 +45,11 @@ def test_a_worker_may_die_while_its_rank_is_about_to_go_on() -> None:
     assert _replayed(37000788) is None
 
 
+@pytest.mark.parametrize("seed", [37001316, 38007874])
+def test_a_request_that_outlives_its_parent_keeps_no_busy_cluster_from_resting(seed: int) -> None:
+    assert _replayed(seed) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
