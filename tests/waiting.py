@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,6 +52,13 @@ def poll_until(
             raise AssertionError(f"not in time: {(what() if callable(what) else what) or condition}")
         time.sleep(0.01)
     return value
+
+
+def growing(first_s: float) -> Iterator[float]:
+    """Time limits to be tried in turn: nobody knows what a busy machine has done within the first one."""
+    while first_s < DEADLINE_S:
+        yield first_s
+        first_s *= 4.0
 
 
 def remove_in_use(folder: Path) -> None:

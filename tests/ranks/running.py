@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -97,18 +98,34 @@ def kill_marked(mark: str) -> None:
 def kill_processes(variable: str, value: str) -> None:
     """The same for those with this variable in their environment, but not who calls this.
 
-    All are stopped first, so that none can clean up after another one.
+    All are stopped first, so that none can clean up after another one. In the end they hold no file or lock
+    any more: for a while before that, nobody can read their environment.
     """
+    ending: dict[int, int] = {}
 
     def nobody_left() -> bool:
         pids = [pid for pid in processes_with(variable, value) if pid != os.getpid()]
+        for pid in pids:
+            if pid not in ending:
+                with contextlib.suppress(ProcessLookupError):
+                    ending[pid] = os.pidfd_open(pid)
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        return not pids
+        return not pids and all(map(_has_ended, ending.values()))
 
-    poll_until(nobody_left, "all processes killed")
+    try:
+        poll_until(nobody_left, "all processes killed")
+    finally:
+        for pidfd in ending.values():
+            os.close(pidfd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    polled = select.poll()
+    polled.register(pidfd, select.POLLIN)
+    return bool(polled.poll(0))
 
 
 def session_folders_of(pids: Sequence[int]) -> list[Path]:
@@ -268,6 +285,25 @@ class Running:
 
     # --- what is going on ---------------------------------------------------------------------
 
+    def told(self, command: str, *arguments: object) -> str:
+        """What a command about the service prints, such as `status`.
+
+        One that cannot write its status for some seconds, on a busy machine, is taken for none.
+        """
+
+        def done() -> Finished | None:
+            it = run(command, *map(str, arguments), "--api-dir", self.api_dir)
+            assert it.code == 0 or "no service is running" in it.err, it.err
+            return it if it.code == 0 else None
+
+        return poll_until(done, f"{command}: the service is there").out
+
+    def status(self) -> dict[str, Any]:
+        """What `status --json` tells."""
+        status = json.loads(self.told("status", "--json"))
+        assert isinstance(status, dict)
+        return status
+
     def events(self, event: str) -> list[dict[str, Any]]:
         """All events of this name in the logs of all ranks since the last start, as far as written."""
         found = []
@@ -295,7 +331,10 @@ class Running:
         """Ask for a clean end, wait for it; the exit code."""
         self.pids |= set(self.processes())
         self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
+        code = self.process.wait(DEADLINE_S)
+        if code != 0:
+            print(self.output)  # for who reads of a test that has failed
+        return code
 
     def kill(self) -> None:
         """Kill everything at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from running import (
     serving,
     with_apps,
 )
+from test_bags_move import APPS, NAPS, SUM, naps_until
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.launch import Flavour, find_launcher
@@ -48,19 +50,27 @@ def is_fork_server(pid: int) -> bool:
     return "fork_server" in command_line(pid)
 
 
-def number_of(pid: int) -> int:
-    """Of a rank, in MPI's world."""
+def number_of(pid: int) -> int | None:
+    """Of a rank, in MPI's world; None of what is no rank, or has just ended."""
     if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
         return int(title[1])
-    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(int(word.removeprefix(b"PMI_RANK=")) for word in words if word.startswith(b"PMI_RANK="))
+    words: list[bytes] = []
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    numbers = (int(word.removeprefix(b"PMI_RANK=")) for word in words if word.startswith(b"PMI_RANK="))
+    return next(numbers, None)
 
 
 def ranks_of(service: Running) -> dict[int, int]:
     """Their processes, by number: the parents of fork servers."""
     forked = {pid for pid in service.processes() if is_fork_server(pid)}
     pids = {parent_of(pid) for pid in forked} - forked - {0}
-    return {number_of(pid): pid for pid in pids}
+    return {number: pid for pid in pids if (number := number_of(pid)) is not None}
+
+
+def await_ranks(service: Running, ranks: dict[int, int]) -> None:
+    """There are these; fork servers of others may end a moment later than these."""
+    poll_until(lambda: ranks_of(service) == ranks, lambda: f"{ranks}, not {ranks_of(service)}")
 
 
 def workers_of(service: Running) -> dict[int, int]:
@@ -68,8 +78,12 @@ def workers_of(service: Running) -> dict[int, int]:
     found = {}
     for pid in service.processes():
         server = parent_of(pid)
-        if is_fork_server(pid) and is_fork_server(server) and (rank := parent_of(server)):
-            found[pid] = number_of(rank)
+        if (
+            is_fork_server(pid)
+            and is_fork_server(server)
+            and (rank := number_of(parent_of(server))) is not None
+        ):
+            found[pid] = rank
     return found
 
 
@@ -110,7 +124,7 @@ def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
     with serving(tmp_path, "--warm", "0", ranks=4) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="1h")
         held = service.submit("held", application="NOOP", dependencies=["u.running"])
-        poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3})
+        poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3}, "all ranks have a worker")
         ranks, workers = ranks_of(service), workers_of(service)
         victims = victims_of(service, wanted, ranks)
         for victim in victims:
@@ -122,8 +136,7 @@ def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
         service.interrupt("running")
         assert service.reply(running)["result"]["outcome"] == "interrupted"
         assert service.reply(held)["result"]["resultcode"] == 10
-        left = {number: pid for number, pid in ranks.items() if number not in victims}
-        assert ranks_of(service) == left
+        await_ranks(service, {number: pid for number, pid in ranks.items() if number not in victims})
         poll_until(lambda: ended_children(service.process.pid) == [], "their fork servers are let go of")
         assert service.output.count("accepting jobs") == 1
         assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
@@ -144,7 +157,8 @@ def test_a_rank_that_hangs_is_found_out_and_the_others_go_on(wanted: str, tmp_pa
         (victim,) = victims_of(service, [wanted], ranks)
         os.kill(ranks[victim], signal.SIGSTOP)
         await_generation(service, 2)
-        assert f"rank {victim} (process {ranks[victim]} on {os.uname().nodename})" in service.output
+        named = f"rank {victim} (process {ranks[victim]} on {os.uname().nodename})"
+        poll_until(lambda: named in service.output, lambda: service.output)
         poll_until(lambda: not Path(f"/proc/{ranks[victim]}").exists(), "it is ended")
         assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
         assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
@@ -172,18 +186,17 @@ def test_several_clients_end_up_on_one_rank_and_all_their_jobs_are_answered(tmp_
 
 
 def test_a_bag_is_exact_whichever_ranks_are_lost(tmp_path: Path) -> None:
-    apps = with_apps(NAPS="bag_apps:NapsApplication")
-    naps = 8000
-    with serving(tmp_path, ranks=4, env=apps) as service:
-        reply = service.submit("naps", application="NAPS", configuration={"naps": naps, "nap_s": 0.004})
-        poll_until(lambda: len(service.events("started")) == 4)
+    with serving(tmp_path, ranks=4, env=APPS) as service:
+        reply = service.submit("naps", application="NAPS", configuration=naps_until(tmp_path / "go"))
+        poll_until(lambda: len(service.events("started")) >= 4, "four workers")
         for left, wanted in ((3, "other"), (2, "client")):
             ranks = ranks_of(service)
             (victim,) = victims_of(service, [wanted], ranks)
             os.kill(ranks[victim], signal.SIGKILL)
             await_generation(service, left)
+        (tmp_path / "go").touch()
         result = service.reply(reply)["result"]
-        assert (result["value"], result["tasks"]) == (sum(range(naps)), naps)
+        assert (result["value"], result["tasks"]) == (SUM, NAPS)
         assert service.output.count("accepting jobs") == 1
         assert service.stop() == 0
         assert "Traceback" not in service.output
@@ -262,24 +275,28 @@ def test_users_limits_hold_when_two_clients_end_up_on_one_rank(lost: int, tmp_pa
 
 def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
     with serving(tmp_path, ranks=2) as service:
-        running = service.submit("running", application="SLEEP", wallclock_limit="2s")
+        running = service.submit("running", application="SLEEP")
         service.await_event("started")
-        for pid in ranks_of(service).values():
-            os.kill(pid, signal.SIGKILL)
-        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
-        assert service.output.count("accepting jobs") == 2
+        pids = ranks_of(service).values()
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none goes on without the others
+            for pid in pids:
+                os.kill(pid, number)
+        poll_until(lambda: service.output.count("accepting jobs") == 2, lambda: service.output)
+        service.interrupt("running")
+        assert service.reply(running)["result"]["outcome"] == "interrupted"
         assert service.stop() == 0
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
+    command, naps = [*COMMAND, "run", "NAPS"], naps_until(tmp_path / "go")
     process = subprocess.Popen(
-        [*COMMAND, "run", "QUEENS", "-n", "4", "--set", "n=16", "--log-dir", str(tmp_path / "logs")],
+        [*command, "-n", "4", "--configuration", json.dumps(naps), "--log-dir", str(tmp_path / "logs")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(mark),
+        env=environment(mark, APPS),
     )
     try:
 
@@ -288,12 +305,13 @@ def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_pat
             events = read_events(tmp_path / "logs") if (tmp_path / "logs").exists() else []
             return {event.rank for event in events if event.event == "started"}
 
-        poll_until(lambda: len(at_work()) == 4)
-        titles = {Path(f"/proc/{pid}/cmdline").read_text().strip("\0"): pid for pid in marked_processes(mark)}
+        poll_until(lambda: len(at_work()) == 4, "all are at work")
+        titles = {command_line(pid).strip(): pid for pid in marked_processes(mark)}
         os.kill(titles[f"mallob-py run: rank {victim}"], signal.SIGKILL)
+        (tmp_path / "go").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
-        assert json.loads(out)["result"]["value"] == 14772512
+        assert json.loads(out)["result"]["value"] == SUM
         assert f"rank {victim}" in err
     finally:
         kill_marked(mark)

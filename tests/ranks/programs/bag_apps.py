@@ -1,4 +1,8 @@
-"""A bag whose tasks take their time but no CPU time: so it lasts as long on a busy machine."""
+"""A bag whose tasks take their time but no CPU time: so it lasts as long on a busy machine.
+
+With the key `until`, it takes its time before the file of that name is there, and hardly any afterwards: so a
+test has as much time as it needs while the bag is at work.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,23 @@ import numpy as np
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
+#: a nap before there is the file that is waited for
+_LONG_NAP_S = 0.1
+
 
 class Naps(Bag):
     """A nap for each number, and the sum of the numbers."""
 
-    def __init__(self, numbers: list[int], nap_s: float) -> None:
-        self.numbers, self._nap_s = numbers, nap_s
+    def __init__(self, numbers: list[int], nap_s: float, until: str = "") -> None:
+        self.numbers, self._nap_s, self._until = numbers, nap_s, until
         self._sum = 0
 
     def process(self, count: int) -> int:
+        nap_s = self._nap_s
+        if self._until and not os.path.exists(self._until):
+            count, nap_s = 1, _LONG_NAP_S
         taken, self.numbers = self.numbers[:count], self.numbers[count:]
-        time.sleep(len(taken) * self._nap_s)
+        time.sleep(len(taken) * nap_s)
         self._sum += sum(taken)
         return len(taken)
 
@@ -30,7 +40,7 @@ class Naps(Bag):
         if len(self.numbers) < 2:
             return None
         given, self.numbers = self.numbers[::2], self.numbers[1::2]
-        return Naps(given, self._nap_s)
+        return Naps(given, self._nap_s, self._until)
 
     def merge(self, other: Bag) -> None:
         assert isinstance(other, Naps)
@@ -51,10 +61,14 @@ class NapsApplication(BagApplication):
     name = "NAPS"
 
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
-        return Naps(list(range(configuration["naps"])), configuration["nap_s"])
+        return _naps(list(range(configuration["naps"])), configuration)
 
     def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
-        return Naps(np.frombuffer(data, dtype=np.int64).tolist(), configuration["nap_s"])
+        return _naps(np.frombuffer(data, dtype=np.int64).tolist(), configuration)
+
+
+def _naps(numbers: list[int], configuration: Mapping[str, Any]) -> Naps:
+    return Naps(numbers, configuration["nap_s"], configuration.get("until", ""))
 
 
 class LargeNaps(Naps):

@@ -166,6 +166,21 @@ class Descend(Application):
             context.poll(timeout_s=0.05)
 
 
+class Wait(Application):
+    """Answers when there is the configured file `until`."""
+
+    name = "WAIT"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        while not os.path.exists(str(context.configuration["until"])):
+            context.poll(timeout_s=0.01)
+        return Result(10)
+
+
 class Begin(Application):
     """Notes in its folder that a process has begun, and answers after so much CPU time of that, if any."""
 
