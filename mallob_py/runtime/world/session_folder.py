@@ -197,18 +197,36 @@ def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
     for _ in range(_TRIES_MAX):
         for path in sorted(parent.glob(f"mallob-py.*-{session}")):
             with contextlib.suppress(OSError, ValueError):
-                host = int((path / _HOST).read_text())
-                return PrivateFolder.join(path), host
+                return _with_its_host(path)
         sweep(parent)
         folder = PrivateFolder.create(parent)
         try:
             (folder.path / _HOST).write_text(str(rank))
             # Of several that come at once, one is the first.
-            return folder.rename(parent / f"mallob-py.0-{session}"), rank
+            return folder.rename(_free_name(parent, session)), rank
         except OSError as error:
             folder.remove()
             problem = error
     raise problem
+
+
+def _free_name(parent: Path, session: str) -> Path:
+    """The name that all who come here would take; one of our own, if another user has that already."""
+    path = parent / f"mallob-py.0-{session}"
+    with contextlib.suppress(FileNotFoundError):
+        if os.lstat(path).st_uid != os.geteuid():
+            return parent / f"mallob-py.{os.getpid()}-{session}"
+    return path
+
+
+def _with_its_host(path: Path) -> tuple[PrivateFolder, int]:
+    """Raises OSError, ValueError."""
+    folder = PrivateFolder.join(path)  # what others have put there is not looked into
+    try:
+        return folder, int((path / _HOST).read_text())
+    except BaseException:
+        folder.close()
+        raise
 
 
 def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
 from mallob_py.runtime.world.session_folder import PrivateFolder, forget_shared, sweep
@@ -180,3 +181,35 @@ def test_ranks_that_come_to_a_host_at_the_same_time_meet_in_one_folder(
     assert (other.path != found[0][0].path, host) == (True, 9)
     for folder, _ in [*found, (other, host)]:
         folder.close()
+
+
+@needs_root
+@pytest.mark.parametrize("has_fifo", [False, True])
+def test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into(
+    has_fifo: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_folder.new_session()
+
+    def attack() -> None:
+        theirs = temporary / f"mallob-py.0-{session}"
+        theirs.mkdir(mode=0o755)
+        if has_fifo:
+            os.mkfifo(theirs / ".host", 0o666)
+        else:
+            (theirs / ".host").write_text("7")
+
+    with folder_for_all() as temporary, ThreadPoolExecutor(1) as thread:
+        monkeypatch.setattr(session_folder, "shared_folder", lambda: temporary)
+        as_nobody(attack)
+        coming = thread.submit(session_folder.session_folder_here, session, 3)
+        try:
+            ours, host = coming.result(DEADLINE_S)
+        except TimeoutError:
+            os.close(os.open(temporary / f"mallob-py.0-{session}" / ".host", os.O_RDWR))  # let it go
+            raise
+        assert (host, ours.path.stat().st_uid) == (3, os.geteuid())
+        later, host = session_folder.session_folder_here(session, 4)
+        assert (host, later.path) == (3, ours.path)
+        assert session_folder.session_of(later) == session
+        for folder in (ours, later):
+            folder.close()
