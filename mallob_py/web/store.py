@@ -137,6 +137,8 @@ class Store:
             for folder in (self.path, self._folder):
                 own_folder.make(folder)
                 with own_folder.opened(folder) as opened:
+                    if not own_folder.is_ours(opened):
+                        raise ServiceError(f"{folder} belongs to another user; name another --api-dir")
                     if folder == self.path:
                         _close_to_others(opened)
                     else:
@@ -260,8 +262,7 @@ class Store:
 
 def _close_to_others(folder: int) -> None:
     """The web's own folder, as an earlier release made it; the mode of one with anything else in it stays."""
-    is_only_ours = own_folder.is_ours(folder) and _OWN_NAMES.issuperset(os.listdir(folder))
-    if is_only_ours and not own_folder.is_private(folder):
+    if _OWN_NAMES.issuperset(os.listdir(folder)) and not own_folder.is_private(folder):
         os.fchmod(folder, 0o700)
 
 
@@ -270,8 +271,6 @@ def _tidy(folder: int, path: Path) -> None:
 
     All else that lies there stays, and so does the mode of a folder in which there is anything else.
     """
-    if not own_folder.is_ours(folder):
-        raise ServiceError(f"{path} belongs to another user; name another --api-dir")
     names = os.listdir(folder)
     if not own_folder.is_private(folder):
         strange = sorted(name for name in names if not _ID.fullmatch(name.removeprefix("~")))
@@ -338,13 +337,15 @@ def load_token(path: Path) -> Token:
     try:
         # Through a link, as it may be laid out for us; but nobody waits at a pipe.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise ServiceError(f"{path}: is no file; name another --token-file")
             secret = file.read(1000).strip()
     except OSError as error:
         raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None
-    if stat.S_IMODE(mode) & 0o077:
+    if status.st_uid not in (0, os.geteuid()):
+        raise ServiceError(f"{path}: belongs to another user, who knows the token; name another --token-file")
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise ServiceError(f"{path}: others can read the token; remove it (a new one is made) or: chmod 600")
     if not _TOKEN.fullmatch(secret):
         raise ServiceError(

@@ -6,11 +6,14 @@ runs takes note of each change. What may be done with a user's token concerns jo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from mallob_py.service.store import own_folder
 
 _NAME = "user-tokens.json"
 _BYTES_MAX = 16 << 20
+#: who may enter the folder may hold its lock
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def read_digests(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ServiceError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ServiceError(
             f"{path}: holds no tokens of users ({error}); remove it and make them anew"
@@ -54,30 +59,61 @@ def read_digests(path: Path) -> dict[str, str]:
 def grant(api_dir: Path, user: str) -> str:
     """A new token for this user; an older one is no longer valid. Raises ServiceError."""
     token = secrets.token_urlsafe(32)
-    _write(api_dir, read_digests(path_of(api_dir)) | {user: _digest(token)})
+    with _changing(api_dir) as digests:
+        digests[user] = _digest(token)
     return token
 
 
 def revoke(api_dir: Path, user: str) -> bool:
     """Whether the user had a token, which is no longer valid. Raises ServiceError."""
-    digests = read_digests(path_of(api_dir))
-    if digests.pop(user, None) is None:
-        return False
-    _write(api_dir, digests)
-    return True
+    with _changing(api_dir) as digests:
+        return digests.pop(user, None) is not None
 
 
-def _write(api_dir: Path, digests: Mapping[str, str]) -> None:
+@contextlib.contextmanager
+def _changing(api_dir: Path) -> Iterator[dict[str, str]]:
+    """The digests, to be changed by one at a time; written at the end if they were. Raises ServiceError."""
     path = path_of(api_dir)
-    temporary = path.with_name(f"~{_NAME}.{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(own_folder.open_to_write(temporary, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(digests))
-        temporary.replace(path)
+        own_folder.make(path.parent)
+        with own_folder.opened(path.parent) as folder:
+            if not own_folder.is_ours(folder):
+                raise ServiceError(f"{path.parent} belongs to another user")
+            _lock(folder, path.parent)
+            digests = read_digests(path)
+            before = dict(digests)
+            yield digests
+            if digests != before:
+                _write(digests, folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _lock(folder: int, path: Path) -> None:
+    """Until it is closed; where the file system has no locks on folders, nothing. Raises ServiceError."""
+    until_s = time.monotonic() + _PATIENCE_S
+    with contextlib.suppress(OSError):
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise ServiceError(f"{path} is locked by another process; try again") from None
+                time.sleep(0.02)
+
+
+def _write(digests: dict[str, str], folder: int) -> None:
+    """Raises OSError."""
+    temporary = f"~{_NAME}.{secrets.token_hex(8)}"
+    try:
+        with open(own_folder.open_to_write(temporary, 0o600, folder), "wb") as file:
+            file.write(msgspec.json.encode(digests))
+        own_folder.replace(temporary, _NAME, folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def _digest(token: str) -> str:
@@ -115,6 +151,8 @@ class UserTokens:
         try:
             self._users = {digest: user for user, digest in read_digests(self._path).items()}
         except ServiceError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in own_folder.WANTING:
+                return  # it is read again next time
             print(f"mallob-py web: {error}", flush=True)
             self._users = {}
         self._signature = signature

@@ -56,6 +56,14 @@ mallob_py/web/store.py
   of uploads only those of ours that were cut off are removed
     _tidy: always _is_upload(name, folder)
     test_what_others_have_among_the_submissions_stays_and_uploads_that_were_cut_off_go
+  what users hand in goes into no folder of another user
+    Store.__init__: always own_folder.is_ours(opened)
+    test_a_folder_that_another_user_has_made_is_refused
+
+mallob_py/web/tokens.py
+  tokens are changed by one at a time
+    _changing: without _lock(folder, path.parent)
+    test_of_tokens_that_are_given_at_the_same_time_none_is_lost
 
 mallob_py/service/telemetry/event_log.py
   of logs only files make room
@@ -113,6 +121,9 @@ mallob_py/runtime/world/session_folder.py
   what MPICH shares loses its name
     open_session_folder: without forget_shared()
     test_nothing_outlives_the_launching_process
+  a name that another user has taken for a session does not keep ranks from its host
+    _free_name: never os.lstat(path).st_uid != os.geteuid()
+    test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into
   a name that another file has taken stays
     _unlink_if_same: (status.st_ino, status.st_uid) == (inode, os.geteuid()) => status.st_uid == os.geteuid()
     test_names_of_shared_files_go_but_not_what_has_come_in_their_place

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from foreign_files import Kind, found, put, put_all
+from other_user import as_nobody, folder_for_all, needs_root
 
 from mallob_py.service import ServiceError
 from mallob_py.service.store.flush_policy import Buffered
@@ -84,3 +85,28 @@ def test_nobody_waits_at_a_pipe_for_the_token(tmp_path: Path) -> None:
     put(tmp_path / "token", Kind.FIFO, tmp_path)
     with pytest.raises(ServiceError, match="is no file"):
         load_token(tmp_path / "token")
+
+
+@needs_root
+@pytest.mark.parametrize("part", ["web", "web/submissions"])
+def test_a_folder_that_another_user_has_made_is_refused(part: str) -> None:
+    with folder_for_all() as api_dir:
+        (api_dir / part).parent.mkdir(mode=0o1777, exist_ok=True)
+        (api_dir / part).parent.chmod(0o1777)
+        as_nobody(lambda: (api_dir / part).mkdir(mode=0o777))
+        with pytest.raises(ServiceError, match=f"{part} belongs to another user"):
+            Store(api_dir)
+        assert not list((api_dir / part).iterdir())
+
+
+@needs_root
+def test_a_token_that_another_user_has_laid_out_admits_nobody() -> None:
+    with folder_for_all() as folder:
+
+        def lay_out() -> None:
+            (folder / "token").touch(0o600)
+            (folder / "token").write_text("known-to-another-user")
+
+        as_nobody(lay_out)
+        with pytest.raises(ServiceError, match="belongs to another user"):
+            load_token(folder / "token")
