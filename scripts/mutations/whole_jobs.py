@@ -82,6 +82,9 @@ mallob_py/batch/live/keeper.py
   a keeper that waits for room hears that its job is to end
     _announce: never signal.sigtimedwait(STOP_SIGNALS, AGAIN_S) is not None
     test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end
+  there is room for how a job has ended on the disk that it has filled
+    _announce: without reserve(folder / "status.json")
+    test_how_a_job_has_ended_has_room_on_the_disk_that_it_has_filled
 
 mallob_py/batch/live/server.py
   a job never releases the slot where its script runs

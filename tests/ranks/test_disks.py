@@ -11,28 +11,9 @@ from pathlib import Path
 
 import pytest
 from running import ROOT, needs_mpiexec, poll_until, run, serving
+from small_disks import fill, small_disk
 
 pytestmark = needs_mpiexec
-
-SIZE_BYTES = 1 << 20
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of SIZE_BYTES in memory; skips where none may be made."""
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"no file system may be mounted here: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @contextlib.contextmanager
@@ -49,15 +30,6 @@ def unwritable(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["chattr", "-i", folder], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Write until there is no room left."""
-    path = folder / "filling"
-    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    return path
 
 
 def test_on_a_full_disk_replies_wait_until_there_is_room_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from resting import await_rest, no_descriptors
 from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving
-from test_disks import fill, small_disk
+from small_disks import fill, small_disk
 from waiting import remove_in_use
 from web_process import WebServer
 

@@ -34,6 +34,7 @@ from mallob_py.batch.live.launch import (
     Status,
     is_passing,
     read_allotment,
+    reserve,
     write_atomically,
     write_in_the_end,
 )
@@ -75,6 +76,7 @@ def _announce(folder: Path) -> bool:
     """
     while True:
         try:
+            reserve(folder / "status.json")  # it is the job, perhaps, that fills the disk
             write_atomically(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
         except OSError as error:
             if not is_passing(error):

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.runtime.processes import STOP_SIGNALS
-from mallob_py.service.store.own_folder import open_to_write
+from mallob_py.service.store.own_folder import open_file
 
 #: between SIGTERM and SIGKILL
 GRACE_S = 5.0
@@ -25,6 +25,8 @@ GRACE_S = 5.0
 TOKEN = "MALLOB_PY_BATCH_JOB"
 OUTPUT = "output"
 ALLOTMENT = "allotment.json"
+#: what a keeper says of its job's end has less
+_RESERVED_BYTES = 4096
 #: until what has failed for a reason that passes is tried again
 AGAIN_S = 1.0
 #: a disk, a quota, or a table of the system is full
@@ -132,16 +134,26 @@ def read_allotment(path: Path) -> Allotment:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """It is there as a whole or not at all, also after a loss of power."""
-    part = path.with_name(f".{path.name}.part")
-    descriptor = open_to_write(part)
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    part = _part_of(path)
+    with open(open_file(part, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.write(content)  # into the room that it has, if it was reserved
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(part, path)
     sync_folder(path.parent)
+
+
+def reserve(path: Path) -> None:
+    """Have room for a file that is written atomically later, whatever fills the disk until then. Raises
+    OSError.
+    """
+    with open(open_file(_part_of(path), os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.write(b" " * _RESERVED_BYTES)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
 
 
 def is_passing(error: Exception) -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from foreign_files import Kind, found, put, put_all
 from other_user import as_nobody, folder_for_all, needs_root
 from running import COMMAND, processes_with
+from small_disks import small_disk
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.batch.live.launch import TOKEN, Launch, write_in_the_end
@@ -419,6 +421,24 @@ def test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_res
     assert scheduler.ended(first).state == "exit code 0"
 
 
+def test_how_a_job_has_ended_has_room_on_the_disk_that_it_has_filled(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as folder:
+        folder.chmod(0o700)
+        scheduler = Scheduler(folder, slots=1)
+        scheduler.start()
+        try:
+            job = scheduler.submit(RIGID, "yes\nsleep 1000\n")
+            poll_until(lambda: shutil.disk_usage(folder).free == 0, scheduler.story)
+            scheduler.cancel(job)
+            assert scheduler.ended(job).state == "cancelled"
+            (folder / "ended" / str(job) / "output").unlink()
+            assert scheduler.ended(scheduler.submit(RIGID, "echo done\n")).state == "exit code 0"
+        finally:
+            for output in folder.rglob("output"):
+                output.unlink()
+            scheduler.stop()
+
+
 def test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,7 +471,7 @@ def test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end(tmp_path: P
     )
     with keeper:
         try:
-            poll_until((tmp_path / ".begun.json.part").exists)
+            poll_until((tmp_path / ".status.json.part").exists)
             keeper.terminate()
             assert keeper.wait(DEADLINE_S) == 0
         finally:
