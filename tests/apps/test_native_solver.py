@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 from clause_lists import clauses_of, formula_of
 from native_library import needs_library
+from waiting import DEADLINE_S
 
 from mallob_sat import generate
 from mallob_sat import native as native_module
@@ -196,7 +197,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
 def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
     assert hard.wait(0.05) is Verdict.UNDECIDED
     assert hard.give(clauses_of([[1], [-1]])) == 2  # does not follow, so its use shows
-    assert hard.wait(60) is Verdict.UNSATISFIABLE
+    assert hard.wait(DEADLINE_S) is Verdict.UNSATISFIABLE
     assert hard.counts().taken == 2
 
 
@@ -208,13 +209,13 @@ def test_foreign_clauses_come_in_under_assumptions(name: str) -> None:
     solver.start([1, -2])
     assert solver.wait(0.05) is Verdict.UNDECIDED
     solver.give(clauses_of([[5, 6], [5, -6], [-5]]))
-    assert solver.wait(60) is Verdict.UNSATISFIABLE
+    assert solver.wait(DEADLINE_S) is Verdict.UNSATISFIABLE
     assert solver.core() == []
 
 
 @needs_library
 def test_a_search_learns_while_others_run_python(hard: NativeSolver) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + DEADLINE_S
     while not len(clauses := hard.learned()):
         assert time.monotonic() < deadline_s
     assert (clauses.glues >= 1).all()

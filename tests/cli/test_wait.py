@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.service import client
@@ -58,7 +59,7 @@ def test_the_reply_of_a_live_job_is_awaited_and_not_an_older_one(
     (incoming,) = directory.take()
     assert capsys.readouterr().out == ""
     directory.reply(incoming.internal_id, "u.a", Reply(b'{"answer": "new"}'))
-    waiter.join(30)
+    waiter.join(DEADLINE_S)
     assert codes == [0]
     assert json.loads(capsys.readouterr().out) == {"answer": "new"}
 

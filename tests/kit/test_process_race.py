@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_context import FakeContext
+from waiting import poll_until
 
 from mallob_py.kit import JobInput, Result, TreeMessage, process_race, race
 from mallob_sat import SatApplication, generate
@@ -260,10 +261,3 @@ def test_an_attempt_that_ends_just_after_its_worker_says_nothing(capfd: pytest.C
     os.close(write_end)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert capfd.readouterr().err == ""
-
-
-def poll_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not in time"
-        time.sleep(0.01)

@@ -66,7 +66,7 @@ def test_a_child_that_is_started_meanwhile_holds_back_the_same_signals_from_its_
     with signals_held_back(signal.SIGUSR1):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.1)"])
     child.send_signal(signal.SIGUSR1)
-    assert child.wait(60) == 0
+    assert child.wait(DEADLINE_S) == 0
 
 
 def test_a_child_that_does_not_end_is_not_waited_for_and_one_that_has_is_buried() -> None:

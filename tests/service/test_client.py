@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.service import JobFileError, ServiceError, client
 from mallob_py.service.jobs.reply import Reply
@@ -25,17 +26,17 @@ def test_a_submitted_job_is_taken_and_its_reply_returned(tmp_path: Path, directo
     submission = client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()
     directory.reply(incoming.internal_id, "u.a", Reply(b'{"answer":1}'))
-    assert client.wait(submission, timeout_s=10) == {"answer": 1}
+    assert client.wait(submission, timeout_s=DEADLINE_S) == {"answer": 1}
 
 
 def test_waiting_ends_when_the_reply_appears(tmp_path: Path, directory: JobDirectory) -> None:
     submission = client.submit(tmp_path / "api", JOB)
     found: list[dict[str, object]] = []
-    waiter = threading.Thread(target=lambda: found.append(client.wait(submission, timeout_s=30)))
+    waiter = threading.Thread(target=lambda: found.append(client.wait(submission, timeout_s=DEADLINE_S)))
     waiter.start()
     (incoming,) = directory.take()
     directory.reply(incoming.internal_id, "u.a", Reply(b'{"answer":1}'))
-    waiter.join(30)
+    waiter.join(DEADLINE_S)
     assert found == [{"answer": 1}]
 
 
@@ -48,14 +49,14 @@ def test_an_older_reply_of_that_name_is_not_mistaken_for_ours(
         client.wait(submission, timeout_s=0)
     (incoming,) = directory.take()
     directory.reply(incoming.internal_id, "u.a", Reply(b'{"answer":"new"}'))
-    assert client.wait(submission, timeout_s=10) == {"answer": "new"}
+    assert client.wait(submission, timeout_s=DEADLINE_S) == {"answer": "new"}
 
 
 def test_a_refusal_finds_its_submitter(tmp_path: Path, directory: JobDirectory) -> None:
     submission = client.interrupt(tmp_path / "api", "u", "nobody")
     (incoming,) = directory.take()
     directory.refuse(incoming, JobFileError("interrupt", "no such job"))
-    assert client.wait(submission, timeout_s=10)["error"]["field"] == "interrupt"
+    assert client.wait(submission, timeout_s=DEADLINE_S)["error"]["field"] == "interrupt"
 
 
 def test_submitting_where_no_service_ever_ran_is_a_clear_error(tmp_path: Path) -> None:

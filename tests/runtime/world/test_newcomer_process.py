@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 from mallob_py.runtime.world import newcomer_process, words_process
@@ -46,7 +47,7 @@ def test_of_what_a_joined_rank_says_all_is_passed_on_and_only_the_end_is_kept(tm
     said = b"".join(b"line %d\n" % number for number in range(10_000))
     words = tmp_path / "words"
     program = [sys.executable, "-I", "-S", words_process.__file__, words]
-    passed_on = subprocess.run(program, input=said, capture_output=True, check=True, timeout=60)
+    passed_on = subprocess.run(program, input=said, capture_output=True, check=True, timeout=DEADLINE_S)
     assert passed_on.stderr == said
     kept = words.read_bytes()
     assert words_process.KEPT_BYTES <= len(kept) <= 2 * words_process.KEPT_BYTES
@@ -56,5 +57,6 @@ def test_of_what_a_joined_rank_says_all_is_passed_on_and_only_the_end_is_kept(tm
 def test_what_cannot_be_kept_is_passed_on_all_the_same(tmp_path: Path) -> None:
     program = [sys.executable, "-I", "-S", words_process.__file__, tmp_path / "nowhere" / "words"]
     assert (
-        subprocess.run(program, input=b"said", capture_output=True, check=True, timeout=60).stderr == b"said"
+        subprocess.run(program, input=b"said", capture_output=True, check=True, timeout=DEADLINE_S).stderr
+        == b"said"
     )

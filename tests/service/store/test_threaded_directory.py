@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from waiting import poll_until
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.reply import Reply
@@ -32,7 +32,7 @@ class Stalling:
         self.flushes += 1
         if not self.is_fast.is_set():
             self.stalled.set()
-            assert self.is_fast.wait(60)
+            assert self.is_fast.wait(DEADLINE_S)
 
 
 class Box:
@@ -97,7 +97,7 @@ def test_nobody_waits_for_a_disk_that_stalls_and_what_gathers_is_flushed_togethe
     taken = box.take(20)
     box.disk.is_fast.clear()
     box.directory.reply(taken[0].internal_id, "u.00", Reply(b"{}"))
-    assert box.disk.stalled.wait(60)
+    assert box.disk.stalled.wait(DEADLINE_S)
     for name, incoming in zip(names[1:], taken[1:], strict=True):
         box.directory.reply(incoming.internal_id, f"u.{name}", Reply(b"{}"))
     box.drop("late")
@@ -118,9 +118,9 @@ def test_closing_waits_for_what_was_asked_for(box: Box) -> None:
     box.directory.refuse(second, JobFileError("", "no", "u.b"))
     closing = threading.Thread(target=box.directory.close)
     closing.start()
-    assert box.disk.stalled.wait(60)
+    assert box.disk.stalled.wait(DEADLINE_S)
     box.disk.is_fast.set()
-    closing.join(60)
+    closing.join(DEADLINE_S)
     assert not closing.is_alive()
     assert box.replies() == {"u.a.json", "u.b.json"}
     assert set(box.open().finished) == {"u.a", "u.b"}
