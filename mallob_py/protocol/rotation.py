@@ -12,7 +12,9 @@ there are more jobs than PEs, when the next decision is due.
 
 - **Turns.** A job keeps its place until the period of `slice_s` seconds is over, for all at once, so that a
   period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that double:
-  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones.
+  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. One that has
+  attained four slices, and deserves less than two fifths of a PE, has turns of a half to a quarter of a
+  slice: within sixty slices it gets its share but for a twentieth then, down to a tenth of a PE.
 - **Who has had least so far is served first.** Up to four slices a job counts as if it were farther behind
   than it is, by four seconds for each that it has attained less. So a new job runs at once, and one that has
   had a tenth of a second before one that has had a second; among those beyond four slices only lags count.
@@ -47,6 +49,8 @@ _SLICES_TO_MOVE = 4
 #: up to how many slices a job is served before those that have attained more, and how much each second of
 #: that weighs beside a second that they are behind
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
+#: a turn is at most so many slices for each PE that a job deserves, but not less than this part of a slice
+_SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
 #: shares that are this near to a whole number are one
 _ROUNDING = 1e-9
 #: how many jobs may change their homes so that one more finds its own
@@ -123,7 +127,8 @@ def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Sl
     lag_s = rotation.accounts[job].lag_s
     before = sum(rotation.accounts[other].lag_s > lag_s for other in rotation.shares if other not in running)
     places = sum(share < 1.0 for other, share in rotation.shares.items() if other in running)
-    return rotation.period_left_s + before // max(1, places) * slices.slice_s
+    turn_s = _turn_s(rotation.accounts[job], rotation.shares[job], slices)
+    return _left_s(rotation.period_left_s, turn_s, slices) + before // max(1, places) * turn_s
 
 
 def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
@@ -200,7 +205,7 @@ def rotated(
     for job in chosen:
         account = accounts[job]
         if job not in holding:
-            account = _with_turn(account, slices)
+            account = _with_turn(account, shares[job], period_left_s, slices)
             accounts[job] = account
         next_s = min(next_s, (account.until_s - account.attained_s) / (whole[job] + 1))
     found = {job: count + (job in chosen) for job, count in whole.items() if count or job in chosen}
@@ -291,11 +296,26 @@ def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:
     return account.attained_s > account.until_s - slices.shortest_s
 
 
-def _with_turn(account: Account, slices: Slices) -> Account:
+def _with_turn(account: Account, share: float, period_left_s: float, slices: Slices) -> Account:
     until_s = math.inf
     if account.attained_s < slices.slice_s:
         until_s = account.attained_s + max(slices.first_s, account.attained_s)
+    elif (turn_s := _turn_s(account, share, slices)) < slices.slice_s:
+        until_s = account.attained_s + _left_s(period_left_s, turn_s, slices)
     return account if until_s == account.until_s else msgspec.structs.replace(account, until_s=until_s)
+
+
+def _turn_s(account: Account, share: float, slices: Slices) -> float:
+    """How long a turn is that begins with a period, of a job that has attained a slice or more."""
+    if account.attained_s < _YOUNG_SLICES * slices.slice_s:
+        return slices.slice_s
+    return slices.slice_s / math.ceil(1.0 / max(_SLICES_PER_SHARE * share, _LEAST_PART) - _ROUNDING)
+
+
+def _left_s(period_left_s: float, turn_s: float, slices: Slices) -> float:
+    """When a turn that begins now ends, such that many end at once, and the last ones with the period."""
+    left_s = period_left_s % turn_s
+    return left_s if left_s > slices.shortest_s else left_s + turn_s
 
 
 class _Places:

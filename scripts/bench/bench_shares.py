@@ -409,7 +409,7 @@ def _real_stream(options: argparse.Namespace) -> None:
         "ideal: processor sharing": lambda: processor_sharing(options.pes, jobs),
         "ideal: least attained": lambda: least_attained(options.pes, jobs),
     }
-    real_shares.stream(options.pes, jobs, ideals)
+    real_shares.stream(options.pes, jobs, ideals, options.ways)
 
 
 #: measurements of a running service, by name
@@ -446,6 +446,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="in turns (real-formulas)")
     parser.add_argument("--order", choices=("hardest", "mixed", "easiest"), default="hardest", help="first")
     parser.add_argument("--count", type=int, default=200, help="of formulas")
+    parser.add_argument("--ways", type=int, choices=(1, 2), default=2, help="1: turns only (real-stream)")
     options = parser.parse_args()
     if options.what in REAL:
         REAL[options.what](options)

@@ -391,12 +391,12 @@ def _within(runs: Sequence[tuple[float, float]], begin_s: float, end_s: float) -
 
 
 def stream(
-    pes: int, jobs: Sequence[tuple[float, float]], ideals: dict[str, Callable[[], list[float]]]
+    pes: int, jobs: Sequence[tuple[float, float]], ideals: dict[str, Callable[[], list[float]]], ways: int
 ) -> None:
-    """Hand in (arrival, size) on time, in both ways; `ideals` answer with response times."""
+    """Hand in (arrival, size) on time, in both ways or the first only; `ideals` answer with response times."""
     _with_ticks()
     rows = []
-    for name, arguments in _WAYS:
+    for name, arguments in _WAYS[:ways]:
         with running_service(pes, list(arguments)) as service:
             _end(service, [_ticks(service, f"first{number}", {"seconds": 0.01}) for number in range(pes)])
             responses = _play(service, jobs)

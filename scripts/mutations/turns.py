@@ -109,6 +109,9 @@ mallob_py/protocol/rotation.py
     _youth_s: max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)
     => (_YOUNG_SLICES * slices.slice_s - account.attained_s)
     test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before
+  jobs with small shares have shorter turns
+    _turn_s: _SLICES_PER_SHARE * share => 1.0
+    test_over_any_30_seconds_small_shares_are_off_by_a_twentieth
 
 mallob_py/service/turns.py
   jobs that have been given up do not take the places of new ones

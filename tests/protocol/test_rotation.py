@@ -32,6 +32,7 @@ class Rotating:
         self.changes = 0
         #: whether roots leave in order
         self.leaves = False
+        self.is_one_host = False
         self._versions: dict[int, int] = defaultdict(int)
         self._roots: dict[int, int] = {}
         self._residents: dict[int, set[int]] = defaultdict(set)
@@ -43,7 +44,7 @@ class Rotating:
         self.epochs += 1
         before = self.image.volumes
         known = elapsed_s if self.image.rotation.is_on else 0.0
-        self.image = self.rule(self.image, Epoch(self.epochs, events, known))
+        self.image = self.rule(self.image, Epoch(self.epochs, events, known, self.is_one_host))
         self._move(before)
 
     def _move(self, before: Iterable[int]) -> None:
@@ -152,6 +153,20 @@ def test_over_time_jobs_receive_by_priority_and_demand() -> None:
     received = some.play(60.0)
     for job, share in shares.items():
         assert received[job] == pytest.approx(60.0 * share, rel=0.05, abs=2 * SLICES.slice_s)
+
+
+@pytest.mark.parametrize("priorities", [(1.0,) * 20, (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 4.0, 8.0)])
+def test_over_any_30_seconds_small_shares_are_off_by_a_twentieth(priorities: tuple[float, ...]) -> None:
+    some = Rotating(4)
+    some.is_one_host = True
+    some.hear(*(some.event(job, priority, 4) for job, priority in enumerate(priorities)))
+    some.play(20.0)
+    shares = some.image.rotation.shares
+    parts = [some.play(0.25) for _ in range(360)]
+    for begin in range(len(parts) - 120):
+        for job, share in shares.items():
+            received_s = sum(part[job] for part in parts[begin : begin + 120])
+            assert received_s == pytest.approx(30.0 * share, rel=0.05)
 
 
 @pytest.mark.parametrize("jobs", [4, 5, 12])
