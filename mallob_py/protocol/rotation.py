@@ -12,9 +12,10 @@ there are more jobs than PEs, when the next decision is due.
 
 - **Turns.** A job keeps its place until the period of `slice_s` seconds is over, for all at once, so that a
   period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that double:
-  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. One that has
-  attained four slices, and deserves less than two fifths of a PE, has turns of a half to a quarter of a
-  slice: within sixty slices it gets its share but for a twentieth then, down to a tenth of a PE.
+  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. Where all PEs
+  are on one host, so that moves cost next to nothing, one that has attained four slices, and deserves less
+  than two fifths of a PE, has turns of a half to a quarter of a slice: within sixty slices it gets its share
+  but for a twentieth then, down to a tenth of a PE.
 - **Who has had least so far is served first.** Up to four slices a job counts as if it were farther behind
   than it is, by four seconds for each that it has attained less. So a new job runs at once, and one that has
   had a tenth of a second before one that has had a second; among those beyond four slices only lags count.
@@ -95,6 +96,8 @@ class Rotation(msgspec.Struct, frozen=True):
     period_left_s: float
     #: how long these volumes are in force if there are no news; inf while no more jobs than PEs are live
     next_s: float
+    #: processes go on wherever the next turns of their jobs are
+    is_one_host: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -127,7 +130,7 @@ def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Sl
     lag_s = rotation.accounts[job].lag_s
     before = sum(rotation.accounts[other].lag_s > lag_s for other in rotation.shares if other not in running)
     places = sum(share < 1.0 for other, share in rotation.shares.items() if other in running)
-    turn_s = _turn_s(rotation.accounts[job], rotation.shares[job], slices)
+    turn_s = _turn_s(rotation.accounts[job], rotation.shares[job], slices, rotation.is_one_host)
     return _left_s(rotation.period_left_s, turn_s, slices) + before // max(1, places) * turn_s
 
 
@@ -205,12 +208,14 @@ def rotated(
     for job in chosen:
         account = accounts[job]
         if job not in holding:
-            account = _with_turn(account, shares[job], period_left_s, slices)
+            turn_s = _turn_s(account, shares[job], slices, since.is_one_host)
+            account = _with_turn(account, turn_s, period_left_s, slices)
             accounts[job] = account
         next_s = min(next_s, (account.until_s - account.attained_s) / (whole[job] + 1))
     found = {job: count + (job in chosen) for job, count in whole.items() if count or job in chosen}
     taken = {job: place for job, place in places.taken().items() if job in chosen}
-    return Rotation(accounts, shares, taken, period_left_s, max(next_s, slices.shortest_s)), found
+    next_s = max(next_s, slices.shortest_s)
+    return Rotation(accounts, shares, taken, period_left_s, next_s, since.is_one_host), found
 
 
 def _patience_s(since: Since, event: JobEvent, slices: Slices) -> float:
@@ -296,18 +301,18 @@ def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:
     return account.attained_s > account.until_s - slices.shortest_s
 
 
-def _with_turn(account: Account, share: float, period_left_s: float, slices: Slices) -> Account:
+def _with_turn(account: Account, turn_s: float, period_left_s: float, slices: Slices) -> Account:
     until_s = math.inf
     if account.attained_s < slices.slice_s:
         until_s = account.attained_s + max(slices.first_s, account.attained_s)
-    elif (turn_s := _turn_s(account, share, slices)) < slices.slice_s:
+    elif turn_s < slices.slice_s:
         until_s = account.attained_s + _left_s(period_left_s, turn_s, slices)
     return account if until_s == account.until_s else msgspec.structs.replace(account, until_s=until_s)
 
 
-def _turn_s(account: Account, share: float, slices: Slices) -> float:
+def _turn_s(account: Account, share: float, slices: Slices, is_one_host: bool) -> float:
     """How long a turn is that begins with a period, of a job that has attained a slice or more."""
-    if account.attained_s < _YOUNG_SLICES * slices.slice_s:
+    if not is_one_host or account.attained_s < _YOUNG_SLICES * slices.slice_s:
         return slices.slice_s
     return slices.slice_s / math.ceil(1.0 / max(_SLICES_PER_SHARE * share, _LEAST_PART) - _ROUNDING)
 

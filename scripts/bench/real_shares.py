@@ -34,6 +34,8 @@ from mallob_py.service.telemetry.status import look, read_live_status
 from mallob_sat import generate
 
 _SETTLE_S = 3.0
+#: until each of some jobs has had its first turns, in which who has had least is first, and others have it back
+_YOUNG_S = 15.0
 _POLL_S = 0.002
 _WAYS = (("turns", ()), ("first come first served", ("--slice", "0")))
 
@@ -328,7 +330,7 @@ def even(pes: int, seconds: float, priorities: Sequence[float], application: str
         fields: dict[str, Any] = {"application": application}
         if application == "SAT":
             path = Path(folder, "hard.cnf")
-            path.write_text(generate.uniform(600, 2556, 1).text("for a bench"))
+            path.write_text(generate.uniform(600, 2760, 1).text("for a bench"))
             fields["files"] = [f"{path}"]
         else:
             fields["configuration"] = _BAGS[application]
@@ -343,7 +345,7 @@ def even(pes: int, seconds: float, priorities: Sequence[float], application: str
     )
     numbers = _numbers(service.events)
     runs = held(service.events)
-    first_s = max(min(begin for begin, _ in runs[job]) for job in numbers) + 5.0
+    first_s = max(min(begin for begin, _ in runs[job]) for job in numbers) + _YOUNG_S
     last_s = min(event.t for event in service.events if event.event == LogEvent.ENDED)
     rows = []
     for job, number in sorted(numbers.items(), key=lambda one: one[1]):
