@@ -34,7 +34,7 @@ from mallob_py.service.telemetry.status import look, read_live_status
 from mallob_sat import generate
 
 _SETTLE_S = 3.0
-#: until each of some jobs has had its first turns, in which who has had least is first, and others have it back
+#: until each job has had its first turns, in which who has had least is first, and others have theirs back
 _YOUNG_S = 15.0
 _POLL_S = 0.002
 _WAYS = (("turns", ()), ("first come first served", ("--slice", "0")))
@@ -395,7 +395,7 @@ def _within(runs: Sequence[tuple[float, float]], begin_s: float, end_s: float) -
 def stream(
     pes: int, jobs: Sequence[tuple[float, float]], ideals: dict[str, Callable[[], list[float]]], ways: int
 ) -> None:
-    """Hand in (arrival, size) on time, in both ways or the first only; `ideals` answer with response times."""
+    """Hand in (arrival, size) on time, in so many ways, turns first; `ideals` answer with response times."""
     _with_ticks()
     rows = []
     for name, arguments in _WAYS[:ways]:
