@@ -311,7 +311,7 @@ def _with_turn(account: Account, turn_s: float, period_left_s: float, slices: Sl
 
 
 def _turn_s(account: Account, share: float, slices: Slices, is_one_host: bool) -> float:
-    """How long a turn is that begins with a period, of a job that has attained a slice or more."""
+    """Return the length of a turn that begins with a period, of a job that has attained a slice or more."""
     if not is_one_host or account.attained_s < _YOUNG_SLICES * slices.slice_s:
         return slices.slice_s
     return slices.slice_s / math.ceil(1.0 / max(_SLICES_PER_SHARE * share, _LEAST_PART) - _ROUNDING)

@@ -395,7 +395,7 @@ def _within(runs: Sequence[tuple[float, float]], begin_s: float, end_s: float) -
 def stream(
     pes: int, jobs: Sequence[tuple[float, float]], ideals: dict[str, Callable[[], list[float]]], ways: int
 ) -> None:
-    """Hand in (arrival, size) on time, in so many ways, turns first; `ideals` answer with response times."""
+    """Hand in (arrival, size) on time, with turns or in both ways; `ideals` return response times."""
     _with_ticks()
     rows = []
     for name, arguments in _WAYS[:ways]:

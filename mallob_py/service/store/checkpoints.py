@@ -23,7 +23,7 @@ from mallob_py.service.store.flush_policy import FlushPolicy
 _HEADER = b"mallob-py checkpoint 1\n"
 _SUM_BYTES = 4
 _BYTES_MAX = len(_HEADER) + _SUM_BYTES + CHECKPOINT_BYTES_MAX
-#: of the time may be spent on writing those of one job
+#: of the time may be spent on writing those of all jobs: the rank does nothing else meanwhile
 _SHARE = 0.02
 #: of one, and of one that is being written
 _NAME = re.compile("~?[0-9]{1,19}")
@@ -85,7 +85,7 @@ class Checkpoints:
             return
         self._is_failing = False
         self.jobs.add(internal_id)
-        self._next_s[internal_id] = began_s + (self._clock() - began_s) / _SHARE
+        self._next_s[internal_id] = began_s + (self._clock() - began_s) * len(self.jobs) / _SHARE
 
     def load(self, internal_id: int) -> bytes | None:
         """The last one of a job, if there is one and it is whole."""

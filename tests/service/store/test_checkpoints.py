@@ -178,6 +178,17 @@ def test_a_slow_disk_gets_fewer(tmp_path: Path, disk: Disk, complaints: list[str
     assert len(disk.flushed) / 2 <= 5
 
 
+def test_many_jobs_share_the_time_for_writing(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    disk.flush_s = 0.005
+    checkpoints = opened(tmp_path, disk, complaints)
+    for turn in range(200):
+        disk.now = max(disk.now, turn / 10)
+        for job in range(20):
+            checkpoints.save(job, b"%d" % turn)
+    assert len(disk.flushed) / 2 >= 20
+    assert len(disk.flushed) * disk.flush_s <= 0.05 * disk.now
+
+
 def test_the_last_one_that_a_slow_disk_was_spared_is_written_at_the_end(
     tmp_path: Path, disk: Disk, complaints: list[str]
 ) -> None:
