@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
 from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
-from mallob_py.protocol.effects import JobEnded, Spent
+from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.desk import Desk
+from mallob_py.runtime.desk import Desk, JobNews
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
-from mallob_py.runtime.workers.tasks import WorkerEvent
 from mallob_py.runtime.world.mpi import RankLoss
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _COUNT_BYTES = 4
 
 
-class OneDesk:
+class OneDesk(Desk):
     """The desk if this is its rank, else a place to wait for it: on rank 0, or another if that is lost.
 
     Only the rank with the desk knows what has been answered. So it tells the others after each answer, and
@@ -90,40 +89,8 @@ class OneDesk:
 
     # --- as a desk without jobs ---------------------------------------------------------------
 
-    def fileno(self) -> int | None:
-        return None
-
-    deadline_s = math.inf
-
-    def turn(self, now: float) -> None:
-        pass
-
-    def job_rests(self, job: int) -> None:
-        pass
-
-    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
-        pass
-
-    def job_sought(self, job: int, now: float) -> None:
-        pass
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        pass
-
-    def job_ended(self, ended: JobEnded, now: float) -> None:
-        pass
-
-    def worker_event(self, event: WorkerEvent, now: float) -> None:
-        pass
-
     def hear(self, rank: int, data: bytes, now: float) -> None:
         self._answered = max(self._answered, int.from_bytes(data, "little"))
-
-    def close(self) -> None:
-        pass
-
-    def hand_over(self) -> None:
-        pass
 
 
 class OneShotDesk(Desk):
@@ -152,10 +119,10 @@ class OneShotDesk(Desk):
     @abstractmethod
     def _tell_progress(self, now: float) -> None: ...
 
-    # --- the event loop's side ------------------------------------------------------------
+    @abstractmethod
+    def _job_ended(self, ended: JobEnded, now: float) -> None: ...
 
-    def fileno(self) -> int | None:
-        return None
+    # --- the event loop's side ------------------------------------------------------------
 
     @property
     def deadline_s(self) -> float:
@@ -171,23 +138,9 @@ class OneShotDesk(Desk):
             self._next_progress_s = now + self.progress_s
             self._tell_progress(now)
 
-    def hear(self, rank: int, data: bytes, now: float) -> None:
-        pass  # what one says that is lost, and had the desk before
-
-    def hand_over(self) -> None:
-        pass
-
-    def job_rests(self, job: int) -> None:
-        pass
-
-    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
-        pass
-
-    def job_sought(self, job: int, now: float) -> None:
-        pass
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        pass
+    def hear_of_job(self, news: JobNews, now: float) -> None:
+        if isinstance(news, JobEnded):
+            self._job_ended(news, now)
 
     # --- a job ----------------------------------------------------------------------------
 

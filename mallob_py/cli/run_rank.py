@@ -126,7 +126,7 @@ class RunDesk(OneShotDesk):
             case ReadFailed(_, message, _):
                 self._fail(message)
 
-    def job_ended(self, ended: JobEnded, now: float) -> None:
+    def _job_ended(self, ended: JobEnded, now: float) -> None:
         if ended.outcome is Outcome.FAILED:
             self._fail(ended.reason or "the job has failed")
             return

@@ -14,8 +14,8 @@ from typing import Any
 from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.log_events import LogEvent
-from mallob_py.protocol.effects import JobEnded, Spent
 from mallob_py.runtime import boot
+from mallob_py.runtime.desk import Desk, JobNews
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.worker_wire import ApplicationTraits
@@ -177,7 +177,7 @@ class _Wanted:
     said: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class ClientDesks:
+class ClientDesks(Desk):
     """The clients of one rank (a `runtime.rank.Desk`): most often none or one, more where ranks were lost.
 
     A client whose rank was lost is taken over with its folder: its journal says which jobs have no reply, and
@@ -281,25 +281,9 @@ class ClientDesks:
     def _client_of(self, job: int) -> Service | None:
         return next((service for service in self._services.values() if service.has(job)), None)
 
-    def job_rests(self, job: int) -> None:
-        if (service := self._client_of(job)) is not None:
-            service.job_rests(job)
-
-    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
-        if (service := self._client_of(job)) is not None:
-            service.job_given_up(job, spent, now)
-
-    def job_sought(self, job: int, now: float) -> None:
-        if (service := self._client_of(job)) is not None:
-            service.job_sought(job, now)
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        if (service := self._client_of(job)) is not None:
-            service.job_saved(job, checkpoint, now)
-
-    def job_ended(self, ended: JobEnded, now: float) -> None:
-        if (service := self._client_of(ended.job)) is not None:
-            service.job_ended(ended, now)
+    def hear_of_job(self, news: JobNews, now: float) -> None:
+        if (service := self._client_of(news.job)) is not None:
+            service.hear_of_job(news, now)
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:

@@ -183,7 +183,7 @@ class SolveDesk(OneShotDesk):
             self._answer(UNKNOWN, ())
             self._next()
 
-    def job_ended(self, ended: JobEnded, now: float) -> None:
+    def _job_ended(self, ended: JobEnded, now: float) -> None:
         if ended.outcome is Outcome.FAILED:
             self._fail(ended.reason or "the job has failed")
             return

@@ -4,36 +4,31 @@ its log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from mallob_py.protocol.effects import JobEnded, Spent
+from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
+#: what the desk hears of a job that came in there
+JobNews = JobSought | JobRests | JobGivenUp | JobSaved | JobEnded
 
-class Desk(Protocol):
-    """Where jobs come in on this rank. `turn` is due when `fileno` is readable or at `deadline_s`."""
+
+class Desk:
+    """Where jobs come in on this rank. Each method that a desk does not override does nothing."""
 
     def fileno(self) -> int | None:
-        """Asked for once."""
+        """Readable when a turn is due; asked for once."""
 
     @property
-    def deadline_s(self) -> float: ...
+    def deadline_s(self) -> float:
+        """When a turn is due, whatever is readable."""
+        return math.inf
 
     def turn(self, now: float) -> None: ...
 
-    def job_sought(self, job: int, now: float) -> None: ...
-
-    def job_rests(self, job: int) -> None:
-        """It has had a turn, and waits for the next one: said once for each submission at most."""
-
-    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
-        """Nothing is left of it, as `Rank.set_back` has wanted: it may be submitted again."""
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        """It may be submitted again with this checkpoint, and goes on from there."""
-
-    def job_ended(self, ended: JobEnded, now: float) -> None: ...
+    def hear_of_job(self, news: JobNews, now: float) -> None: ...
 
     def worker_event(self, event: WorkerEvent, now: float) -> None: ...
 
@@ -76,6 +71,10 @@ class EventSink(Protocol):
     @property
     def taken(self) -> list[tuple[float, str, Mapping[str, Any], int]]:
         """What `flush` is to write: when, what, and at which PE it happened. Who logs much appends to it."""
+
+    @property
+    def taken_max(self) -> int:
+        """With so many taken, it is time to flush."""
 
     def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 

@@ -116,8 +116,6 @@ INLINE_BYTES_MAX = 4096
 _LAST_SHELL_S = 5.0
 #: a chunk is 256 KB to be copied: workers, timers and users come first now and then
 _TRANSFERS_PER_TURN = 4
-#: else what is logged is written about once a second
-_LOGGED_AT_ONCE = 1000
 _TIME_CAME = TimeCame()
 
 
@@ -221,7 +219,7 @@ class Rank:
     def submit(
         self, job: int, parameters: JobParameters, description: Description, checkpoint: bytes | None = None
     ) -> None:
-        """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
+        """Hand a job to the first PE here; the desk hears of its end."""
         self._tell(ToPE(0, JobSubmitted(job, parameters, description, checkpoint)))
 
     def interrupt(self, job: int) -> bool:
@@ -315,7 +313,7 @@ class Rank:
                 self._note_losses()
             if bells.signal in bells.rung:
                 self.stop()
-            if len(self.log.taken) >= _LOGGED_AT_ONCE:
+            if len(self.log.taken) >= self.log.taken_max:
                 self.log.flush()
             if node.is_halted:
                 self._wait_for_generation()
@@ -463,7 +461,7 @@ class Rank:
                     self.log.taken.append((self.now(), effect.event, effect.fields, author))
             case JobSought() | JobRests() | JobGivenUp() | JobSaved() | JobEnded() as effect:
                 assert self._desk is not None
-                _FOR_DESK[type(effect)](self._desk, effect, self.now())
+                self._desk.hear_of_job(effect, self.now())
             case GiveWorker(worker, pe, number):
                 rank = self.node.placement.rank_of[pe]
                 there = self.node.placement.pes_of(rank)
@@ -561,15 +559,6 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
     Expect: lambda rank, it: rank.lookout.expect(it),
     KillRank: lambda rank, it: rank._newcomers.kill(it.rank),
     Grown: lambda rank, it: rank._newcomers.done(it.problems),
-}
-
-#: how the desk hears what has become of a job
-_FOR_DESK: dict[type, Callable[[Desk, Any, float], None]] = {
-    JobSought: lambda desk, it, now: desk.job_sought(it.job, now),
-    JobRests: lambda desk, it, now: desk.job_rests(it.job),
-    JobGivenUp: lambda desk, it, now: desk.job_given_up(it.job, it.spent, now),
-    JobSaved: lambda desk, it, now: desk.job_saved(it.job, it.checkpoint, now),
-    JobEnded: lambda desk, it, now: desk.job_ended(it, now),
 }
 
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from mallob_py.kit.payload import encode_description
-from mallob_py.protocol.effects import JobEnded, Outcome, Spent
+from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
+from mallob_py.runtime.desk import JobNews
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
@@ -344,27 +345,22 @@ class Service:
         if not live.is_sought:
             self._running.rest(live.id)  # it waits for a PE
 
-    def job_sought(self, job: int, now: float) -> None:
-        """A PE is sought for it."""
-        self._jobs[job].is_sought = True
-        self._running.begin(job, now)
-
-    def job_rests(self, job: int) -> None:
-        """It has had its first turn, and has not ended."""
-        self._turns.had_turn(self._jobs[job])
-        self.deadline_s = -math.inf
-
-    def job_given_up(self, job: int, spent: Spent, now: float) -> None:
-        """It has had its turn, and others wait: it begins again later."""
-        self._turns.given_up(self._jobs[job], spent, self._directory.saved(job) is not None, now)
-        self.deadline_s = -math.inf
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        self._directory.save(job, checkpoint)
-
-    def job_ended(self, ended: JobEnded, now: float) -> None:
-        self._endings.job_ended(ended, now)
-        self._note_deadline()
+    def hear_of_job(self, news: JobNews, now: float) -> None:
+        match news:
+            case JobSought(job):
+                self._jobs[job].is_sought = True
+                self._running.begin(job, now)
+            case JobRests(job):
+                self._turns.had_turn(self._jobs[job])
+                self.deadline_s = -math.inf
+            case JobGivenUp(job, spent):
+                self._turns.given_up(self._jobs[job], spent, self._directory.saved(job) is not None, now)
+                self.deadline_s = -math.inf
+            case JobSaved(job, checkpoint):
+                self._directory.save(job, checkpoint)
+            case JobEnded():
+                self._endings.job_ended(news, now)
+                self._note_deadline()
 
     def _end_lacking(self, live: LiveJob, now: float) -> None:
         """A job that it needs a result of has ended without one."""

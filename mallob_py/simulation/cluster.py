@@ -98,8 +98,8 @@ class _Rank:
         self.asleep: list[Callable[[], None]] = []
         #: what it hears of while it has halted, as its loop serves nothing but the change
         self.waiting: list[Callable[[], None]] = []
-        #: whether a generation has begun, and it has not served its loop since
-        self.has_begun = False
+        #: whether a generation begins, until all that its PEs want done at once is done
+        self.begins = False
         #: messages to a member, before it is one
         self.early: list[Said] = []
         #: ranks that are no founders and that it can speak to
@@ -166,8 +166,6 @@ class Cluster(Network):
         self.folders = Folders(self)
         #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
         self.stops: list[tuple[int, float]] = []
-        #: a rank whose new PEs say what they want done at once
-        self._is_beginning = False
         #: the rank that has started others which are still to join
         self._growing: _Rank | None = None
         self._hosts = hosts
@@ -477,8 +475,8 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
-        if rank.has_begun:  # only now: what it hears of comes after all effects of the beginning
-            rank.has_begun = False
+        if rank.begins:  # only now: what it hears of comes after all effects of the beginning
+            rank.begins = False
             self._go_on(rank)
             if rank.is_gone:
                 return
@@ -494,14 +492,12 @@ class Cluster(Network):
             case Fetch(job):
                 self._fetch(rank, job)
             case Note(event, fields):
-                if event == "generation":
-                    self._is_beginning = False
                 self.observe(self.now, rank.places[0], event, fields)
-                rank.has_begun |= event == "generation"
             case Halted():
                 rank.halted_s = self.now
             case WorldChanged(after, gone):
-                self._is_beginning = True
+                rank.begins = True
+                assert not _ends_a_process(rank), "a change of generation ends a process"
                 if rank.address == after.members[0]:  # who is left out and lives finds out, as all are silent
                     for left_out in (self._ranks[address] for address in gone):
                         self.later(self._detect_s, partial(self._speak, left_out))
@@ -599,8 +595,6 @@ class Cluster(Network):
         if type(effect) is Log:
             self.observe(self.now, place, effect.event, effect.fields)
             return
-        is_end = isinstance(effect, TerminateWorker)
-        assert not (is_end and self._is_beginning), "a change of generation ends a process"
         if self.processes.execute(place, effect):
             return
         match effect:
@@ -656,6 +650,18 @@ class Cluster(Network):
         assert present.members == tuple(rank.address for rank in there), "members that are not there"
         were_members = [rank.address for rank in self._ranks if rank.node is not None]
         self.folders.check(were_members, present.members)
+
+
+def _ends_a_process(rank: _Rank) -> bool:
+    """Whether the beginning of a generation does, which a `Note` concludes."""
+    assert rank.node is not None
+    for effect in rank.node.effects:
+        match effect:
+            case Note("generation"):
+                break
+            case OfPE(_, TerminateWorker()):
+                return True
+    return False
 
 
 def _has_member(rank: _Rank, address: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_parts import Desk, Parts
+from rank_parts import Parts
 
 from mallob_py.loop_rate import RESTS_BELOW, LoopRate, shown
 from mallob_py.protocol.messages import Checkpoint, Description, Epoch, Supply, TreeMessage, encode
@@ -17,6 +17,7 @@ from mallob_py.protocol.rank_effects import Tell
 from mallob_py.protocol.rank_messages import Beat, Listen, Peer, Place, RankDrains, RankProcess
 from mallob_py.protocol.rank_stimuli import RanksStarted, ToPE
 from mallob_py.protocol.stimuli import JobParameters, WorkerStarted
+from mallob_py.runtime.desk import Desk
 from mallob_py.runtime.rank import PeerFailure
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
 

@@ -260,21 +260,24 @@ class WorkerPool:
             self._post(ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
         task = self._reads[request_id] = ReadTask(request_id, read)
-        before, kept = read.before, None
-        if chain and before is not None and not (read.files or before.inputs):
-            kept = self.kept.take(chain, 0, at_rest=True)
-        if before is not None and kept is not None:
-            task.link, task.kept = kept.link, kept
-            works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
-            if kept.index == 0 and not works:  # it may go ahead
-                place = 0, 1, (), self._options.threads, wire.Inline(b"")
-                run = wire.Run(request_id, AHEAD, *place, chain, before.revision)
-                task.read = read = msgspec.structs.replace(read, then=run)
-            self._at_work[kept.link.serial] = task
-            kept.link.send(read)
-            self._watch.watch(kept.link)
-        else:
+        before = read.before
+        if (
+            not chain
+            or before is None
+            or (read.files or before.inputs)
+            or (kept := self.kept.take(chain, 0, at_rest=True)) is None
+        ):
             self._enqueue(task)
+            return
+        task.link, task.kept = kept.link, kept
+        works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
+        if kept.index == 0 and not works:  # it may go ahead
+            place = 0, 1, (), self._options.threads, wire.Inline(b"")
+            run = wire.Run(request_id, AHEAD, *place, chain, before.revision)
+            task.read = read = msgspec.structs.replace(read, then=run)
+        self._at_work[kept.link.serial] = task
+        kept.link.send(read)
+        self._watch.watch(kept.link)
 
     def read_cpu_s(self, request_id: int) -> float:
         """Return the CPU time that a read has taken so far, or is about to have taken."""

@@ -140,7 +140,6 @@ class LogFiles:
 
 #: the events that say what run it is: at its begin, and at the begin of further parts of its logs
 OPENINGS = (LogEvent.START, LogEvent.CONTINUED)
-FLUSH_EVENTS = 512
 
 # One flush never has to hold more than this, however long the disk stays full.
 _UNWRITTEN_BYTES_MAX = 4 << 20
@@ -166,6 +165,8 @@ class EventLog:
         self._epoch_start = epoch_start
         #: what `flush` is to write: when, what, and at which PE it happened
         self.taken: list[tuple[float, str, Mapping[str, Any], int]] = []
+        #: with so many, it is time for that
+        self.taken_max = 512
         self._events: list[dict[str, Any]] = []
         self._unwritten = b""
         self._dropped = 0
@@ -182,7 +183,7 @@ class EventLog:
         if self._files is None:
             return
         self.taken.append((now, event, fields, self._first_pe if pe is None else pe))
-        if len(self.taken) >= FLUSH_EVENTS:
+        if len(self.taken) >= self.taken_max:
             self.flush()
 
     def flush(self) -> None:

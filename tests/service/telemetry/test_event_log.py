@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mallob_py.service.telemetry import event_log
-from mallob_py.service.telemetry.event_log import FLUSH_EVENTS, EventLog, LogFiles, read_events
+from mallob_py.service.telemetry.event_log import EventLog, LogFiles, read_events
 
 
 def test_events_are_written_with_time_since_start_and_rank(tmp_path: Path) -> None:
@@ -32,11 +32,11 @@ def test_events_of_the_pes_of_a_rank_carry_their_numbers(tmp_path: Path) -> None
 
 def test_nothing_touches_the_file_before_a_flush_is_due(tmp_path: Path) -> None:
     log = EventLog(LogFiles(tmp_path / "new", 0), 0, 0.0)
-    for _ in range(FLUSH_EVENTS - 1):
+    for _ in range(log.taken_max - 1):
         log.write(1.0, "busy", {})
     assert not list(tmp_path.iterdir())
     log.write(1.0, "idle", {})
-    assert len(read_events(tmp_path / "new")) == FLUSH_EVENTS
+    assert len(read_events(tmp_path / "new")) == log.taken_max
     log.close()
 
 
