@@ -42,10 +42,6 @@ class Problem:
         self._make_soft_literals()
 
     @property
-    def n_soft(self) -> int:
-        return len(self._weights)
-
-    @property
     def cost_max(self) -> int:
         """The cost of an assignment that falsifies all soft clauses."""
         return self.base + int(self._weights.sum(dtype=np.uint64))

@@ -254,11 +254,6 @@ class Node:
         return self._book.bound
 
     @property
-    def is_drained_for(self) -> int | None:
-        """The rank that is to hear when this one is ready to leave."""
-        return None if self._drain is None else self._drain.asked_by
-
-    @property
     def lost(self) -> frozenset[int]:
         """Ranks that it knows to be lost, or that have left."""
         return frozenset(self._gone | self._membership.lost)
@@ -267,11 +262,6 @@ class Node:
     def leavers(self) -> tuple[int, ...]:
         """Who leaves by order with the change that this rank has halted for, or ended with."""
         return self._membership.leavers
-
-    @property
-    def has_ahead(self) -> bool:
-        """Whether messages of a later generation wait here."""
-        return bool(self._ahead)
 
     def is_over(self, now: float) -> bool:
         """Whether nothing is left to be done here."""
