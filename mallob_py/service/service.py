@@ -25,7 +25,7 @@ from mallob_py.kit.payload import encode_description
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
-from mallob_py.runtime.desk import JobNews
+from mallob_py.runtime.desk import Desk, JobNews
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
@@ -51,8 +51,10 @@ _UNREADABLE = "its chain has ended: the service has been restarted, and named pi
 _CUT_OFF = "interrupted before it had come through its pipe; its chain goes on without it"
 
 
-class Service:
+class Service(Desk):
     """The desk of a client rank (see `runtime.rank.Desk`)."""
+
+    deadline_s = -math.inf
 
     def __init__(
         self,
@@ -147,8 +149,6 @@ class Service:
         self._is_new = True
         #: the directory measures on its own clock, which only has another start
         self._clock_offset_s = rank.now() - time.monotonic()
-        #: when `turn` is wanted next
-        self.deadline_s = -math.inf
         #: chains by their first revision
         self._unreadable_chains = self._intake.restore_chains(rank.now())
 
