@@ -496,6 +496,13 @@ class Node:
                     self._say(dest, Stop())
             self._wind_up(now)
 
+    def _hear_stop(self, said: Said, now: float) -> None:
+        """End; who has said so may know nothing of ranks that have joined since."""
+        if said.g < self._g:
+            self._stop(now)
+        else:
+            self._wind_up(now)
+
     def _wind_up(self, now: float) -> None:
         """No further jobs; workers that leave in order do so now, and roots save how far their jobs are."""
         if not self.is_stopping:
@@ -738,7 +745,7 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
                 get_args(AnyFileMessage),
                 lambda node, said, it, now: node._act(ToFiles(said.rank, it)),
             ),
-            Stop: lambda node, said, it, now: node._wind_up(now),
+            Stop: lambda node, said, it, now: node._hear_stop(said, now),
             Beat: lambda node, said, it, now: node._say(said.rank, Beat()) if it.answer else None,
             ChainOver: lambda node, said, it, now: node._end_chain(it),
             DeskNews: lambda node, said, it, now: node._hear_desk(said, it),

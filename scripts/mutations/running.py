@@ -201,6 +201,9 @@ mallob_py/protocol/joining.py
     test_a_newcomer_to_whom_nobody_speaks_ends
 
 mallob_py/protocol/node.py
+  ranks that have joined since the order to end hear of it as well
+    Node._hear_stop: never said.g < self._g
+    test_a_race_comes_out_as_it_is_written
   a growth waits for no member that has left
     Node._begin: without self._host.lost(rank)
     test_a_growth_waits_for_no_member_that_has_left

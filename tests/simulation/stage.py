@@ -43,6 +43,7 @@ What happens to ranks:
     grow 4 at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated
     start 4 at 0           rank 0 has started rank 4, which names itself; all ranks can listen for it
     begin                  all that is said about generations, until nothing is
+    stop 1                 somebody orders at rank 1 that all ranks end
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ from mallob_py.protocol.rank_effects import (
     OfPE,
     Tell,
     TellLost,
+    WindUp,
     WorldChanged,
 )
 from mallob_py.protocol.rank_messages import (
@@ -110,6 +112,7 @@ from mallob_py.protocol.rank_stimuli import (
     DescriptionCame,
     DescriptionFailed,
     DrainWanted,
+    EndWanted,
     RankLost,
     RanksStarted,
     Said,
@@ -366,6 +369,9 @@ class Stage:
         yield from self._tell_rank(asked, RanksStarted(call, _peer(asked), ((rank, _peer(rank).process),)))
         yield from self._passed_on_of_newcomer(rank, newcomer)
 
+    def _do_stop(self, address: str) -> Iterator[str]:
+        return self._tell_rank(int(address), EndWanted())
+
     def _newcomer(self, rank: int, host: int) -> Newcomer:
         here = _peer(rank)
         assert here.place is not None
@@ -565,6 +571,8 @@ def _of_rank(effect: AnyRankEffect) -> Iterator[str]:
             yield "halts"
         case WorldChanged(generation):
             yield f"begins with {_ranks(generation.members)}"
+        case WindUp():
+            yield "winds up"
         case Drained(rank):
             yield f"hears that rank {rank} is drained"
         case Note("host rests", fields):
