@@ -30,6 +30,7 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
+from mallob_py.protocol.messages import Checkpoint, TreeMessage
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement
@@ -54,9 +55,11 @@ from mallob_py.protocol.rank_effects import (
 from mallob_py.protocol.rank_messages import Beat, Joining, Listen, Listening, Peer, Place, RankProcess
 from mallob_py.protocol.rank_stimuli import (
     AnyRankStimulus,
+    Congested,
     DescriptionCame,
     DescriptionFailed,
     DrainWanted,
+    EndWanted,
     RankLost,
     RanksStarted,
     Said,
@@ -66,7 +69,6 @@ from mallob_py.protocol.rank_stimuli import (
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     JobSetBack,
-    TermsChanged,
     WorkerCrashed,
     WorkerLeft,
     WorkerLost,
@@ -90,7 +92,9 @@ class _Rank:
         #: of one that joins, once its process has started
         self.newcomer: Newcomer | None = None
         self.is_gone = False
-        #: neither gone nor hung
+        #: with all others, by a user's order
+        self.is_over = False
+        #: neither gone, over nor hung
         self.is_awake = True
         #: by a user's order
         self.is_to_leave = False
@@ -105,8 +109,9 @@ class _Rank:
         #: ranks that are no founders and that it can speak to
         self.known: set[int] = set()
         self.halted_s = math.inf
-        #: if it drains: when it leaves at the latest, and whether it has said that it may
+        #: if it drains: when it leaves at the latest, the rank that hears when it may, and whether that has
         self.drains_until_s = -math.inf
+        self.drains_for = address
         self.has_drained = False
         #: messages among its PEs that its loop has been busy with
         self.local_messages = 0
@@ -137,7 +142,8 @@ class Cluster(Network):
 
     `observe(now, place, event, fields)` hears what is logged. `capacities` says how many PEs each rank hosts,
     else each PE is a rank of its own. Ranks are on so many `hosts`, one after the other. `detect_s`: for how
-    long a rank is silent until another one looks; `patience_s`: see `Membership`.
+    long a rank is silent until another one looks; `patience_s`: see `Membership`. `is_congested`: what
+    workers say to those of a rank that hangs comes back.
     """
 
     def __init__(
@@ -151,6 +157,7 @@ class Cluster(Network):
         hosts: int = 1,
         detect_s: float = 0.01,
         patience_s: float = 1.0,
+        is_congested: bool = False,
     ) -> None:
         super().__init__(seed, delays or RandomDelays(seed))
         self.size = size
@@ -159,6 +166,9 @@ class Cluster(Network):
         self.config = config or Config()
         self._detect_s = detect_s
         self._patience_s = patience_s
+        self._is_congested = is_congested
+        #: by a user's order
+        self.is_ending = False
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
@@ -198,9 +208,6 @@ class Cluster(Network):
 
     def set_back(self, job: int) -> None:
         self.folders.tell(job, JobSetBack(job))
-
-    def set_terms(self, job: int, priority: float, max_demand: int) -> None:
-        self.folders.tell(job, TermsChanged(job, priority, max_demand))
 
     def crash(self, place: int, worker: int) -> None:
         """A worker's process dies."""
@@ -273,10 +280,6 @@ class Cluster(Network):
         """(place, worker number) of the job's processes that run, root first."""
         return self.processes.running(job)
 
-    def at_work(self, job: int) -> list[WorkerKey]:
-        """(place, worker number) of the job's processes that run and do not leave, root first."""
-        return [key for key in self.running(job) if not self.processes[key].is_leaving]
-
     # --- what happens to ranks --------------------------------------------------------------------
 
     def die(self, address: int) -> None:
@@ -296,12 +299,30 @@ class Cluster(Network):
         self._ranks[address].is_to_leave = True
         self.tell_rank(asked, Ordered(leaves=(address,)))
 
-    def drain(self, address: int, grace_s: float) -> None:
-        """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
+    def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
+        """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace.
+
+        The order is given at rank `asked`, or there.
+        """
         rank = self._ranks[address]
         rank.drains_until_s = self.now + grace_s
+        rank.drains_for = address if asked is None else asked
         self._have_drain(rank)
         self._leave_if_drained(rank)
+
+    def accuse(self, address: int, by: int) -> None:
+        """A rank takes another one for lost that is well: that has to end, when it hears of it."""
+        self._ranks[address].is_to_leave = True
+        self.tell_rank(by, RankLost(address, "is silent"))
+        self.later(self._detect_s, lambda: self._speak(self._ranks[address]))
+
+    def end(self, asked: int) -> None:
+        """A user orders, at rank `asked` or another one that all hear, that all ranks end."""
+        lost = frozenset().union(*(rank.lost for rank in self._ranks if not rank.is_gone))
+        sound = [each for each in self.members_staying() if each not in lost]
+        if sound:
+            self.is_ending = True
+            self.tell_rank(asked if asked in sound else sound[0], EndWanted())
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """Rank `asked` is to start further ranks, which join; their addresses."""
@@ -316,13 +337,14 @@ class Cluster(Network):
 
     def _have_drain(self, rank: _Rank) -> None:
         rank.has_drained = False
-        self.tell_rank(rank.address, DrainWanted(rank.address, rank.drains_until_s))
+        if not self.is_there(rank.drains_for):  # the order's folder is taken over
+            rank.drains_for = rank.address
+        self.tell_rank(rank.drains_for, DrainWanted(rank.address, rank.drains_until_s))
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
-        drains = any(self.pes[place].workers.giving_back.is_draining for place in rank.places)
-        has_heard = rank.is_awake and rank.node is not None and not rank.node.is_halted
-        if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
+        is_alone = rank.is_awake and rank.node is not None and len(rank.node.present.members) == 1
+        if self.is_ending or rank.is_gone or is_alone:  # as the last one it takes on work again
             rank.drains_until_s = -math.inf
         elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
@@ -334,7 +356,7 @@ class Cluster(Network):
     def _start_ranks(self, new: list[_Rank], asked: int) -> None:
         """One rank at a time starts others; it knows nothing of those that a lost one has started."""
         awake = self.members_awake()
-        if not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
+        if self.is_ending or not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
             for rank in new:
                 self._remove(rank)
             return
@@ -387,7 +409,8 @@ class Cluster(Network):
         ]
         witnesses = [other for other in strangers if other.address in present.members]
         is_later = any(other.generation and other.generation.g > present.g for other in strangers)
-        if is_later and not witnesses:
+        are_over = bool(strangers) and all(other.is_over for other in strangers)
+        if (is_later and not witnesses) or are_over:
             self._remove(rank)
             return
         for other in witnesses:
@@ -411,7 +434,10 @@ class Cluster(Network):
         """One of those that would hear from a silent rank misses it."""
         if self._ranks[address].is_awake:
             return
-        others = [one for one in self._ranks if not one.is_gone and one.address != address]
+        present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
+        others = [one for one in present if one.address != address]
+        if self._ranks[address].is_over:  # members hear from it that all end
+            others = [one for one in others if one.node is None]
         doubtless = [one for one in others if one.is_awake and one.hears_of(address)]
         if doubtless:
             witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
@@ -482,6 +508,8 @@ class Cluster(Network):
                 return
         if node.end_reason is not None:
             self._end(rank, node.end_reason)
+        elif node.is_stopping and node.is_over(self.now):  # it is there until it has met the others
+            rank.is_awake, rank.is_over = False, True
         elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
             self.tick_at(rank.address, deadline_s)
 
@@ -505,8 +533,8 @@ class Cluster(Network):
                 if rank.halted_s < math.inf:
                     self.stops.append((after.g, self.now - rank.halted_s))
                     rank.halted_s = math.inf
-            case Drained():
-                rank.has_drained = True
+            case Drained(drained):
+                self._ranks[drained].has_drained = True
             case ListenFor(other):
                 place = _peer(rank.address, self._hosts).place
                 self._send(rank, Tell(other, self._tables.first.g, 0, 0, Listening(place)))
@@ -521,6 +549,12 @@ class Cluster(Network):
 
     def _send(self, rank: _Rank, it: Tell) -> None:
         address, source, dest = rank.address, it.source, it.dest
+        if self._is_congested and isinstance(it.message, TreeMessage | Checkpoint):
+            receiver = self._ranks[it.rank]
+            if not (receiver.is_awake or receiver.is_gone):
+                if rank.node is not None and isinstance(it.message, TreeMessage):
+                    rank.node.handle(Congested(it.g, source, dest, it.message), self.now)
+                return
         if it.rank >= self._founders or address >= self._founders:
             assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
         said = Said(address, it.g, source, dest, it.message)
@@ -543,8 +577,9 @@ class Cluster(Network):
     def _go_on(self, rank: _Rank) -> None:
         """It serves all again that its loop serves."""
         self.folders.inherit(self.addresses())
-        if rank.drains_until_s > -math.inf:
-            self._have_drain(rank)
+        for drains in self._ranks:
+            if drains.drains_until_s > -math.inf and rank.address in (drains.address, drains.drains_for):
+                self._have_drain(drains)
         waiting, rank.waiting = rank.waiting, []
         for happening in waiting:
             happening()
@@ -641,7 +676,14 @@ class Cluster(Network):
         )
 
     def check_generations(self) -> None:
-        """All that live are in one generation, and no other rank is; all folders have a holder."""
+        """All that live are in one generation, and no other rank is; all folders have a holder.
+
+        If all are to end, they have.
+        """
+        if self.is_ending:
+            left = [rank.address for rank in self._ranks if not (rank.is_gone or rank.is_over)]
+            assert not left, f"ranks {left} do not end"
+            return
         there = [rank for rank in self._ranks if not rank.is_gone]
         generations = {rank.generation for rank in there}
         assert len(generations) == 1, f"ranks rest in different generations: {generations}"

@@ -16,7 +16,7 @@ from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
-#: every so many lives are played with changes of ranks as well
+#: every so many lives are played with changes of ranks as well, and as many with rarer ones
 _CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
@@ -59,7 +59,7 @@ class Lives(ABC, Generic[AnyPlan]):
 
 
 class ClusterLives(Lives[Plan]):
-    """Lives of PEs and their jobs, each whole and cut off at a random deed; every third also with ranks that
+    """Lives of PEs and their jobs, each whole and cut off at a random deed; two of three also with ranks that
     come and go.
 
     After that the cluster must come to rest in time (`scenario.py`).
@@ -71,6 +71,8 @@ class ClusterLives(Lives[Plan]):
         yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
         if seed % _CHANGES_EVERY == 0:
             yield cluster_plan.with_changes(whole)
+        elif seed % _CHANGES_EVERY == 1:
+            yield cluster_plan.with_rarities(whole)
 
     def failure_of(self, plan: Plan) -> Failure | None:
         return scenario.failure_of(plan)

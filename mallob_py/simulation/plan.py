@@ -58,6 +58,7 @@ class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
     cpu_limit_s: float = 0.0
     near: int | None = None
     leaves: bool = False
+    growth_delay_s: float | None = None
 
 
 class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
@@ -143,10 +144,20 @@ class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
 
 
 class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
-    """A user orders that the rank starts nothing new, and leaves when it is empty, or after so long."""
+    """A user orders that the rank starts nothing new, and leaves when it is empty, or after so long.
+
+    `is_told`: the order is given at another rank, which tells it.
+    """
 
     rank: int
     grace_s: float
+    is_told: bool = False
+
+
+class RankAccused(Deed, frozen=True, kw_only=True, tag="rank-accused"):
+    """Another rank takes the rank for lost, though nothing is the matter with it."""
+
+    rank: int
 
 
 class RanksJoin(Deed, frozen=True, kw_only=True, tag="ranks-join"):
@@ -155,7 +166,11 @@ class RanksJoin(Deed, frozen=True, kw_only=True, tag="ranks-join"):
     capacities: tuple[int, ...]
 
 
-Change: TypeAlias = RankDies | RankHangs | RankLeaves | RankDrains | RanksJoin
+class SystemEnds(Deed, frozen=True, kw_only=True, tag="system-ends"):
+    """A user ends all ranks, by an order at some rank."""
+
+
+Change: TypeAlias = RankDies | RankHangs | RankLeaves | RankDrains | RankAccused | RanksJoin
 
 AnyDeed: TypeAlias = (
     Submit
@@ -172,6 +187,7 @@ AnyDeed: TypeAlias = (
     | Terms
     | Breakdown
     | Change
+    | SystemEnds
 )
 
 
@@ -193,6 +209,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 1.0
     #: PEs share ranks, so many at most; 0: each PE is a rank of its own
     largest_capacity: int = 0
+    #: whether what workers say to each other comes back from ranks that hang
+    is_congested: bool = False
 
     def capacities(self) -> list[int] | None:
         """Draw the capacities of ranks, as a rule unequal ones."""
@@ -410,6 +428,66 @@ def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
                 deeds.append(RankDrains(number=number, at_s=at_s, job=NO_JOB, rank=rank, grace_s=grace_s))
             case _:
                 deeds.append(RankDies(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+    return deeds
+
+
+def with_rarities(plan: Plan) -> Plan:
+    """A life in which ranks come and go, with settings and mishaps that are seldom met.
+
+    Several ranks die at once, a healthy one is taken for lost, or all are ended in the midst of it.
+    """
+    choose = random.Random(f"rarities {plan.seed}")
+    span_s, longest_s = plan.span_s, plan.delays.message_s[1]
+    config = msgspec.structs.replace(
+        plan.config,
+        growth_delay_s=choose.choice((0.0, 0.0003, 10 * longest_s)),
+        unannounced_max_s=choose.choice((0.0, 0.002, 10 * longest_s)),
+        hops_max=choose.choice((1, 2, 64)),
+        queries_max=choose.choice((0, 1, 4)),
+        restarts_max=choose.choice((0, 1, 2)),
+        succession_hold_s=choose.choice((0.0, longest_s, 0.25)),
+        succession_patience_s=choose.choice((1.0, 60.0)),
+    )
+    deeds: list[AnyDeed] = list(plan.deeds)
+    for place, deed in enumerate(deeds):
+        if isinstance(deed, Submit) and choose.random() < 0.3:
+            growth_delay_s = choose.choice((0.0, longest_s, span_s / 10))
+            deeds[place] = msgspec.structs.replace(deed, growth_delay_s=growth_delay_s)
+    deeds += (
+        msgspec.structs.replace(deed, is_told=choose.random() < 0.7) if isinstance(deed, RankDrains) else deed
+        for deed in _draw_changes(choose, span_s)
+    )
+    deeds += _draw_rarities(choose, span_s)
+    return msgspec.structs.replace(
+        plan,
+        config=config,
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
+        detect_s=choose.choice((0.1, 1.0, 5.0)) * longest_s,
+        patience_s=30 * longest_s,
+        is_congested=choose.random() < 0.5,
+    )
+
+
+def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
+    """Draw one or the other of these, at a time when much else may happen."""
+    number, deeds = _NUMBERS_PER_JOB // 2, list[AnyDeed]()
+    if choose.random() < 0.5:
+        at_s = choose.uniform(0, 1.2 * span_s)
+        first, step = choose.randrange(_RANKS_MAX), choose.choice((1, 2))
+        for rank in range(first, first + step * choose.choice((2, 3, 4)), step):
+            deeds.append(RankDies(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+            number += 1
+    if choose.random() < 0.4:
+        rank = choose.choice((0, choose.randrange(_RANKS_MAX)))
+        at_s = choose.uniform(0, 1.2 * span_s)
+        deeds.append(RankAccused(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+        number += 1
+    if choose.random() < 0.3:
+        at_s = choose.uniform(0, 1.5 * span_s)
+        if choose.random() < 0.7:  # while ranks join
+            deeds.append(RanksJoin(number=number, at_s=at_s, job=NO_JOB, capacities=(1,)))
+            at_s += choose.choice((0.001, 0.01, 0.1)) * span_s * choose.random()
+        deeds.append(SystemEnds(number=number + 1, at_s=at_s, job=NO_JOB))
     return deeds
 
 

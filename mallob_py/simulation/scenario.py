@@ -26,6 +26,7 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DropPast,
     PauseWorker,
+    TermsChanged,
     UnpauseWorker,
     WorkerAnswered,
     WorkerDemands,
@@ -56,6 +57,7 @@ from mallob_py.simulation.plan import (
     Interrupt,
     Pause,
     Plan,
+    RankAccused,
     RankDies,
     RankDrains,
     RankHangs,
@@ -63,6 +65,7 @@ from mallob_py.simulation.plan import (
     RanksJoin,
     SetBack,
     Submit,
+    SystemEnds,
     Terms,
     Unpause,
     WorkerKey,
@@ -133,6 +136,7 @@ class Scenario:
             hosts=plan.hosts(),
             detect_s=plan.detect_s,
             patience_s=plan.patience_s,
+            is_congested=plan.is_congested,
         )
         #: by job: where and when an answer to it was found
         self._answered: dict[int, tuple[int, float]] = {}
@@ -145,6 +149,8 @@ class Scenario:
             self.cluster.at(deed.at_s, partial(self._do, deed))
 
     def _check(self, cluster: Cluster) -> None:
+        if cluster.is_ending:
+            return
         check_invariants(cluster)
         cluster.check_generations()
         for job, (address, at_s) in self._answered.items():
@@ -162,6 +168,10 @@ class Scenario:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
+        if cluster.is_ending:
+            cluster.run(until_s=cluster.now + rest_bound_s(plan))
+            cluster.check_generations()
+            return
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
@@ -205,6 +215,8 @@ class Scenario:
     def _do(self, deed: AnyDeed) -> None:
         """Do what is planned if its job is there and has a worker for it."""
         cluster = self.cluster
+        if cluster.is_ending:
+            return
         if isinstance(deed, Submit):
             cluster.submit(
                 deed.job,
@@ -215,7 +227,12 @@ class Scenario:
                 cpu_limit_s=deed.cpu_limit_s,
                 near=deed.near,
                 leaves=deed.leaves,
+                growth_delay_s=deed.growth_delay_s,
             )
+            return
+        if isinstance(deed, SystemEnds):
+            if awake := cluster.members_awake():
+                cluster.end(self._asked(deed, awake))
             return
         if isinstance(deed, Change):
             self._change(cluster, deed)
@@ -229,7 +246,7 @@ class Scenario:
         elif isinstance(deed, SetBack):
             cluster.set_back(deed.job)
         elif isinstance(deed, Terms):
-            cluster.set_terms(deed.job, deed.priority, deed.max_demand)
+            cluster.folders.tell(deed.job, TermsChanged(deed.job, deed.priority, deed.max_demand))
         elif (worker := self._worker_for(deed)) is not None:
             rank, number = worker
             process = cluster.processes.get(worker)
@@ -246,7 +263,7 @@ class Scenario:
         awake = cluster.members_awake()
         if not awake:  # nobody is there to carry it out
             return
-        asked = min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
+        asked = self._asked(deed, awake)
         if isinstance(deed, RanksJoin):
             cluster.join(deed.capacities, asked)
             return
@@ -262,8 +279,15 @@ class Scenario:
                 cluster.hang(address, for_s)
             case RankLeaves():
                 cluster.leave(address, asked)
-            case RankDrains(grace_s=grace_s):
-                cluster.drain(address, grace_s)
+            case RankDrains(grace_s=grace_s, is_told=is_told):
+                cluster.drain(address, grace_s, asked if is_told else address)
+            case RankAccused():
+                if len(awake) > 2 and asked != address and set(cluster.members_staying()) - {address, asked}:
+                    cluster.accuse(address, asked)
+
+    def _asked(self, deed: AnyDeed, awake: list[int]) -> int:
+        """Draw the rank at which a user orders something."""
+        return min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
 
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
         host_of = self.cluster.host_of
@@ -278,7 +302,8 @@ class Scenario:
         cluster = self.cluster
         match deed:
             case Demand():
-                return next(iter(cluster.at_work(deed.job)), None)
+                running = cluster.running(deed.job)
+                return next((key for key in running if not cluster.processes[key].is_leaving), None)
             case Drop():
                 return self.plan.pick(
                     deed, (key for key, one in cluster.processes.of_job(deed.job) if one.is_suspended)

@@ -362,7 +362,7 @@ def test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that
 def test_a_drained_root_is_followed_by_one_that_begins_with_what_it_saved_last() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4, leaves=True)
-    place, worker = next(key for key in cluster.at_work(1))
+    place, worker = next(iter(cluster.running(1)))
     cluster.drain(place, grace_s=100.0)
     cluster.tell(place, WorkerSaves(worker, b"all of it"))
     _rest(cluster)

@@ -22,6 +22,7 @@ from mallob_py.simulation.plan import (
     from_json,
     to_json,
     with_changes,
+    with_rarities,
 )
 from mallob_py.simulation.scenario import Scenario, rest_bound_s
 
@@ -54,7 +55,8 @@ def test_a_plan_from_a_file_plays_like_the_plan_it_was_written_from(seed: int) -
 
 def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
     plans = [draw_plan(seed) for seed in range(200)]
-    kinds = {type(deed).__name__ for plan in map(with_changes, plans) for deed in plan.deeds}
+    changed = [*map(with_changes, plans), *map(with_rarities, plans)]
+    kinds = {type(deed).__name__ for plan in changed for deed in plan.deeds}
     assert kinds == {one.__name__ for one in get_args(AnyDeed)}
     assert {plan.config.job_cache for plan in plans} == {0, 1, 4}
     assert len({plan.config.reuse for plan in plans}) == 3
@@ -64,9 +66,10 @@ def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
 
 def test_deeds_are_in_the_order_of_their_times_and_their_numbers_differ() -> None:
     for seed in range(50):
-        deeds = with_changes(draw_plan(seed)).deeds
-        assert [deed.at_s for deed in deeds] == sorted(deed.at_s for deed in deeds)
-        assert len({deed.number for deed in deeds}) == len(deeds)
+        for change in (with_changes, with_rarities):
+            deeds = change(draw_plan(seed)).deeds
+            assert [deed.at_s for deed in deeds] == sorted(deed.at_s for deed in deeds)
+            assert len({deed.number for deed in deeds}) == len(deeds)
 
 
 def test_a_cut_off_plan_begins_like_the_whole_one() -> None:
