@@ -42,6 +42,7 @@ from mallob_py.protocol.rank_effects import (
     Expect,
     Fail,
     Fetch,
+    Forget,
     Grown,
     Halted,
     KillRank,
@@ -695,11 +696,14 @@ class Cluster(Network):
 
 
 def _ends_a_process(rank: _Rank) -> bool:
-    """Whether the beginning of a generation does, which a `Note` concludes."""
+    """Whether the beginning of a generation does, which a `Note` concludes.
+
+    One PE alone is in its first epoch at once, in which jobs may end.
+    """
     assert rank.node is not None
     for effect in rank.node.effects:
         match effect:
-            case Note("generation"):
+            case Note("generation") | Forget():
                 break
             case OfPE(_, TerminateWorker()):
                 return True

@@ -7,7 +7,7 @@ import pytest
 from mallob_py.protocol.config import Balancing, Matching
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.fuzz import play
-from mallob_py.simulation.plan import draw_plan
+from mallob_py.simulation.plan import draw_plan, with_rarities
 from mallob_py.simulation.scenario import Scenario
 
 _BATCH = 20
@@ -43,6 +43,10 @@ def test_a_growth_whose_newcomer_dies_before_it_is_started_ends() -> None:
 
 def test_a_worker_may_die_while_its_rank_is_about_to_go_on() -> None:
     assert _replayed(37000788) is None
+
+
+def test_a_job_that_is_given_up_may_be_over_when_its_last_pe_begins_alone() -> None:
+    Scenario(with_rarities(draw_plan(64101002))).run()
 
 
 @pytest.mark.parametrize("seed", [37001316, 38007874])
