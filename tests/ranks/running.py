@@ -66,13 +66,18 @@ def processes_with(variable: str, value: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if needle in (folder / "environ").read_bytes().split(b"\0") and not _is_zombie(folder):
-                found.append(int(folder.name))
+            pid = int(folder.name)
+            if needle in (folder / "environ").read_bytes().split(b"\0") and state_of(pid) not in "ZX":
+                found.append(pid)
     return found
 
 
-def _is_zombie(folder: Path) -> bool:
-    return (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+def state_of(pid: int) -> str:
+    """R, S, T (stopped), Z (nobody has waited for it), ...; X of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "X"
 
 
 def command_line(pid: int) -> str:

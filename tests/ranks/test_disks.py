@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import ROOT, needs_mpiexec, poll_until, run, serving
+from running import ROOT, needs_mpiexec, poll_until, run, serving, with_apps
 from small_disks import fill, small_disk
 
 pytestmark = needs_mpiexec
@@ -114,21 +114,29 @@ def test_a_damaged_journal_does_not_keep_the_service_from_its_start(tmp_path: Pa
 def test_a_journal_that_becomes_unwritable_holds_jobs_up_and_loses_none(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk") as disk,
-        serving(tmp_path / "service", "--api-dir", str(disk)) as service,
+        serving(
+            tmp_path / "service", "--api-dir", str(disk), env=with_apps(WAIT="rank_apps:Wait")
+        ) as service,
     ):
         journal, inbox = disk / "jobs.0/journal", disk / "jobs.0/in"
         for name in ("1", "2"):
-            job = {"user": "u", "name": name, "application": "SLEEP", "wallclock-limit": "3s"}
+            job = {
+                "user": "u",
+                "name": name,
+                "application": "WAIT",
+                "configuration": {"until": f"{tmp_path}/go"},
+            }
             (inbox / f"~{name}").write_text(json.dumps(job))
         (inbox / "~1").rename(inbox / "1.json")
         service.await_event("started")
         with unwritable(journal):
             (inbox / "~2").rename(inbox / "2.json")
+            (tmp_path / "go").touch()
             poll_until(lambda: "cannot write the reply u.1.json" in service.output)
             poll_until(lambda: "cannot move '2.json'" in service.output)
             assert service.process.poll() is None
         for name in ("1", "2"):
-            assert service.reply(disk / f"jobs.0/out/u.{name}.json")["result"]["outcome"] == "wallclock-limit"
+            assert service.reply(disk / f"jobs.0/out/u.{name}.json")["result"]["outcome"] == "result"
         assert "Traceback" not in service.output
         assert service.stop() == 0
 

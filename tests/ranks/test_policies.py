@@ -27,9 +27,7 @@ def end(service: Running, name: str, path: Path) -> None:
 
 def jobs(service: Running) -> dict[str, int]:
     """How many workers each live job has, by its name."""
-    done = run("status", "--json", "--api-dir", service.api_dir)
-    assert done.code == 0, done.err
-    return {job["name"]: job["volume"] for job in json.loads(done.out)["jobs"]}
+    return {job["name"]: job["volume"] for job in service.status()["jobs"]}
 
 
 def test_malleable_jobs_make_room_for_others_and_grow_when_these_have_ended(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_signal_leaves_no_unfinished_proof(tmp_path: Path) -> None:
         assert len(names(tmp_path)) == 2
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=DEADLINE_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+        poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()

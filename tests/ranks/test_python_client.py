@@ -220,7 +220,7 @@ def test_a_deleted_solver_says_so_and_its_files_are_gone(
     solver.delete()
     with pytest.raises(ValueError, match="deleted"):
         solver.solve()
-    assert not list((service.api_dir / "jobs.0" / "inputs").iterdir())
+    poll_until(lambda: not list((service.box() / "inputs").iterdir()), "no input is left")
 
 
 def test_ipasir(client: Client) -> None:

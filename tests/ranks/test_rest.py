@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from resting import await_rest, no_descriptors
-from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving
+from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving, with_apps
 from small_disks import fill, small_disk
 from waiting import remove_in_use
 from web_process import WebServer
@@ -30,14 +30,21 @@ def _ranks_of(service: Running) -> list[int]:
 
 
 def test_a_service_rests_while_it_waits_for_a_disk_descriptors_or_its_folder(tmp_path: Path) -> None:
-    elsewhere = {"TMPDIR": str(tmp_path)}
-    with small_disk(tmp_path / "disk") as disk, serving(disk, ranks=2, env=elsewhere) as service:
+    env, until = with_apps(WAIT="rank_apps:Wait"), tmp_path / "go"
+    places = ("--api-dir", f"{tmp_path}/disk/api", "--log-dir", f"{tmp_path}/disk/logs")
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        serving(tmp_path, *places, ranks=2, env=env) as service,
+    ):
+        service.api_dir = disk / "api"
         service.ask("first", application="NOOP")
         ranks = _ranks_of(service)
         await_rest(*ranks)
-        reply = service.submit("unwritten", application="SLEEP", wallclock_limit="500ms")
-        poll_until(lambda: not (service.box() / "in/unwritten.json").exists())
+        reply = service.submit("unwritten", application="WAIT", configuration={"until": str(until)})
+        poll_until(lambda: not (service.box() / "in/unwritten.json").exists(), "it is taken")
         filling = fill(disk)
+        until.touch()
+        poll_until(lambda: "cannot write the reply u.unwritten" in service.output, lambda: service.output)
         await_rest(*ranks)
         assert not reply.exists()
         filling.unlink()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
 import os
 import re
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_until, run, serving
-from waiting import DEADLINE_S, remove_in_use
+from waiting import DEADLINE_S, growing, remove_in_use
 
 from mallob_py.protocol.config import express_of
 from mallob_py.service.turns import residents_of
@@ -116,9 +118,14 @@ def test_a_limit_ends_a_job_with_statistics(limit: str, service: Running) -> Non
 def test_cpu_time_is_that_of_all_workers_and_their_processes(service: Running) -> None:
     """More solvers than cores: of the PEs' time, each gets some. The limit holds for the reading, too."""
     formula = [literal for clause in commutativity(16).clauses for literal in (*clause, 0)]
-    reply = service.ask("busy", literals=formula, max_demand=2, wallclock_limit="4s")
-    stats = reply["stats"]
-    assert reply["result"]["outcome"] == "wallclock-limit"
+    for limit_s in growing(4.0):
+        reply = service.ask(
+            f"busy-{limit_s:g}", literals=formula, max_demand=2, wallclock_limit=f"{limit_s:g}s"
+        )
+        stats = reply["stats"]
+        assert reply["result"]["outcome"] == "wallclock-limit"
+        if stats["max_volume"] == 2 and stats["used_cpu_seconds"] > 0.1:
+            break  # else the limit has come before that
     assert stats["max_volume"] == 2
     assert 0.1 < stats["used_cpu_seconds"] <= stats["used_pe_seconds"] * 1.2
 
@@ -387,14 +394,26 @@ def test_nobody_waits_for_a_large_job_file_but_who_depends_on_it_and_it_counts_a
     service: Running,
 ) -> None:
     service.ask("before", application="NOOP")
-    path = service.submit("large", literals=[123456, 0] * 600_000)
-    (parser,) = poll_until(lambda: parsers(service), "a parser")
-    os.kill(parser, signal.SIGSTOP)
-    service.interrupt("large")
+    stopped: list[int] = []
+    for number in itertools.count():  # one may have ended before it is seen
+        name = f"large-{number}"
+        path = service.submit(name, literals=[123456, 0] * 600_000)
+        poll_until(lambda at=path: parsers(service) or at.exists(), "a parser")
+        for parser in parsers(service):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(parser, signal.SIGSTOP)
+                stopped.append(parser)
+        if stopped and not path.exists():
+            break
+        while stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stopped.pop(), signal.SIGCONT)
+    service.interrupt(name)
     assert service.ask("meanwhile", application="NOOP")["result"]["resultcode"] == SAT
     assert (service.box() / ".running").read_bytes().strip(b"\0")
     assert not path.exists()
-    os.kill(parser, signal.SIGCONT)
+    for parser in stopped:
+        os.kill(parser, signal.SIGCONT)
     assert service.reply(path)["result"]["outcome"] == "interrupted"
     assert service.ask("larger", literals=[123456, 0] * 600_000)["result"]["solution"][123456 - 1] == 123456
     poll_until(lambda: not (service.box() / ".running").read_bytes().strip(b"\0"), "nobody at work")
@@ -459,15 +478,13 @@ def test_status_and_interrupt_speak_of_the_live_jobs(service: Running) -> None:
     path = service.submit("alive", application="SLEEP", priority=0.25, max_demand=2)
 
     def jobs() -> list[dict[str, Any]]:
-        done = run("status", "--json", "--api-dir", service.api_dir)
-        assert done.code == 0, done.err
-        status = json.loads(done.out)
+        status = service.status()
         assert status["ranks"] == RANKS
         return [job for job in status["jobs"] if job["name"] == "alive" and job["volume"] == 2]
 
     (job,) = poll_until(jobs)
     assert (job["user"], job["name"], job["priority"], job["volume"]) == ("u", "alive", 0.25, 2)
-    assert "u" in run("status", "--api-dir", service.api_dir).out
+    assert "alive" in service.told("status")
     done = run("interrupt", "--api-dir", service.api_dir, "u.alive")
     assert done.code == 0, done.err
     assert service.reply(path)["result"]["outcome"] == "interrupted"
@@ -477,29 +494,30 @@ def test_status_and_interrupt_speak_of_the_live_jobs(service: Running) -> None:
 
 
 def test_status_lists_hosts_and_ended_jobs_and_explain_says_why(service: Running) -> None:
-    def shown(command: str, *arguments: object) -> str:
-        done = run(command, *arguments, "--api-dir", service.api_dir)
-        assert done.code == 0, done.err
-        return done.out
-
     service.ask("told", literals=[1, 0])
     paths = [service.submit(name, application="SLEEP", priority=2.0) for name in ("one", "two")]
     service.submit("dependent", application="SLEEP", dependencies=["u.one"])
     poll_until(
         lambda: [
-            line for line in shown("status", "--hosts").splitlines() if re.search(r" 3 +3 +\S+ +-$", line)
+            line
+            for line in service.told("status", "--hosts").splitlines()
+            if re.search(r" 3 +3 +\S+ +-$", line)
         ]
     )
     poll_until(
         lambda: [
-            line for line in shown("status", "--ended").splitlines() if " told " in line and "SAT" in line
+            line
+            for line in service.told("status", "--ended").splitlines()
+            if " told " in line and "SAT" in line
         ]
     )
-    assert "its result is SAT" in shown("explain", "u.told")
-    poll_until(lambda: "share 3 PEs by priority: its 2 of 4 is a part of 1.50" in shown("explain", "u.one"))
-    assert "waits for the end of 1 job: u.one (running)." in shown("explain", "u.dependent")
+    assert "its result is SAT" in service.told("explain", "u.told")
+    shares = "share 3 PEs by priority: its 2 of 4 is a part of 1.50"
+    poll_until(lambda: shares in service.told("explain", "u.one"), shares)
+    waits = "waits for the end of 1 job: u.one (running)."
+    poll_until(lambda: waits in service.told("explain", "u.dependent"), waits)
     number = accepted(service, "two")
-    assert shown("explain", number).startswith(f"u.two (id {number}) is running")
+    assert service.told("explain", number).startswith(f"u.two (id {number}) is running")
     for name, path in zip(("dependent", "one", "two"), (None, *paths), strict=True):
         service.interrupt(name)
         if path is not None:
@@ -507,14 +525,17 @@ def test_status_lists_hosts_and_ended_jobs_and_explain_says_why(service: Running
 
 
 def test_report_tells_of_the_jobs(service: Running) -> None:
-    reply = service.ask("reported", application="SLEEP", priority=0.5, wallclock_limit="100ms")
+    path = service.submit("reported", application="SLEEP", priority=0.5)
+    service.await_event("volume", job=accepted(service, "reported"), volume=RANKS)
+    service.interrupt("reported")
+    reply = service.reply(path)
     service.await_event("ended", job=reply["internal_id"])
     done = run("report", "--json", service.log_dir)
     assert done.code == 0, done.err
     (row,) = [row for row in json.loads(done.out)["jobs"] if row["job"] == reply["internal_id"]]
     assert row["name"] == "u.reported"
-    assert (row["priority"], row["outcome"], row["max_volume"]) == (0.5, "wallclock-limit", RANKS)
-    assert row["wallclock_s"] >= 0.1
+    assert (row["priority"], row["outcome"], row["max_volume"]) == (0.5, "interrupted", RANKS)
+    assert row["wallclock_s"] > 0.0
     answered = service.ask("answered", literals=[1, 0, -1, 0])
     service.await_event("answered", job=answered["internal_id"], code=UNSAT)
     assert run("report", service.log_dir).out.startswith(f"{RANKS} ranks")

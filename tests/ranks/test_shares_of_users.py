@@ -32,10 +32,8 @@ def interrupt(service: Running, user: str, name: str, client: int = 0) -> None:
 
 def volumes(service: Running) -> dict[str, list[int]]:
     """By user, as `status` tells them: of each live job in the order of their ids."""
-    done = run("status", "--json", "--api-dir", service.api_dir)
-    assert done.code == 0, done.err
     found: dict[str, list[int]] = {}
-    for job in sorted(json.loads(done.out)["jobs"], key=lambda job: int(job["id"])):
+    for job in sorted(service.status()["jobs"], key=lambda job: int(job["id"])):
         found.setdefault(job["user"], []).append(job["volume"])
     return found
 
@@ -50,7 +48,7 @@ def test_users_get_pes_by_their_weights_and_within_their_limits_whatever_they_su
         # Four of six may work, at whichever client, and get half of the PEs together.
         poll_until(lambda: sorted(volumes(service).get("crowd", []))[:2] == [0, 0], "two of the crowd wait")
         poll_until(lambda: sum(volumes(service).get("crowd", [])) == 4, "half of the PEs for the crowd")
-        assert volumes(service)["alice"] == [4]
+        poll_until(lambda: volumes(service)["alice"] == [4], "the other half")
         guest = submit(service, "guest", "first")
         poll_until(lambda: volumes(service).get("guest") == [2], "a share for the guest")
         for number, path in enumerate(crowd):
@@ -95,9 +93,7 @@ def test_a_wrong_file_of_users_ends_the_start_with_one_line(
 
 def shares(service: Running) -> dict[str, float]:
     """By identity, as `status` tells them: PEs over time."""
-    done = run("status", "--json", "--api-dir", service.api_dir)
-    assert done.code == 0, done.err
-    return {f"{job['user']}.{job['name']}": round(job["share"], 3) for job in json.loads(done.out)["jobs"]}
+    return {f"{job['user']}.{job['name']}": round(job["share"], 3) for job in service.status()["jobs"]}
 
 
 def test_without_rules_two_users_share_evenly_and_each_of_them_among_their_own_jobs(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_client_has_scripts_answered(service: Running, tmp_path: Path) -> None
             assert answer.satisfiable is False
             assert answer.text == PRINTED
             assert answer.result["answers"] == ["sat", "unsat"]
-        assert not list((service.api_dir / "jobs.0" / "inputs").iterdir())
+        poll_until(lambda: not list((service.box() / "inputs").iterdir()), "no input is left")
         with pytest.raises(JobError, match="line 1: the command 'frobnicate'"):
             client.solve_smt("(frobnicate)")
 

@@ -243,7 +243,7 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
         assert len(pids) > 2, [command_line(pid) for pid in pids]
         process.send_signal(number)
         _, err = process.communicate(timeout=DEADLINE_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+        poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()
@@ -294,7 +294,7 @@ def test_ctrl_c_at_any_stage_of_the_start_is_answered_unknown(
         await_stage(process, mark)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+        poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()
@@ -377,7 +377,7 @@ def test_a_killed_rank_ends_the_others_if_told_so_and_is_not_taken_for_an_answer
         ranks = [pid for pid in pids if parent_of(pid) == process.pid and pid not in parents]
         os.kill(ranks[-1], signal.SIGKILL)
         process.communicate(timeout=DEADLINE_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+        poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving, state_of
 
 from mallob_sat.generate import commutativity, planted
 
@@ -28,8 +28,7 @@ def solvers(service: Running) -> list[int]:
 
 
 def stopped(pids: list[int]) -> list[int]:
-    stats = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in pids}
-    return [pid for pid, stat in stats.items() if stat.rsplit(")", 1)[1].split()[0] == "T"]
+    return [pid for pid in pids if state_of(pid) == "T"]
 
 
 def hard_formula(folder: Path) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from running import Running, command_line, needs_mpiexec, serving, with_apps
+from test_bags_move import APPS, SUM, naps_until
 from waiting import poll_until
 
+from mallob_py.protocol.config import Config
 from mallob_py.service.telemetry.explanation import explain
 from mallob_py.service.telemetry.status import look, read_live_status
 from mallob_sat.generate import uniform
@@ -18,6 +20,18 @@ from mallob_sat.generate import uniform
 pytestmark = needs_mpiexec
 
 SAT, UNSAT, UNKNOWN = 10, 20, 0
+
+
+def stall_s(service: Running) -> float:
+    """How much longer than a turn a worker has been at work at most, such as on a busy machine."""
+    longest_s, since_s = 0.0, dict[int, float]()
+    kinds = ("started", "resumed", "suspended", "stop")
+    for event in sorted((one for kind in kinds for one in service.events(kind)), key=lambda one: one["t"]):
+        rank, now_s = int(event["rank"]), float(event["t"])
+        longest_s = max(longest_s, now_s - since_s.pop(rank, now_s))
+        if event["event"] in ("started", "resumed"):
+            since_s[rank] = now_s
+    return max(0.0, longest_s - Config().slice_s - 0.5)
 
 
 def test_a_formula_is_answered_while_more_jobs_than_ranks_go_on_for_ever(tmp_path: Path) -> None:
@@ -41,7 +55,7 @@ def test_a_formula_is_answered_while_more_jobs_than_ranks_go_on_for_ever(tmp_pat
         for name in names:
             service.interrupt(name)
         used = [service.reply(endless[name])["stats"]["used_pe_seconds"] for name in names]
-        assert max(used) - min(used) <= 3.0, used
+        assert max(used) - min(used) <= 3.0 + stall_s(service), used
         assert min(used) >= 0.5, used
         assert service.stop() == 0
         assert "Traceback" not in service.output
@@ -56,7 +70,7 @@ def test_limits_end_jobs_that_have_turns(tmp_path: Path, limit: str) -> None:
             reply = service.reply(path)
             assert reply["result"]["resultcode"] == UNKNOWN
             stats = reply["stats"]
-            assert stats["used_pe_seconds"] <= 2.5
+            assert stats["used_pe_seconds"] <= 2.5 + stall_s(service)
             assert stats["used_wallclock_seconds"] >= 1.9
 
 
@@ -140,18 +154,21 @@ def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_p
 
 def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_path: Path) -> None:
     """What that one has borrowed comes back, or is done by it later."""
-    with serving(tmp_path / "service", "--slice", "100ms", ranks=3) as service:
+    with serving(tmp_path / "service", "--slice", "100ms", ranks=3, env=APPS) as service:
         names = [f"endless{number}" for number in range(3)]
         endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]
         for name in names:
             service.await_event("started", job=service.await_event("accepted", name=name)["job"])
-        reply = service.ask("bag", application="QUEENS", configuration={"n": 16}, priority=5.0)
-        assert reply["result"]["value"] == 14772512
+        configuration = naps_until(tmp_path / "go")
+        path = service.submit("bag", application="NAPS", configuration=configuration, priority=5.0)
         job = service.await_event("accepted", name="bag")["job"]
-        adopted = [
-            event for event in service.events("adopted") if event["job"] == job and event["index"] == 1
-        ]
-        assert len(adopted) >= 2
+
+        def adopted() -> list[dict[str, Any]]:
+            return [one for one in service.events("adopted") if (one["job"], one["index"]) == (job, 1)]
+
+        poll_until(lambda: len(adopted()) >= 2, "its second worker has come again")
+        (tmp_path / "go").touch()
+        assert service.reply(path)["result"]["value"] == SUM
         for name in names:
             service.interrupt(name)
         for path in endless:

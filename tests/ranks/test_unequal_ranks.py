@@ -25,6 +25,7 @@ from running import (
     poll_until,
     run,
     serving,
+    state_of,
     with_apps,
 )
 
@@ -60,10 +61,6 @@ def census(folder: Path, workers: int = PES) -> dict[int, int]:
     """The process of each worker of a CENSUS job, once there are so many."""
     poll_until(lambda: len(list(folder.glob("[0-9]*"))) == workers, f"{workers} workers")
     return {int(path.name): int(path.read_text()) for path in folder.glob("[0-9]*")}
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def end(service: Running, name: str, reply: Path) -> None:
@@ -113,12 +110,12 @@ def test_status_and_report_count_pes(service: Running) -> None:
     path = service.submit("counted", application="SLEEP")
 
     def is_busy() -> bool:
-        status = json.loads(run("status", "--json", "--api-dir", service.api_dir).out)
+        status = service.status()
         assert (status["ranks"], status["pes"]) == (RANKS, PES)
         return bool(status["busy"] == PES)
 
     poll_until(is_busy)
-    assert f"{PES} of {PES} busy" in run("status", "--api-dir", service.api_dir).out
+    assert f"{PES} of {PES} busy" in service.told("status")
     end(service, "counted", path)
     report = json.loads(run("report", "--json", service.log_dir).out)
     assert (report["ranks"], report["pes"]) == (RANKS, PES)
@@ -152,7 +149,7 @@ def test_workers_of_a_rank_are_suspended_and_resumed_each_for_itself(
     before = census(tmp_path)
 
     def stopped() -> list[int]:
-        return [pid for pid in before.values() if is_stopped(pid)]
+        return [pid for pid in before.values() if state_of(pid) == "T"]
 
     other = service.submit("other", application="SLEEP", priority=2.0)
     poll_until(lambda: len(stopped()) == 4, "four of six workers stand still")
