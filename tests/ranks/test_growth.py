@@ -53,7 +53,8 @@ def grow(service: Running, by: int) -> dict[int, int]:
 
 def joined(service: Running) -> dict[int, int]:
     """The processes of those that ever have, by rank."""
-    return {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) \(process (\d+) on", service.output)}
+    found = re.findall(r"rank (\d+) \(process (\d+) on", service.output)
+    return dict(sorted((int(rank), int(pid)) for rank, pid in found))
 
 
 def logged_as(service: Running) -> list[int]:
