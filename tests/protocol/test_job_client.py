@@ -389,13 +389,13 @@ def test_running_jobs_go_on_with_other_priorities_and_bounds() -> None:
     for job in (1, 2):
         cluster.submit(job, rank=job)
     assert _volumes(cluster) == {1: 4, 2: 4}
-    cluster.set_terms(1, 3.0, 0)
+    cluster.folders.tell(1, TermsChanged(1, 3.0, 0))
     assert _volumes(cluster) == {1: 6, 2: 2}
-    cluster.set_terms(1, 3.0, 1)
+    cluster.folders.tell(1, TermsChanged(1, 3.0, 1))
     assert _volumes(cluster) == {1: 1, 2: 7}
-    cluster.set_terms(1, 1.0, 5)
+    cluster.folders.tell(1, TermsChanged(1, 1.0, 5))
     assert _volumes(cluster) == {1: 4, 2: 4}
-    cluster.set_terms(2, 1.0, 2)
+    cluster.folders.tell(2, TermsChanged(2, 1.0, 2))
     assert _volumes(cluster) == {1: 5, 2: 2}
 
 
@@ -405,7 +405,7 @@ def test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more() -> 
     cluster.run(until_s=1.0)
     cluster.tell(0, Received(0, DemandChanged(1, 5)))
     assert _volumes(cluster) == {1: 2}
-    cluster.set_terms(1, 1.0, 0)
+    cluster.folders.tell(1, TermsChanged(1, 1.0, 0))
     assert _volumes(cluster) == {1: 5}
 
 
