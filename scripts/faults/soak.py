@@ -260,7 +260,7 @@ def _random_options(options: argparse.Namespace, folder: Path, rng: random.Rando
     if rng.random() < 0.25:
         further += ["--durable"]
     if options.rank_loss != "restart":
-        further += ["--rank-timeout", f"{options.rank_timeout:g}s"]
+        further += ["--rank-timeout", f"{options.rank_timeout:g}s", "--restarts", "1000"]
     return [*further, "--rank-loss", options.rank_loss, "--pes", str(options.pes)]
 
 
