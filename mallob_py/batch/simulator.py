@@ -47,6 +47,9 @@ from mallob_py.batch.wishes import grants
 
 #: of iterations: what lies nearer to a whole number is one
 _ROUNDING = 1e-9
+#: bounds of what is played: each node is an object, and larger times are too coarse
+NODES_MAX = 10_000_000
+TIME_MAX_S = 1e12
 
 
 class EventOrder(enum.Enum):
@@ -128,13 +131,22 @@ def simulate(
 
     `imbalance` is of guests on nodes that they share, beside nodes that they do not. `delays` are those of
     real processes, of all jobs or of each, in the order of events `BATCH`.
-    Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
+    Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine, and
+    above NODES_MAX and TIME_MAX_S.
     """
     if delays != NO_DELAYS and order is not EventOrder.BATCH:
         raise ValueError("there are delays in the order of events `batch` only")
     run = _Run if workload.cluster is None else _SharedRun
     costs = costs or FreeResizes()
     return run(workload, policy, nodes or workload.nodes, costs, order, imbalance, delays).play()
+
+
+def _refuse_too_large(workload: Workload, nodes: int) -> None:
+    if nodes > NODES_MAX:
+        raise ValueError(f"a machine of {nodes} nodes: it may have {NODES_MAX} (--nodes, --cores-per-node)")
+    for job, truth in zip(workload.jobs, workload.truths, strict=True):
+        if not max(job.submit_s, truth.run_s) <= TIME_MAX_S:
+            raise ValueError(f"job {job.number}: it comes or runs after more than {TIME_MAX_S:g} s")
 
 
 class _Run:
@@ -148,6 +160,7 @@ class _Run:
         imbalance: Imbalance,
         delays: Delays | Sequence[Delays],
     ) -> None:
+        _refuse_too_large(workload, nodes)
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
         self._checks = Checks(policy, self._view, {job.id: job.number for job in workload.jobs})

@@ -305,3 +305,12 @@ def test_what_cannot_be_is_refused_with_policy_job_and_time(actions: list[Action
 def test_a_job_larger_than_the_machine_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="job 1 needs 9 nodes, the machine has 8"):
         simulate(rigid((0, 9, 1), nodes=8), Fcfs())
+
+
+def test_a_machine_and_times_that_nothing_can_count_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=f"a machine of {10**30} nodes: it may have 10000000 "):
+        simulate(rigid((0, 1, 1), nodes=10**30), Fcfs())
+    for workload in (rigid((0, 1, 1e13), nodes=1), rigid((0, 1, 1), (1e200, 1, 1), nodes=1)):
+        number = workload.jobs[-1].number
+        with pytest.raises(ValueError, match=f"job {number}: it comes or runs after more than 1e\\+12 s"):
+            simulate(workload, Fcfs())

@@ -75,6 +75,9 @@ def test_compressed_traces_are_read(tmp_path: Path, suffix: str, pack: Callable[
     [
         ("1 2 3\n", "line 7: 3 fields instead of 18"),
         ("4 x" + " 1" * 16 + "\n", "line 7: a field is no number"),
+        ("4 1" + " 1" * 15 + f" {10**30}\n", "line 7: a field is too large, or nan"),
+        ("4 1e400" + " 1" * 16 + "\n", "line 7: a field is too large, or nan"),
+        ("4 nan" + " 1" * 16 + "\n", "line 7: a field is too large, or nan"),
     ],
 )
 def test_damaged_lines_are_named_and_left_out(tmp_path: Path, line: str, problem: str) -> None:
@@ -184,8 +187,15 @@ def test_without_any_number_the_largest_job_or_the_load_decides_what_is_suggeste
 
 
 def test_a_file_without_jobs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SwfError, match="no jobs"):
+    with pytest.raises(SwfError, match=r"no jobs in it$"):
         read_swf(trace(tmp_path, HEAD))
+    with pytest.raises(SwfError, match=r"no jobs in it \(.*line 4: a field is no number\)$"):
+        read_swf(trace(tmp_path, HEAD + "these are no numbers\n"))
+
+
+def test_a_byte_order_mark_hides_no_header(tmp_path: Path) -> None:
+    swf = read_swf(trace(tmp_path, "\ufeff; MaxProcs: 9\n" + LINES))
+    assert (swf.header_number("MaxProcs"), len(swf.rows), swf.damaged) == (9, 3, ())
 
 
 @pytest.mark.parametrize("words", [["1"] * 18, ["1.5"] * 18, ["1e3", *["-1"] * 17]])

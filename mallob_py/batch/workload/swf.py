@@ -25,6 +25,9 @@ from mallob_py.batch.job import Job, Kind, Rejected, Truth, Workload
 from mallob_py.batch.workload.machine import Header, demand_of, machine_of, overload, unknown
 
 FIELDS = 18
+#: of a field: whole numbers are exact up to it, and some way beyond
+_VALUE_MAX = 1e15
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
     ".xz": lzma.decompress,
@@ -61,14 +64,14 @@ def read_swf(path: Path, strict: bool = False) -> Swf:
     Lines that are no job are left out and told of in `damaged`; with `strict`, the first raises SwfError, as
     does a file without any job. OSError: the file cannot be read.
     """
-    content = _content(path)
+    content = _content(path).removeprefix(_BYTE_ORDER_MARK)
     head = content[: content.find(b"\n", content.rfind(b"\n;") + 1) + 1] if b";" in content else b""
     header = {key.decode(): value.decode(errors="replace") for key, value in _HEADER.findall(head)}
     rows, damaged = _rows_at_once(content), tuple[str, ...]()
     if rows is None:
         rows, damaged = _rows_by_line(path, content, strict)
     if not len(rows):
-        raise SwfError(f"{path}: no jobs in it")
+        raise SwfError(f"{path}: no jobs in it" + (f" ({damaged[0]})" if damaged else ""))
     return Swf(rows, header, damaged)
 
 
@@ -94,7 +97,7 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
                 numbers = np.fromstring(content, dtype=kind, sep=" ")
         except (ValueError, DeprecationWarning):
             continue
-        if len(numbers) == fields.sum():
+        if len(numbers) == fields.sum() and (abs(numbers.astype(np.float64)) <= _VALUE_MAX).all():
             return numbers.reshape(-1, FIELDS).astype(np.float64)
     return None
 
@@ -117,6 +120,8 @@ def _rows_by_line(path: Path, content: bytes, strict: bool) -> tuple[NDArray[np.
         try:
             row = [float(word) for word in words]
             problem = "" if len(row) == FIELDS else f"{len(row)} fields instead of {FIELDS}"
+            if not (problem or all(abs(value) <= _VALUE_MAX for value in row)):
+                problem = "a field is too large, or nan"
         except ValueError:
             problem = "a field is no number"
         if problem:
