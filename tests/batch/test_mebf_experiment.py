@@ -28,6 +28,16 @@ def test_a_case_says_what_its_workload_is_like() -> None:
             assert (job.low, job.high) == ((job.nodes + 1) // 2, min(500, 5 * job.nodes))
 
 
+def test_what_was_published_stands_in_the_columns_of_its_table() -> None:
+    """Figures 13 and 14 fill gaps in each way at each scalability."""
+    for _, columns, published in mebf._TABLES:
+        assert set(published) <= {(variant, name) for variant in mebf.VARIANTS for name in columns}
+    for title, jobs in (("Gaps, 1K", 1000), ("Gaps, 5K", 5000)):
+        (columns,) = (columns for name, columns, _ in mebf._TABLES if name == title)
+        wanted = {(mebf.Case(jobs, scalability=level), gaps) for level in mebf.RHO for gaps in mebf.GAPS}
+        assert set(columns.values()) == wanted
+
+
 def test_malleable_jobs_are_better_off_than_with_easy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,18 +152,23 @@ _TABLES: tuple[tuple[str, _Columns, dict[tuple[str, str], int]], ...] = (
         _SHARE,
     ),
     (
-        "Gaps",
+        "Share and scalability, 1K",
         {
-            f"{jobs // 1000}K {arrivals} {gaps}": (Case(jobs, factor), gaps)
-            for jobs, arrivals, factor in (
-                (1000, "int.", INTENSIVE),
-                (5000, "int.", INTENSIVE),
-                (5000, "", 1.0),
-            )
-            for gaps in GAPS
+            f"{share:.0%} {level}": (Case(scalability=level, share=share), "basic")
+            for share in (0.6, 0.8)
+            for level in RHO
         },
-        {},
+        {("handoff", "60% medium"): 34, ("intensive", "80% medium"): 33},
     ),
+    *(
+        (
+            f"Gaps, {jobs // 1000}K",
+            {f"{level} {gaps}": (Case(jobs, scalability=level), gaps) for level in RHO for gaps in GAPS},
+            {},
+        )
+        for jobs in (1000, 5000)
+    ),
+    ("Gaps, 5K, normal arrivals", {gaps: (Case(5000, 1.0), gaps) for gaps in GAPS}, {}),
     (
         f"True rho larger by {ERROR:g}",
         {
