@@ -30,10 +30,10 @@ def test_a_case_says_what_its_workload_is_like() -> None:
 
 def test_what_was_published_stands_in_the_columns_of_its_table() -> None:
     """Figures 13 and 14 fill gaps in each way at each scalability."""
-    for _, columns, published in mebf._TABLES:
+    for _, columns, published in mebf.TABLES:
         assert set(published) <= {(variant, name) for variant in mebf.VARIANTS for name in columns}
     for title, jobs in (("Gaps, 1K", 1000), ("Gaps, 5K", 5000)):
-        (columns,) = (columns for name, columns, _ in mebf._TABLES if name == title)
+        (columns,) = (columns for name, columns, _ in mebf.TABLES if name == title)
         wanted = {(mebf.Case(jobs, scalability=level), gaps) for level in mebf.RHO for gaps in mebf.GAPS}
         assert set(columns.values()) == wanted
 
@@ -43,7 +43,7 @@ def test_malleable_jobs_are_better_off_than_with_easy(
 ) -> None:
     monkeypatch.setattr(mebf, "SEEDS", (1,))
     table = ("Small", {"300": (mebf.Case(300), "basic")}, {("spare", "300"): 49})
-    monkeypatch.setattr(mebf, "_TABLES", (table,) * 4)
+    monkeypatch.setattr(mebf, "TABLES", (table,) * 4)
     mebf.run(Output(tmp_path, "mebf"), 1, None)
     (rows, *_) = (found["rows"] for found in json.loads((tmp_path / "mebf.json").read_bytes()))
     assert [row[0] for row in rows] == list(mebf.VARIANTS)

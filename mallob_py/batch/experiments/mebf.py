@@ -122,7 +122,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 #: a table: its title, and columns with the case and, of MEBF, the gaps; what was published of it
 _Columns = dict[str, tuple[Case, str]]
-_TABLES: tuple[tuple[str, _Columns, dict[tuple[str, str], int]], ...] = (
+TABLES: tuple[tuple[str, _Columns, dict[tuple[str, str], int]], ...] = (
     (
         "Arrivals",
         {
@@ -190,14 +190,14 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
         for exact in (True, False)
     }
     tables = [
-        *_TABLES,
+        *TABLES,
         *([(f"Parts of traces, {_TRACE_JOBS} jobs, by estimates", columns, {})] if here else []),
     ]
     runs = [one for _, columns, _ in tables for one in _runs(columns)]
     results = output.play(partial(_play, traces), runs, processes, Run.name)
     shown = [_table(*table, results, not place) for place, table in enumerate(tables)]
     output.tables([*shown, _events(results), _sizes(results), _utilisation(results)], _REMARKS)
-    for name, table in (("mebf-scalability", _TABLES[1]), ("mebf-shares", _TABLES[3])):
+    for name, table in (("mebf-scalability", TABLES[1]), ("mebf-shares", TABLES[3])):
         output.figure(name, partial(_draw, table, results))
 
 
