@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
+import msgspec
+
 from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
+from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
@@ -27,19 +30,27 @@ if TYPE_CHECKING:
     from mallob_py.cli.rank_options import RunOptions, SolveOptions
 
 
-_COUNT_BYTES = 4
+class Answered(msgspec.Struct, frozen=True, array_like=True):
+    """Progress of the desk, from which another rank goes on if this one is lost."""
+
+    #: jobs with an answer, or that failed
+    count: int = 0
+    #: the result of the last one, and its exit code
+    result: int = UNKNOWN
+    code: int = 0
+    has_failed: bool = False
 
 
 class OneDesk(Desk):
     """The desk if this is its rank, else a place to wait for it: on rank 0, or another if that is lost.
 
-    Only the rank with the desk knows what has been answered. So it tells the others after each answer, and
-    whoever takes over begins with what is left, as job number so many: the workers that the others have of it
-    go on.
+    Only the rank with the desk knows what has been answered. So it tells the others after each answer, also
+    the last one, and whoever takes over begins with what is left, as job number so many: the workers that the
+    others have of it go on.
     """
 
     def __init__(
-        self, rank: Rank, make: Callable[[int], Desk], take_orders: Callable[[], None] | None
+        self, rank: Rank, make: Callable[[Answered], Desk], take_orders: Callable[[], None] | None
     ) -> None:
         """`make(answered)`: begins with what has not been answered yet.
 
@@ -49,7 +60,7 @@ class OneDesk(Desk):
         self._take_orders = take_orders
         self._hear_of_ranks()
         self._make = make
-        self._answered = 0
+        self._answered = Answered()
         #: once it is here
         self.desk: Desk | None = None
         rank.on_change = self._follow
@@ -58,11 +69,11 @@ class OneDesk(Desk):
         """Return the desk of this rank."""
         return self._begin() if self._is_ours() else self
 
-    def tell_answered(self, answered: int) -> None:
-        """Tell how many jobs are answered, in case another rank has to go on."""
+    def tell_answered(self, answered: Answered) -> None:
+        """Tell what is answered, in case another rank has to go on."""
         self._answered = answered
         if self._rank.node.survives:
-            data = answered.to_bytes(_COUNT_BYTES, "little")
+            data = msgspec.msgpack.encode(answered)
             for rank in self._rank.node.placement.members:
                 if rank != self._rank.rank:
                     self._rank.tell_desk(rank, data)
@@ -90,7 +101,8 @@ class OneDesk(Desk):
     # --- as a desk without jobs ---------------------------------------------------------------
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        self._answered = max(self._answered, int.from_bytes(data, "little"))
+        told = msgspec.msgpack.decode(data, type=Answered)
+        self._answered = max(self._answered, told, key=lambda each: each.count)
 
 
 class OneShotDesk(Desk):
@@ -164,19 +176,19 @@ class OneShotDesk(Desk):
 def be_rank(
     options: SolveOptions | RunOptions,
     application: str,
-    desk_of: Callable[[Rank, int, Callable[[int], None]], OneShotDesk],
+    desk_of: Callable[[Rank, Answered, Callable[[Answered], None]], OneShotDesk],
     fork_server: socket.socket | None,
 ) -> NoReturn:
     """Be a rank until the end. One rank has the desk, whose exit code is that of all: rank 0, while it lives.
 
-    `desk_of(rank, answered, tell_answered)` makes it, for the jobs after so many that have been answered;
-    it is to tell each time that so many have been.
+    `desk_of(rank, answered, tell_answered)` makes it, for the jobs that have not been answered; it is to tell
+    each time that one has been.
     """
     desks: list[OneShotDesk] = []
     orders = options.orders or os.environ.get(ORDERS_VARIABLE)
 
     def open_desk(rank: Rank) -> Desk | None:
-        def make(answered: int) -> OneShotDesk:
+        def make(answered: Answered) -> OneShotDesk:
             desks.append(desk_of(rank, answered, one.tell_answered))
             return desks[0]
 

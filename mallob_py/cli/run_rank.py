@@ -10,16 +10,16 @@ job failed; 128 + the number of a signal that ended it.
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
 from mallob_py.cli import one_shot_desk
-from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
+from mallob_py.cli.one_shot_desk import Answered, OneShotDesk, write_to
 from mallob_py.cli.rank_options import RunOptions
 from mallob_py.cli.values import far_text
 from mallob_py.kit.declaration import exit_code_of
@@ -45,7 +45,10 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    one_shot_desk.be_rank(options, options.application, lambda rank, *_: RunDesk(rank, options), fork_server)
+    def desk_of(rank: Rank, answered: Answered, tell_answered: Callable[[Answered], None]) -> RunDesk:
+        return RunDesk(rank, options, answered, tell_answered)
+
+    one_shot_desk.be_rank(options, options.application, desk_of, fork_server)
 
 
 def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
@@ -72,7 +75,14 @@ class RunDesk(OneShotDesk):
 
     progress_s = 0.5
 
-    def __init__(self, rank: Rank, options: RunOptions) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        options: RunOptions,
+        answered: Answered,
+        tell_answered: Callable[[Answered], None],
+    ) -> None:
+        """End at once if a lost rank has `answered` already; tell when that has been done."""
         super().__init__(rank, options.time_limit_s)
         #: a rank imports no application; a helper process tells
         known = rank.pool.wait_for_applications(options.application, _IMPORT_S)
@@ -86,9 +96,10 @@ class RunDesk(OneShotDesk):
             raise boot.DeskError(f"{error.field}: {error.message}") from None
         self._prints_json = options.json or not sys.stdout.isatty()
         self._shows_progress = sys.stderr.isatty() and not options.quiet
-        self._is_over = False
+        self._tell_answered = tell_answered
+        self._is_over = answered.count > 0
         self._began_s = self._read_s = 0.0
-        self._code = 0
+        self._code = answered.code
 
     @property
     def exit_code(self) -> int:
@@ -107,6 +118,9 @@ class RunDesk(OneShotDesk):
 
     def _begin(self, now: float) -> None:
         self._is_busy = True
+        if self._is_over:
+            self._rank.stop()
+            return
         self._began_s = now
         if self._shows_progress:
             self._next_progress_s = now + self.progress_s
@@ -174,8 +188,8 @@ class RunDesk(OneShotDesk):
 
     def _end(self) -> None:
         self._is_over = True
-        self._limit_s = self._next_progress_s = math.inf
-        self._rank.stop()
+        self._tell_answered(Answered(1, code=self._code))
+        self._is_busy = False  # the others hear of it before the end
 
     # --- progress ---------------------------------------------------------------------------
 

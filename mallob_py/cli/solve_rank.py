@@ -23,7 +23,7 @@ from typing import Any, Literal, NoReturn, TextIO
 
 from mallob_py.applications import declaration_of
 from mallob_py.cli import one_shot_desk
-from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
+from mallob_py.cli.one_shot_desk import Answered, OneShotDesk, write_to
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.cli.values import far_text
 from mallob_py.kit import result_file
@@ -42,8 +42,8 @@ _GRACE_S = 3.0
 
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    def desk_of(rank: Rank, answered: int, tell_answered: Callable[[int], None]) -> SolveDesk:
-        output = _open_output(options.output, "a" if answered else "w")
+    def desk_of(rank: Rank, answered: Answered, tell_answered: Callable[[Answered], None]) -> SolveDesk:
+        output = _open_output(options.output, "a" if answered.count else "w")
         return SolveDesk(rank, options, output, answered, tell_answered)
 
     one_shot_desk.be_rank(options, options.application_of(options.files[0]), desk_of, fork_server)
@@ -68,13 +68,12 @@ class SolveDesk(OneShotDesk):
         rank: Rank,
         options: SolveOptions,
         output: TextIO,
-        answered: int,
-        tell_answered: Callable[[int], None],
+        answered: Answered,
+        tell_answered: Callable[[Answered], None],
     ) -> None:
-        """Begin where a lost rank has ended, if so many files are `answered`; tell of each further one."""
+        """Begin where a lost rank has ended, if files are `answered`; tell of each further one."""
         super().__init__(rank, options.time_limit_s)
-        self._files = list(options.files)[answered:]
-        self._answered = answered
+        self._files = list(options.files)[answered.count :]
         self._tell_answered = tell_answered
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
@@ -89,15 +88,15 @@ class SolveDesk(OneShotDesk):
             self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
-        self._job = answered
+        self._job = self._answered = answered.count
         self._submitted_s = 0.0
         #: nothing further is begun
         self._is_over = False
-        self._failed = False
+        self._failed = answered.has_failed
         self._was_stopped = False
-        self._code = 0
+        self._code = answered.code
         #: the result of the last file
-        self._result = UNKNOWN
+        self._result = answered.result
 
     @property
     def exit_code(self) -> int:
@@ -242,8 +241,8 @@ class SolveDesk(OneShotDesk):
     def _next(self) -> None:
         del self._files[0]
         self._answered += 1
-        if self._files:
-            self._tell_answered(self._answered)
+        told = Answered(self._answered, self._result, self._code, self._failed)
+        self._tell_answered(told)
         self._is_busy = False
         self._next_progress_s = math.inf
 

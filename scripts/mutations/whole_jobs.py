@@ -127,4 +127,14 @@ mallob_py/cli/main.py
   a name that the output cannot encode is printed all the same
     _open_standard_streams: without stream.reconfigure(errors="backslashreplace")
     test_names_that_the_output_cannot_encode_are_printed_all_the_same
+
+# the last answer
+mallob_py/cli/solve_rank.py
+  the last answer is told to those who could take over
+    SolveDesk._next: without self._tell_answered(told)
+    test_who_takes_over_after_the_last_answer_does_not_give_it_again
+mallob_py/cli/run_rank.py
+  that the only job has its answer is told to those who could take over
+    RunDesk._end: without self._tell_answered(Answered(1, code=self._code))
+    test_who_takes_over_after_the_last_answer_does_not_give_it_again
 """)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -287,6 +288,16 @@ def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
+def await_all_at_work(ranks: int, logs: Path) -> None:
+    """Only who is in the loop can be lost: before, all wait for each other inside MPI."""
+
+    def at_work() -> set[int]:
+        events = read_events(logs) if logs.exists() else []
+        return {event.rank for event in events if event.event == "started"}
+
+    poll_until(lambda: len(at_work()) == ranks, "all are at work")
+
+
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
@@ -299,13 +310,7 @@ def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_pat
         env=environment(mark, APPS),
     )
     try:
-
-        def at_work() -> set[int]:
-            """Only who is in the loop can be lost: before, all wait for each other inside MPI."""
-            events = read_events(tmp_path / "logs") if (tmp_path / "logs").exists() else []
-            return {event.rank for event in events if event.event == "started"}
-
-        poll_until(lambda: len(at_work()) == 4, "all are at work")
+        await_all_at_work(4, tmp_path / "logs")
         titles = {command_line(pid).strip(): pid for pid in marked_processes(mark)}
         os.kill(titles[f"mallob-py run: rank {victim}"], signal.SIGKILL)
         (tmp_path / "go").touch()
@@ -316,3 +321,53 @@ def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_pat
     finally:
         kill_marked(mark)
         process.wait()
+
+
+#: a command whose rank 0 dies when all that is left to do is to end
+DIES_AT_THE_END = """
+import os, signal, sys
+from pathlib import Path
+from test_rank_losses import await_all_at_work
+from mallob_py.cli.main import main
+from mallob_py.runtime.rank import Rank
+
+stop = Rank.stop
+
+def die_or_stop(rank):
+    if rank.rank == 0:
+        await_all_at_work(2, Path(sys.argv[-1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    stop(rank)
+
+Rank.stop = die_or_stop
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("command", ["solve", "run"])
+def test_who_takes_over_after_the_last_answer_does_not_give_it_again(command: str, tmp_path: Path) -> None:
+    formula, proof = tmp_path / "formula.cnf", tmp_path / "proof.drat"
+    formula.write_text("p cnf 1 2\n1 0\n-1 0\n")
+    given = {"solve": ["--quiet", f"--proof={proof}", str(formula)], "run": ["NOOP"]}[command]
+    mark = uuid.uuid4().hex
+    begin = [sys.executable, "-c", DIES_AT_THE_END, command, "-n", "2"]
+    process = subprocess.Popen(
+        [*begin, *given, "--log-dir", str(tmp_path / "logs")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(mark, {"PYTHONPATH": str(Path(__file__).parent)}),
+        cwd=Path(__file__).parent.parent,
+    )
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert "rank 0" in err
+    assert len(out.splitlines()) == 1, (out, err)
+    if command == "solve":
+        assert (out, process.returncode) == ("s UNSATISFIABLE\n", 20)
+        assert proof.stat().st_size > 0
+    else:
+        assert (json.loads(out)["result"]["outcome"], process.returncode) == ("result", 0)
