@@ -47,7 +47,7 @@ LETTERS: Mapping[str, str] = {
 #: they choose initial phases themselves
 PHASELESS = ("kissat404", "cryptominisat")
 _OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
-_KISSATS_OPTIONS = {"+": ("target", 2), "-": ("stable", 0), "0": ("phase", 0)}
+_KISSATS_OPTIONS = {"+": ("stable", 2), "-": ("stable", 0), "0": ("phase", 0)}
 _CLASHING = (("+", "-"), ("_", "~"))
 _REPEATS_MAX = 1000
 _MEMBERS_MAX = 10_000

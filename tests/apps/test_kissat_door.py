@@ -254,7 +254,7 @@ def test_behind_a_closed_door_kissat_searches_on_its_own(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("index", "taken"), [(0, 0), (1, 3)])
 def test_the_first_takes_nothing_and_the_next_ones_take_all(index: int, taken: int) -> None:
-    search = Search(formula_from_list([1, 2, 3, 4, 0]), Portfolio().following("k k0").strategy(index))
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), Portfolio().following("k k+").strategy(index))
     assert search.give(clauses_of([[1], [2, 3], [-1, 2, 4]])) == taken
     search.close()
 
