@@ -53,6 +53,10 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_text(f"{_LOG}8;xxx;yyy;debug;2014\n")
     with pytest.raises(EuroraError, match=r"damaged\.log_crypt, line 3: no job"):
         read_eurora(path)
+    for amount in ("nan", "inf"):
+        path.write_text(_LOG.replace("__33;2;", f"__33;{amount};"))
+        with pytest.raises(EuroraError, match=r"line \d: no job \(an amount is not finite\)"):
+            read_eurora(path)
     path.write_text("")
     with pytest.raises(EuroraError, match="no jobs in it"):
         read_eurora(path)

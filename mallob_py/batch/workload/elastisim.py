@@ -20,6 +20,8 @@ from mallob_py.batch.speedup import Amdahl, Linear
 #: of the publication
 FLOPS_PER_S = 1e12
 PUBLISHED_NODES = 128
+#: a shorter run ends when it begins, as times are rounded
+_RUN_MIN_S = 1e-6
 _KINDS = {
     "RIGID": Kind.RIGID,
     "MOLDABLE": Kind.MOLDABLE,
@@ -103,6 +105,8 @@ def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
         raise ValueError("submit_time is below 0, or divide below 1")
     serial = 1.0 - arguments.parallel_percentage
     run_s = arguments.flops / flops_per_s * (serial + arguments.parallel_percentage / preferred)
+    if run_s < _RUN_MIN_S:
+        raise ValueError(f"it runs for {run_s:g} s, less than {_RUN_MIN_S:g}")
     estimate_s = described.walltime if described.walltime > 0.0 else run_s
     job = Job(
         number,

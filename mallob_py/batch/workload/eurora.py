@@ -8,9 +8,11 @@ them with two MICs, the others with two GPUs.
 
 from __future__ import annotations
 
+import math
 import tarfile
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -149,6 +151,8 @@ def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, flo
     head, nodes, tail = line.strip().split("__")
     number, _, _, queue, submission = head.split(";")
     units = [tuple(float(word) for word in unit.split(";")[1:5]) for unit in nodes.split("#") if unit]
+    if not all(map(math.isfinite, chain(*units))):
+        raise ValueError("an amount is not finite")
     times = tail.split(";")
     hours, minutes = times[5].split(":")[:2]
     run_s = _time(times[1]) - _time(times[0])
