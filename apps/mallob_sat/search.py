@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from mallob_py.kit import Result
-from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, ProofStream
+from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, ProofStream, union
 from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
@@ -36,6 +36,9 @@ _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
 #: how often clauses go from and to a solver that trades at restarts
 _EXCHANGE_INTERVAL_S = 0.05
+#: stable phases find models sooner undisturbed; from then on, the best of what has come by then helps proofs
+UNDISTURBED_S = 3.0
+_MISSED_LITERALS_MAX = 5_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
 #: a slice takes this part of the time searched so far
@@ -148,9 +151,14 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
 class Search:
     """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
 
-    def __init__(self, formula: Formula, strategy: Strategy) -> None:
+    def __init__(
+        self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._formula = formula
         self._strategy = strategy
+        self._clock = clock
+        self._takes_from_s = clock() + (UNDISTURBED_S if ("stable", 2) in strategy.options else 0.0)
+        self._missed = Clauses.none()
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
         self._inlet: ClausePipe | None = None
@@ -183,6 +191,11 @@ class Search:
         if self._inlet is None:
             return 0
         new = self._known.take_new(clauses)
+        if self._clock() < self._takes_from_s:
+            self._missed, _ = union([self._missed, new]).best(_MISSED_LITERALS_MAX)
+            return 0
+        if len(self._missed):
+            new, self._missed = union([self._missed, new]), Clauses.none()
         self._inlet.send(self._renaming.apply_to_clauses(new))
         return len(new)
 

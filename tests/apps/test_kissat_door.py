@@ -17,7 +17,7 @@ from mallob_sat.clauses import ProofStream
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.kissat_door import DoorIsClosed, KissatDoor, door_is_open
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
-from mallob_sat.search import Search, trade_of
+from mallob_sat.search import UNDISTURBED_S, Search, trade_of
 from mallob_sat.solvers import Solver, Verdict
 
 #: more of them in a long run
@@ -254,8 +254,21 @@ def test_behind_a_closed_door_kissat_searches_on_its_own(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("index", "taken"), [(0, 0), (1, 3)])
 def test_the_first_takes_nothing_and_the_next_ones_take_all(index: int, taken: int) -> None:
-    search = Search(formula_from_list([1, 2, 3, 4, 0]), Portfolio().following("k k+").strategy(index))
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), Portfolio().following("k k0").strategy(index))
     assert search.give(clauses_of([[1], [2, 3], [-1, 2, 4]])) == taken
+    search.close()
+
+
+def test_in_stable_phases_it_takes_later_what_it_has_missed() -> None:
+    now = [0.0]
+    strategy = Portfolio().following("k k+").strategy(1)
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, clock=lambda: now[0])
+    assert search.give(clauses_of([[1], [2, 3]])) == 0
+    now[0] = UNDISTURBED_S - 0.1
+    assert search.give(clauses_of([[3, 2], [-1, 2, 4]])) == 0
+    now[0] = UNDISTURBED_S
+    assert search.give(clauses_of([[1], [4]])) == 4
+    assert search.give(clauses_of([[2, 3], [1, 4]])) == 1
     search.close()
 
 
