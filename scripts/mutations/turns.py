@@ -173,10 +173,6 @@ mallob_py/runtime/workers/pool.py
   a process that is wanted elsewhere before it has come goes on to there
     WorkerPool.give: never task is not None and task.is_awaited
     test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there
-mallob_py/runtime/workers/tasks.py
-  one that rests waits no longer than others for a process that does not come
-    JobTask.is_urged: self.is_awaited or not self.suspended => not self.suspended
-    test_one_that_rests_and_does_not_come_is_waited_for_no_longer
 mallob_py/runtime/workers/fork_server.py
   a process ends when no rank has it any more, also one that rests
     _die_without: without fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)

@@ -337,10 +337,11 @@ class WorkerPool:
 
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
-        take_up_s = min((task.take_up_by_s for task in self._pending if task.is_urged), default=math.inf)
+        take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
+        giving = self.processes.giving
         return min(
             self.processes.refill_at_s,
-            self.processes.given_at_s,
+            math.inf if giving is None else giving.deadline_s,
             self.kept.deadline_s,
             take_up_s,
             self._starter.until_s,
@@ -357,8 +358,8 @@ class WorkerPool:
         now_s = self._clock()
         if now_s >= self.processes.refill_at_s:
             self.processes.refill(len(self._waiting))
-        if self.processes.giving is not None and now_s >= self.processes.given_at_s:
-            self.processes.giving.turn(now_s)
+        if (giving := self.processes.giving) is not None and now_s >= giving.deadline_s:
+            giving.turn(now_s)
         if self._pending or now_s >= self.kept.deadline_s:
             self._look_after_kept(now_s)
         if now_s >= self._starter.until_s:
@@ -551,7 +552,7 @@ class WorkerPool:
     def _look_after_kept(self, now_s: float) -> None:
         self.kept.stop_late(now_s)
         self.processes.discard_all(self.kept.drop_expired(now_s))
-        for task in [task for task in self._pending if task.is_urged and task.take_up_by_s <= now_s]:
+        for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
             if task.link is not None:
                 self.processes.discard(task.link)
             self._start_afresh(task)

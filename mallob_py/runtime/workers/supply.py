@@ -161,11 +161,6 @@ class Processes:
         self.giving.send(rank, given, link.descriptors)
         link.close()
 
-    @property
-    def given_at_s(self) -> float:
-        """When the giving of processes is to go on."""
-        return math.inf if self.giving is None else self.giving.deadline_s
-
     def pass_on(
         self, given: Given, descriptors: tuple[int, ...], rank: int, receiver: tuple[int, int]
     ) -> None:

@@ -130,11 +130,6 @@ class JobTask:
         return self.is_pending and self.link is None
 
     @property
-    def is_urged(self) -> bool:
-        """Its process is to have turned to it by a certain time: a stopped one when it goes on."""
-        return self.is_awaited or not self.suspended
-
-    @property
     def is_starting(self) -> bool:
         """It is to be stopped as soon as it runs."""
         has_process = self.link is not None and not self.link.closed

@@ -131,13 +131,6 @@ def test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there(
     assert not host.taker.of(stimuli.WorkerStarted)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_one_that_rests_and_does_not_come_is_waited_for_no_longer(host: Host) -> None:
-    host.await_it()
-    host.taker.pool.suspend(THERE)
-    host.taker.until(lambda: not host.taker.pool._jobs[THERE].is_awaited)
-
-
 def _deliver_until_unsent(host: Host, further: int) -> int:
     """Send a process that rests more than its socket holds; how many messages these are."""
     (link,) = (one for one in host.giver.pool.processes.links.values() if one.pid == host.giver.pid())
