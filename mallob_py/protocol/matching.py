@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -141,8 +141,8 @@ class _Half:
 def _share(amount: int, *available: int) -> list[int]:
     """Split `amount` in order, at most `available` each."""
     shares = []
-    for limit in available:
-        share = min(amount, max(0, limit))
+    for limit in available:  # comparing is quicker than `min` and `max`
+        share = 0 if limit < 0 else limit if limit < amount else amount
         shares.append(share)
         amount -= share
     return shares
@@ -245,19 +245,10 @@ class PrefixSumMatcher:
         self._carried = kept
 
     def receive(self, source: int, message: AnyMatcherMessage) -> None:
-        match message:
-            case Supply():
-                self.receive_supply(source, message)
-            case Grant():
-                self.receive_grant(message)
-            case MeetRequest():
-                self.receive_meet_request(message)
-            case MeetToken():
-                self.receive_meet_token(source, message)
-            case VoidRequest() | VoidToken():
-                self.receive_void(message)
-            case _:
-                raise PeerViolation(f"no prefix sum sends {type(message).__name__}")
+        receive = _ON_MESSAGE.get(type(message))
+        if receive is None:
+            raise PeerViolation(f"no prefix sum sends {type(message).__name__}")
+        receive(self, source, message)
 
     # --- the prefix sum -----------------------------------------------------------------
 
@@ -281,15 +272,14 @@ class PrefixSumMatcher:
 
     def _tell_parent(self, parent: int, now: float) -> None:
         requests, tokens = self.supply()
-        change = Supply(requests - self._advertised.requests, tokens - self._advertised.tokens)
-        if not (change.requests or change.tokens):
+        known = self._advertised
+        if requests == known.requests and tokens == known.tokens:
             self.has_news = False
         elif now >= self._may_send_from:
             self.has_news = False
             self._may_send_from = now + self._delay_s
-            self._advertised.requests = requests
-            self._advertised.tokens = tokens
-            self._out.send(parent, change)
+            self._out.send(parent, Supply(requests - known.requests, tokens - known.tokens))
+            known.requests, known.tokens = requests, tokens
 
     def next_deadline(self) -> float:
         """When news will be sent that had to wait."""
@@ -315,11 +305,11 @@ class PrefixSumMatcher:
         requests = _share(grant.requests, self._left.requests, self._own_requests, self._right.requests)
         tokens = _share(grant.tokens, self._left.tokens, int(self._token_offered), self._right.tokens)
         request, token = grant.first_request, grant.first_token
-        self._grant_child(self._place.left, self._left, Grant(request, requests[0], token, tokens[0]))
+        self._grant(self._place.left, self._left, request, requests[0], token, tokens[0])
         request, token = request + requests[0], token + tokens[0]
         own_request, own_token = request, token
         request, token = request + requests[1], token + tokens[1]
-        self._grant_child(self._place.right, self._right, Grant(request, requests[2], token, tokens[2]))
+        self._grant(self._place.right, self._right, request, requests[2], token, tokens[2])
         for number in range(request + requests[2], grant.first_request + grant.requests):
             self._out.send(number % self._out.size, VoidRequest(number))
         for number in range(token + tokens[2], grant.first_token + grant.tokens):
@@ -331,12 +321,14 @@ class PrefixSumMatcher:
         if requests[1]:
             self._launch(own_request, requests[1])
 
-    def _grant_child(self, child: int | None, ledger: _Ledger, grant: Grant) -> None:
-        if grant.requests or grant.tokens:
+    def _grant(
+        self, child: int | None, ledger: _Ledger, request: int, requests: int, token: int, tokens: int
+    ) -> None:
+        if requests or tokens:
             assert child is not None
-            ledger.requests -= grant.requests
-            ledger.tokens -= grant.tokens
-            self._out.send(child, grant)
+            ledger.requests -= requests
+            ledger.tokens -= tokens
+            self._out.send(child, Grant(request, requests, token, tokens))
 
     def _launch(self, number: int, amount: int) -> None:
         """Send own requests to their meeting places: carried ones first, then in order of asking.
@@ -354,15 +346,6 @@ class PrefixSumMatcher:
             amount -= count
 
     # --- the meeting place --------------------------------------------------------------
-
-    def receive_meet_request(self, message: MeetRequest) -> None:
-        self._meet(message.number, _Half(message.request, None))
-
-    def receive_meet_token(self, source: int, message: MeetToken) -> None:
-        self._meet(message.number, _Half(None, source))
-
-    def receive_void(self, message: VoidRequest | VoidToken) -> None:
-        self._meet(message.number, _Half(None, None))
 
     def _meet(self, number: int, half: _Half) -> None:
         other = self._halves.pop(number, None)
@@ -417,3 +400,15 @@ class PrefixSumMatcher:
     def is_at_rest(self) -> bool:
         """No half of a pair waits here, and no token of ours is under way."""
         return not self._halves and not self.token_granted
+
+
+#: who takes which message: (matcher, source, message)
+_ON_MESSAGE: dict[type, Callable[[PrefixSumMatcher, int, Any], None]] = {
+    Supply: PrefixSumMatcher.receive_supply,
+    Grant: lambda matcher, source, grant: matcher.receive_grant(grant),
+    MeetRequest: lambda matcher, source, it: matcher._meet(it.number, _Half(it.request, None)),
+    MeetToken: lambda matcher, source, it: matcher._meet(it.number, _Half(None, source)),
+    **dict.fromkeys(
+        (VoidRequest, VoidToken), lambda matcher, source, it: matcher._meet(it.number, _Half(None, None))
+    ),
+}

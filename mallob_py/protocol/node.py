@@ -134,8 +134,6 @@ from mallob_py.protocol.stimuli import (
 from mallob_py.protocol.tables import Tables
 
 _TICK = Tick()
-#: the generation whose messages are taken in by a rank that has halted: none
-_NO_GENERATION = 0
 
 
 class _Drain(NamedTuple):
@@ -194,8 +192,8 @@ class Node:
         self._unsettled: deque[PE] = deque(self.pes)
         #: by job: the slots of PEs here that wait for its description
         self.fetching: dict[int, set[int]] = {}
-        #: of the present generation, and the one whose messages are taken in
-        self._g = self._g_heard = present.g
+        #: of the present generation
+        self._g = present.g
         #: messages of PEs, and news for the desk, of a generation that is still to begin here
         self._ahead: list[Said] = []
         #: former members, and how those were lost that this rank has found lost
@@ -313,7 +311,7 @@ class Node:
         handle = _ON_MESSAGE.get(type(message))
         if handle is not None:
             handle(self, said, message, now)
-        elif said.g == self._g_heard:
+        elif said.g == self._g and not self.is_halted:
             rank_of, source, slot = self.placement.rank_of, said.source, said.dest - self._first
             if not (source < len(rank_of) and rank_of[source] == said.rank):
                 self._accuse(said.rank, f"a message of PE {source}, which is not there")
@@ -438,7 +436,7 @@ class Node:
     def _give_back(self, congested: Congested) -> None:
         """The receiver's rank is behind: the sender shall know. Then a returned message is simply lost."""
         message = congested.message
-        if congested.g != self._g_heard:
+        if congested.g != self._g or self.is_halted:
             return
         self._act(OfPE(congested.source - self._first, Log("dropped message", {"job": message.job})))
         if not message.returned:
@@ -598,7 +596,6 @@ class Node:
         assert not self._unsettled, "what it wants done is passed on before the next"
         self._halted_s = now
         self.is_halted = True
-        self._g_heard = _NO_GENERATION
         for pe in self.pes:
             pe.halt(now)
             self._pass_on(pe, now)
@@ -610,7 +607,7 @@ class Node:
         gone = tuple(rank for rank in former if rank not in after.members)
         come = tuple(rank for rank in after.members if rank not in former)
         self._gone.update(gone)
-        self._g = self._g_heard = after.g
+        self._g = after.g
         self._book.take(after.members[-1] + 1)
         self._unheard_until_s = now + self.config.succession_patience_s
         self._first = self.placement.first_pe(self.rank)

@@ -203,8 +203,8 @@ class Worker:
             out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
 
 
-_AT_WORK = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
-_BEREFT = frozenset({WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST})
+_AT_WORK = (WorkerState.STARTING, WorkerState.RUNNING)
+_BEREFT = (WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST)
 
 
 # --- what is done at once: with the worker, which is in its new state already -----------------

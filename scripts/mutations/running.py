@@ -126,7 +126,7 @@ mallob_py/protocol/node.py
     Node._begin_drain: always not pe.workers.giving_back.is_draining
     test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over
   a message that comes back too late for its generation reaches nobody
-    Node._give_back: never congested.g != self._g_heard
+    Node._give_back: never congested.g != self._g or self.is_halted
     test_a_message_that_is_given_back_in_another_generation_is_dropped
 
 mallob_py/runtime/rank.py
