@@ -286,7 +286,7 @@ mallob_py/protocol/worker.py
     module: (WorkerState.STARTING, _resume) => (WorkerState.RUNNING, _resume)
     test_a_worker_that_was_stopped_before_it_ran_runs_when_it_says_so
   a worker without a process is sent no messages
-    module: {WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST} => {WorkerState.LOST}
+    module: (WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST) => (WorkerState.LOST,)
     test_a_message_to_a_paused_worker_comes_back
 
 # workers that are lost
