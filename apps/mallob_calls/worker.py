@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -98,6 +99,7 @@ class Worker:
         #: of the job, as the executor has told: calls done, and all
         self._progress: tuple[int, int] | None = None
         self._pools: Pools | None = None
+        self._process = os.getpid()
 
     def run(self) -> Result | None:
         """None: there is nothing to do for this worker."""
@@ -186,11 +188,13 @@ class Worker:
                     value = function(*item[0], **item[1]) if has_keywords else function(*item)
                     is_ok = True
                 except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too
+                    self._end_if_forked(error)
                     if tries > 0 and isinstance(error, Exception):
                         tries -= 1
                         continue
                     value, is_ok = dump_error(error, __file__), False
                 break
+            self._end_if_forked(None)
             outcomes.add(place, is_ok, value)
             value = item = None
             now_s = time.perf_counter()
@@ -200,6 +204,20 @@ class Worker:
         self._running = None
         if outcomes.places:
             self._send_outcomes(outcomes, time.perf_counter() - begun_s)
+
+    def _end_if_forked(self, error: BaseException | None) -> None:
+        """End a process that a call has forked and that comes back from the call: its parent answers."""
+        if os.getpid() == self._process:
+            return
+        code = 0 if error is None else 1
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code & 0xFF)
 
     def _function(self, number: int) -> Any:
         if number not in self._functions:

@@ -91,9 +91,16 @@ class Executor(concurrent.futures.Executor):
         try:
             self._client = Client(api_dir, user, client)
             self._hub = Hub(self._client, self._has_other_hosts, self._client.service_user())
+            if self._ranks is not None:
+                self._ranks.ended.add_done_callback(self._lose_ranks)
         except BaseException:
             self._end_ranks()
             raise
+
+    def _lose_ranks(self, _: concurrent.futures.Future[None]) -> None:
+        """Have calls end with an error, unless the executor itself has ended the ranks."""
+        if (ranks := self._ranks) is not None and self._hub is not None:
+            self._hub.lose_service(f"the executor's ranks have ended: {ranks.last_words()}")
 
     def _has_other_hosts(self) -> bool:
         if self._ranks is not None:

@@ -55,11 +55,17 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
     elif allotted() is None:
         yield None
     else:
-        import tempfile  # commands start sooner without it
+        from mallob_py.runtime.world.session_folder import temporary_folder
 
-        with tempfile.TemporaryDirectory(prefix="mallob-py-orders-") as folder:
-            os.environ[ORDERS_VARIABLE] = folder
-            yield Path(folder)
+        try:
+            folder = temporary_folder()
+        except OSError as error:
+            raise CommandError(f"no temporary folder can be made ({error}); set TMPDIR") from None
+        try:
+            os.environ[ORDERS_VARIABLE] = str(folder.path)
+            yield folder.path
+        finally:
+            folder.remove()
 
 
 def _locked(place: Path) -> DirectoryLock:

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -39,6 +40,17 @@ def killed_at_first(path: str) -> str:
 
 def killed(_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forks(how: str) -> int:
+    """The exit code of a child that comes back from the call as well."""
+    if (child := os.fork()) > 0:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if how == "exit":
+        sys.exit(3)
+    if how == "raise":
+        raise ValueError(how)
+    return -1
 
 
 def fails_at(number: int, bad: int) -> int:

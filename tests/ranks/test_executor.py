@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, as_completed
 from pathlib import Path
@@ -19,7 +20,8 @@ import called
 import numpy as np
 import pytest
 from other_user import as_nobody, needs_root
-from running import Running, needs_mpiexec, poll_until, serving
+from running import Running, environment, kill_marked, needs_mpiexec, poll_until, serving
+from waiting import DEADLINE_S
 
 from mallob_py import Client, Executor, JobError
 from mallob_py.api.calls.lane import TimeLimit, WorkerLost
@@ -143,6 +145,12 @@ def test_a_worker_that_dies_costs_nothing_but_time(executor: Executor, tmp_path:
     assert executor.submit(abs, -1).result() == 1
 
 
+def test_what_a_call_has_forked_answers_nothing(executor: Executor) -> None:
+    calls = [executor.submit(called.forks, how) for how in ("return", "exit", "raise")]
+    assert [call.result(DEADLINE_S) for call in calls] == [0, 3, 1]
+    assert executor.submit(abs, -1).result(DEADLINE_S) == 1
+
+
 def test_each_call_counts_once_while_workers_are_killed(executor: Executor, tmp_path: Path) -> None:
     results = executor.map(called.append_and_nap, [str(tmp_path)] * 300, range(300), ordered=False)
     counts = []
@@ -221,8 +229,8 @@ def test_the_job_ends_with_its_executor_and_when_its_program_dies(service: Runni
             f"executor = Executor({str(service.api_dir)!r})\n"
             "print(executor.submit(abs, -1).result(), flush=True)\nos._exit(0)"
         )
-        environment = os.environ | {"PYTHONPATH": str(Path(called.__file__).parent)}
-        output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        env = os.environ | {"PYTHONPATH": str(Path(called.__file__).parent)}
+        output = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
         assert output.stdout == "1\n", output.stderr
         poll_until(lambda: "CALLS" not in names(), "the end of its job")
 
@@ -254,6 +262,60 @@ def test_ranks_of_its_own_end_with_it() -> None:
         assert folder.exists()
     assert started not in _children()
     assert not folder.exists()
+
+
+def test_ranks_of_its_own_outlive_the_thread_that_has_started_them() -> None:
+    made: list[Executor] = []
+    thread = threading.Thread(target=lambda: made.append(Executor(ranks=1)))
+    thread.start()
+    thread.join()
+    with made[0] as executor:
+        assert executor.submit(abs, -1).result(DEADLINE_S) == 1
+
+
+def test_calls_end_with_an_error_when_the_ranks_of_their_own_are_killed(tmp_path: Path) -> None:
+    before = _children()
+    with Executor(ranks=1) as executor:
+        (started,) = _children() - before
+        running = executor.submit(called.touch_and_wait, str(tmp_path / "begun"), str(tmp_path / "never"))
+        poll_until((tmp_path / "begun").exists, "the call has begun")
+        os.killpg(int(started), signal.SIGKILL)
+        for future in (running, executor.submit(abs, -1)):
+            with pytest.raises(ServiceError, match="ranks have ended"):
+                future.result(DEADLINE_S)
+
+
+#: forks, and ends without `shutdown`
+CARELESS = """
+import os, sys
+from mallob_py import Executor
+
+executor = Executor(ranks=1)
+if (child := os.fork()) == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+print(executor.submit(abs, -1).result(float(sys.argv[1])))
+"""
+
+
+def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / ("long" * 30)  # too long for a socket in it
+    folder.mkdir()
+    mark = uuid.uuid4().hex
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", CARELESS, str(DEADLINE_S / 2)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env=environment(mark, {"TMPDIR": str(folder)}),
+        )
+    finally:
+        kill_marked(mark)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    assert list(folder.iterdir()) == []
 
 
 def _children() -> set[str]:

@@ -14,11 +14,9 @@ from __future__ import annotations
 import os
 import secrets
 import selectors
-import shutil
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -46,6 +44,7 @@ from mallob_py.kit.calls.wire import (
     NotTrusted,
     PeerGone,
 )
+from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 
 #: calls of one function that are submitted one by one belong together up to this number
@@ -56,6 +55,8 @@ _BACKLOG = 512
 #: how long a connection may take to prove itself
 _HANDSHAKE_S = 10.0
 _LAST_REPLIES_S = 5.0
+#: of a socket's folder: with its own name the path has at most the 107 bytes that the system takes
+_PATH_BYTES_MAX = 105
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 _ROOT = 0
@@ -158,18 +159,19 @@ class Hub:
         self._is_others = len(self._users) > 1 and service_user != _ROOT
         self.other_hosts = other_hosts
         self._key = secrets.token_bytes(KEY_BYTES)
-        self._folder = tempfile.mkdtemp(prefix="mallob-py-calls-")
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self.path = os.path.join(self._folder, "s")
+        folder = temporary_folder(_PATH_BYTES_MAX)
+        self._remove_folder = weakref.finalize(self, _removed_by, os.getpid(), folder)
+        self.path = str(folder.path / "s")
         self._selector = selectors.DefaultSelector()
         self._doorkeeper = Doorkeeper()
         self._listeners = [_listener(socket.AF_UNIX, self.path)]
         if self._is_others:
             os.chmod(self.path, 0o666)
-            os.chmod(self._folder, 0o711)
+            os.chmod(folder.path, 0o711)
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to it any more
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: submitted one by one: terms, function, arguments, future
@@ -184,6 +186,8 @@ class Hub:
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
+        #: why there is no service any more
+        self._lost = ""
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
         self._thread.start()
 
@@ -238,6 +242,14 @@ class Hub:
                 lane.cancel_waiting()
 
         self.call(cancel)
+
+    def lose_service(self, why: str) -> None:
+        """All calls end with that, also those to come: there is no service any more."""
+
+        def lose() -> None:
+            self._lost = why
+
+        self.call(lose)
 
     def close(self) -> None:
         """After all calls that are there are done. Does not wait."""
@@ -297,6 +309,8 @@ class Hub:
         self._bury()
         now = time.monotonic()
         for lane in tuple(self._all_lanes):
+            if self._lost:
+                lane.fail(lambda call: ServiceError(f"{self._lost}; not done: {call}"))
             lane.turn(now)
             if lane.is_own and not lane.left:
                 lane.end_job()
@@ -475,10 +489,16 @@ class Hub:
 
     def _await_replies(self) -> None:
         """Await the replies, so that no job of ours is left in the service."""
-        deadline_s = time.monotonic() + _LAST_REPLIES_S
+        deadline_s = time.monotonic() + (0.0 if self._lost else _LAST_REPLIES_S)
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _removed_by(process: int, folder: PrivateFolder) -> None:
+    """Remove the folder, unless this is a fork of the process that it belongs to."""
+    if os.getpid() == process:
+        folder.remove()
 
 
 def _user_of(connection: socket.socket) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
+import weakref
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
 from mallob_py.runtime.processes import die_with
+from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 from mallob_py.service.client import service_is_running
 
@@ -23,26 +25,38 @@ _LINES_SHOWN = 5
 
 
 class OwnRanks:
-    """Starts so many ranks; `api_dir` is their service's folder. Raises ServiceError if they do not start."""
+    """Starts so many ranks; `api_dir` is their service's folder. Raises ServiceError if they do not start.
+
+    `ended` is done when they have ended, by whatever. They end with the program at the latest.
+    """
 
     def __init__(self, ranks: int) -> None:
         if ranks < 1:
             raise ValueError(f"ranks is a number above 0, not {ranks}")
         self.count = ranks
-        self._folder = Path(tempfile.mkdtemp(prefix="mallob-py-ranks-"))
-        self.api_dir = self._folder / "api"
-        self._output = self._folder / "output"
-        ours = os.getpid()
+        try:
+            folder = temporary_folder()
+        except OSError as error:
+            raise ServiceError(f"no temporary folder can be made ({error}); set TMPDIR") from None
+        self.api_dir = folder.path / "api"
+        self._output = folder.path / "output"
         command = [sys.executable, "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*command, "--many-ranks", "--api-dir", str(self.api_dir)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=lambda: die_with(ours, signal.SIGTERM),
-            )
+        command += ["--many-ranks", "--api-dir", str(self.api_dir)]
+        self.ended: Future[None] = Future()
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # The kernel ends a process with the thread that has started it, which may be one of the caller's.
+        threading.Thread(
+            target=_look_after,
+            args=(command, self._output, started, self.ended),
+            name="mallob-py-ranks",
+            daemon=True,
+        ).start()
+        try:
+            self._process = started.result()
+        except BaseException:
+            folder.remove()
+            raise
+        self._end = weakref.finalize(self, _end, os.getpid(), self._process, folder)
         try:
             self._wait()
         except BaseException:
@@ -53,17 +67,51 @@ class OwnRanks:
         deadline_s = time.monotonic() + _START_S
         while not ((self.api_dir / "jobs.0" / "in").is_dir() and service_is_running(self.api_dir)):
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                lines = self._output.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
-                raise ServiceError("the executor's ranks have not started: " + " ".join(lines))
+                raise ServiceError("the executor's ranks have not started: " + self.last_words())
             time.sleep(_LOOK_S)
 
+    def last_words(self) -> str:
+        """Return the last that they have printed."""
+        with suppress(OSError):
+            return " ".join(self._output.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
+        return ""
+
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._end()
+
+
+def _look_after(
+    command: list[str], output: Path, started: Future[subprocess.Popen[bytes]], ended: Future[None]
+) -> None:
+    """Start the ranks, and be there until they have ended."""
+    ours = os.getpid()
+    try:
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(ours, signal.SIGTERM),
+            )
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(process)
+    process.wait()
+    ended.set_result(None)
+
+
+def _end(ours: int, process: subprocess.Popen[bytes], folder: PrivateFolder) -> None:
+    if os.getpid() != ours:  # a fork of the program that the ranks belong to
+        return
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    folder.remove()

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -43,6 +41,7 @@ from mallob_py.batch.live.requests import REQUEST_MAX_BYTES
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import LINE_MAX_BYTES
 from mallob_py.runtime.processes import die_with, no_orphans
+from mallob_py.runtime.world.session_folder import temporary_folder
 
 _LINE_S = 20.0
 #: of a message of the keeper: it may carry a script and an environment, of which JSON makes six times as much
@@ -69,11 +68,11 @@ def _be_guard() -> int:
     begin = next_message(lines)
     if not isinstance(begin, Begin):
         return 1
-    folder = Path(tempfile.mkdtemp(prefix="mallob-py-job."))
+    folder = temporary_folder()
     try:
-        return _Guard(folder, begin, lines, keeper).run()
+        return _Guard(folder.path, begin, lines, keeper).run()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 def next_message(lines: IO[bytes]) -> ToGuard | None:

@@ -32,7 +32,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +55,7 @@ from mallob_py.runtime.world.mpi import (
     WorldEnd,
     in_mpi_world,
 )
-from mallob_py.runtime.world.session_folder import PrivateFolder, shared_folder, sweep
+from mallob_py.runtime.world.session_folder import shared_folder, sweep, temporary_folder
 
 __all__ = [
     "LaunchError",
@@ -244,12 +243,10 @@ class _World:
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
     """A folder for what the ranks have to say to us. Raises LaunchError."""
-    parent = Path(tempfile.gettempdir())
-    sweep(parent)
     try:
-        folder = PrivateFolder.create(parent)
+        folder = temporary_folder()
     except OSError as error:
-        raise LaunchError(f"cannot make a folder in {parent}: {error.strerror}; set TMPDIR") from None
+        raise LaunchError(f"no temporary folder can be made ({error}); set TMPDIR") from None
     try:
         yield folder.path
     finally:

@@ -36,6 +36,8 @@ _NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
 #: the number of the host: the lowest rank that was ever there, or the one that came first
 _HOST = ".host"
 _TRIES_MAX = 3
+#: of a folder, with the slash before it
+_NAME_BYTES_MAX = len("/mallob-py.4194304-") + 16
 
 
 class PrivateFolder:
@@ -165,6 +167,20 @@ def shared_folder() -> Path:
     import tempfile  # commands start sooner without it
 
     return Path(tempfile.gettempdir())
+
+
+def temporary_folder(path_max: int | None = None) -> PrivateFolder:
+    """Make a folder for this process among temporary files, after removing those of killed processes.
+
+    `path_max`: the most bytes its path may have, as for a socket in it; else it lies in /tmp. Raises OSError.
+    """
+    import tempfile
+
+    parent = Path(tempfile.gettempdir())
+    if path_max is not None and len(os.fsencode(parent)) + _NAME_BYTES_MAX > path_max:
+        parent = Path("/tmp")
+    sweep(parent)
+    return PrivateFolder.create(parent)
 
 
 def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:

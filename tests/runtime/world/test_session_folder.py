@@ -16,7 +16,7 @@ from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
-from mallob_py.runtime.world.session_folder import PrivateFolder, forget_shared, sweep
+from mallob_py.runtime.world.session_folder import PrivateFolder, forget_shared, sweep, temporary_folder
 
 HOLD = """
 import sys
@@ -75,6 +75,21 @@ def test_the_folder_of_a_killed_session_is_swept_and_that_of_a_living_one_is_not
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [session.path]
     assert (session.path / "file").read_text() == "of a session"
+
+
+def test_a_temporary_folder_is_made_once_those_of_killed_processes_are_gone(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = Session(tmp_path)
+    dead.kill()
+    ours = temporary_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([session.path, ours.path])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("long" * 30)))
+    short = temporary_folder(105)
+    assert short.path.parent == Path("/tmp")
+    for each in (ours, short):
+        each.remove()
 
 
 def test_a_folder_lives_as_long_as_one_process_that_has_joined_it(session: Session, tmp_path: Path) -> None:
