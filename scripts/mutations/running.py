@@ -298,4 +298,9 @@ mallob_py/batch/live/server.py
   a request that is nested too deeply is refused like any other
     _Server._answer: (msgspec.DecodeError, RecursionError) => msgspec.DecodeError
     test_a_request_that_is_nested_too_deeply_is_refused
+
+mallob_py/runtime/world/mpi.py
+  the signal of a closed terminal is left to us when MPI's library is loaded
+    begin_loading_mpi: without os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
+    test_a_closed_terminal_is_heard_of_once_mpi_is_loaded
 """)

@@ -53,6 +53,8 @@ _MPICH_DEFAULTS = {
 #: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
 #: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as is.
 _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
+#: UCX, once it is loaded, would take the signal for its debugger by which a terminal says that it is closed
+_UCX_LEAVES_SIGNALS = ("UCX_DEBUG_SIGNO", "0")
 
 
 class Crash(enum.Enum):
@@ -127,6 +129,7 @@ def prepare_mpi() -> None:
         os.environ.setdefault(name, value)
     if is_of_wheel():
         os.environ.setdefault("UCX_TLS", _UCX_WITHOUT_SHARED_MEMORY)
+    os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
     import mpi4py
 
     mpi4py.rc.thread_level = "funneled"
@@ -150,6 +153,7 @@ def begin_loading_mpi() -> threading.Thread:
     """
     import ctypes
 
+    os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
     load = ctypes.CDLL(None).dlopen
     thread = threading.Thread(target=load, args=(os.fsencode(_library_of_wheel()), os.RTLD_NOW))
     thread.start()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.mpi import begin_loading_mpi, prepare_mpi, spares_others
 
@@ -38,6 +40,22 @@ def test_the_wheels_library_is_loaded_beforehand_if_it_can_be(tmp_path: Path) ->
     shutil.copy(extension.origin, library)
     begin_loading_mpi().join()
     assert str(library) in Path("/proc/self/maps").read_text()
+
+
+HANGS_UP = """
+import os, signal, sys
+from mallob_py.runtime.world.mpi import begin_loading_mpi, load_mpi
+
+signal.signal(signal.SIGHUP, lambda *_: sys.exit(7))
+begin_loading_mpi().join()
+load_mpi()
+signal.raise_signal(signal.SIGHUP)
+"""
+
+
+def test_a_closed_terminal_is_heard_of_once_mpi_is_loaded() -> None:
+    pytest.importorskip("mpi4py")
+    assert subprocess.run([sys.executable, "-c", HANGS_UP], timeout=DEADLINE_S).returncode == 7
 
 
 def test_who_names_networks_keeps_them() -> None:
