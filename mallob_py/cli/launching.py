@@ -220,6 +220,10 @@ def run_serve(options: ServeOptions) -> int:
     from mallob_py.runtime.notices import with_time_stamps
 
     with_time_stamps()
+    try:
+        Path(options.api_dir).absolute()
+    except FileNotFoundError:
+        raise CommandError(f"--api-dir {options.api_dir}: the working folder has been removed") from None
     for application in options.preload:
         _check_is_installed(application)
     _log_loans(options.log_loans)
