@@ -215,12 +215,21 @@ def simulated(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
 class Ruled:
     """The rule alone, without messages: an epoch whenever there is news or a turn is over.
 
-    A job's process on one PE knows nothing of those on others: a job that moves begins anew there, and ends
-    when one of them has done all of its work.
+    Between hosts a job's process on one PE knows nothing of those on others: a job that moves begins anew
+    there, and ends when one of them has done all of its work. On one host a job takes its process along.
+    `start_s`: what each turn that begins takes of its PE's time.
     """
 
-    def __init__(self, pes: int, jobs: Sequence[tuple[float, float]]) -> None:
+    def __init__(
+        self,
+        pes: int,
+        jobs: Sequence[tuple[float, float]],
+        is_one_host: bool = False,
+        start_s: float = 0.0,
+    ) -> None:
         self._jobs = jobs
+        self._is_one_host = is_one_host
+        self._start_s = start_s
         self._rule = local_rule(pes, SLICES)
         self._image = Image({}, {}, 0)
         self._left_s: dict[int, dict[int, float]] = {}
@@ -234,7 +243,8 @@ class Ruled:
         """Return the response times."""
         now, epoch, arrived = 0.0, 0, 0
         while arrived < len(self._jobs) or self._left_s:
-            until_s = now + min((self._left_s[job][pe] for job, pe in self._roots.items()), default=math.inf)
+            lefts_s = (self._left_s[job][self._host(pe)] for job, pe in self._roots.items())
+            until_s = now + min(lefts_s, default=math.inf)
             if arrived < len(self._jobs):
                 until_s = min(until_s, self._jobs[arrived][0])
             until_s = max(min(until_s, now + self._image.rotation.next_s), now + _EPOCH_S)
@@ -245,10 +255,13 @@ class Ruled:
                 arrived += 1
             epoch += 1
             elapsed_s = until_s - now if self._image.rotation.is_on else 0.0
-            self._image = self._rule(self._image, Epoch(epoch, tuple(events), elapsed_s))
+            self._image = self._rule(self._image, Epoch(epoch, tuple(events), elapsed_s, self._is_one_host))
             self._place()
             now = until_s
         return self.responses
+
+    def _host(self, pe: int) -> int:
+        return 0 if self._is_one_host else pe
 
     def _event(self, job: int, root: int) -> JobEvent:
         self._versions[job] = version = self._versions.get(job, 0) + 1
@@ -257,14 +270,14 @@ class Ruled:
     def _advance(self, now: float, until_s: float) -> list[JobEvent]:
         events = []
         for job, pe in list(self._roots.items()):
-            left_s = self._left_s[job][pe]
+            left_s = self._left_s[job][self._host(pe)]
             if left_s <= until_s - now + 1e-12:
                 self.responses[job] = now + left_s - self._jobs[job][0]
                 self._release(job)
                 del self._left_s[job]
                 events.append(JobEvent(job, 1 << 62, 0, 1.0, 0.0))
             else:
-                self._left_s[job][pe] = left_s - (until_s - now)
+                self._left_s[job][self._host(pe)] = left_s - (until_s - now)
                 if self._image.rotation.is_on and self._told.get(job) != pe:
                     self._told[job] = pe
                     events.append(self._event(job, pe))
@@ -284,7 +297,8 @@ class Ruled:
                 pe = next((pe for pe in self._left_s[job] if pe in self._free), next(iter(self._free)))
             self._free.remove(pe)
             self._roots[job] = pe
-            self._left_s[job].setdefault(pe, self._jobs[job][1])
+            left_s = self._left_s[job].get(self._host(pe), self._jobs[job][1])
+            self._left_s[job][self._host(pe)] = left_s + self._start_s
 
 
 def first_come(pes: int, jobs: Sequence[tuple[float, float]]) -> list[float]:
@@ -405,7 +419,8 @@ def _real_stream(options: argparse.Namespace) -> None:
     )
     ideals = {
         "first come first served, simulated": lambda: first_come(options.pes, jobs),
-        "turns, the rule alone": lambda: Ruled(options.pes, jobs).play(),
+        "turns, the rule alone": lambda: Ruled(options.pes, jobs, True).play(),
+        "turns, 3 ms for each that begins": lambda: Ruled(options.pes, jobs, True, 0.003).play(),
         "ideal: processor sharing": lambda: processor_sharing(options.pes, jobs),
         "ideal: least attained": lambda: least_attained(options.pes, jobs),
     }

@@ -45,14 +45,16 @@ def _bursts(sizes: Sequence[tuple[int, int]]) -> tuple[list[Measured], list[floa
     measured: list[Measured] = []
     medians: list[float] = []
     for jobs, repetitions in sizes:
-        rates = []
+        rates, cpus_ms, loops_ms = [], [], []
         with running_service(4) as service:
             _warm_up(service)
+            everyone = tuple(pid for each in rank_processes(service.process.pid) for pid in each.all)
             rank_bytes = memory((_client_pid(service),)).resident_bytes
             peak_bytes = 0
             slices: list[float] = []
             for burst in range(repetitions):
                 prepared = [service.prepare(_noop(f"burst-{burst}-{n}")) for n in range(jobs)]
+                before_s = cpu_s(everyone)
                 begin_s = time.monotonic()
                 for each in prepared:
                     each.drop()
@@ -62,10 +64,14 @@ def _bursts(sizes: Sequence[tuple[int, int]]) -> tuple[list[Measured], list[floa
                     peak_bytes = max(peak_bytes, _await_replies(service, done))
                     slices.append(jobs / _FIFTHS / (time.monotonic() - fifth_s))
                 rates.append(jobs / (time.monotonic() - begin_s))
+                cpus_ms.append(1000 * (cpu_s(everyone) - before_s) / jobs)
+                loops_ms.append(_fixed_loop_ms())
                 time.sleep(0.5)
         what = f"burst of {jobs} no-op jobs, 4 ranks"
         recorded = _CPP_BURST_RECORDED.get(jobs, "")
         measured.append(Measured.of(what, "jobs/s", rates, Better.HIGHER, 500.0, recorded))
+        measured.append(Measured.of(f"CPU of all ranks for each of {jobs} jobs", "ms", cpus_ms))
+        measured.append(Measured.of(f"a fixed loop of Python after {jobs} jobs", "ms", loops_ms))
         grown = max(0.0, (peak_bytes - rank_bytes) / 1e6)
         measured.append(Measured.of(f"client's rank grows by, {jobs} jobs", "MB", [grown]))
         if jobs >= _LONG_BURST:
@@ -73,6 +79,16 @@ def _bursts(sizes: Sequence[tuple[int, int]]) -> tuple[list[Measured], list[floa
             measured.append(Measured.of(what, "ratio", [slices[-1] / slices[0]], Better.HIGHER, 0.75))
         medians.append(fmean(rates))
     return measured, medians
+
+
+def _fixed_loop_ms() -> float:
+    """The least CPU time of a loop: rates of two runs are comparable where it is the same in both."""
+    took_s = []
+    for _ in range(8):
+        begin_s = time.thread_time()
+        sum(number & 7 for number in range(200_000))
+        took_s.append(time.thread_time() - begin_s)
+    return 1000 * min(took_s)
 
 
 def _await_replies(service: Service, count: int) -> int:
