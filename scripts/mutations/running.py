@@ -20,6 +20,9 @@ mallob_py/runtime/world/transport.py
       self._park_s = 0.0
     => self._park_s = 0.0
     test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again
+  a rank does not spin while a peer takes nothing
+    _Lane.is_stuck: never now - self.stands_since_s >= HUNG_AFTER_S
+    test_a_rank_rests_while_a_peer_takes_nothing_of_what_it_was_sent
 
 mallob_py/runtime/world/deadlines.py
   a rank does not wait for ever inside MPI

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mallob_py.loop_rate import RESTS_BELOW
 from mallob_py.runtime.world.envelope import Channel
 
 pytestmark = pytest.mark.mpi
@@ -230,6 +231,36 @@ def test_a_rank_that_all_others_can_wake_for_sure_parks_for_as_long_as_it_likes(
     parked_s = transport.park_timeout_s(3600.0)
     assert (parked_s == 3600.0) is (bell.available and not bell.has_remote_peers)
     assert parked_s == 3600.0 or parked_s <= 0.02
+
+
+@needs_others
+def test_a_rank_rests_while_a_peer_takes_nothing_of_what_it_was_sent(
+    transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpi4py import MPI
+
+    from mallob_py.runtime.world import transport as module
+
+    deque(transport.receive())
+    MPI.COMM_WORLD.Barrier()
+    seen: list[bytes] = []
+    parked_s: list[float] = []
+    if transport.rank == 0:
+        for _ in range(module.ACKNOWLEDGED_EVERY):
+            transport.send(1, b"x")
+        parked_s.append(transport.park_timeout_s(3600.0))
+        monkeypatch.setattr(module, "HUNG_AFTER_S", 0.0)
+        parked_s.append(transport.park_timeout_s(3600.0))
+    MPI.COMM_WORLD.Barrier()
+    if transport.rank == 1:
+        run_until(
+            transport, lambda: len(seen) == module.ACKNOWLEDGED_EVERY, lambda one: seen.append(one.data)
+        )
+    run_until(transport, lambda: not transport.has_pending(), lambda _: None)
+    if transport.rank == 0 and not transport.links.has(1):
+        bell = transport.doorbell
+        assert parked_s[0] <= 0.001
+        assert (parked_s[1] > 1.0 / RESTS_BELOW) is (bell.available and not bell.has_remote_peers)
 
 
 def test_sending_to_oneself_is_refused(transport: Any) -> None:

@@ -77,6 +77,9 @@ _EAGER_SIZE_BYTES = 4000
 
 _PENDING_PARK_MIN_S = 0.0001
 _PENDING_PARK_MAX_S = 0.001
+#: a peer that has taken nothing for so long is likely to hang
+HUNG_AFTER_S = 1.0
+_HUNG_PARK_S = 0.1
 #: where rings can be lost
 _REMOTE_PARK_MAX_S = 0.02
 #: without doorbell
@@ -104,6 +107,7 @@ class _Lane:
         "dest",
         "in_flight",
         "since_synchronous",
+        "stands_since_s",
         "unacknowledged",
         "waiting",
         "waiting_bytes",
@@ -119,6 +123,8 @@ class _Lane:
         self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
+        #: when it was first seen that no further send has finished
+        self.stands_since_s = math.inf
 
     def is_open(self) -> bool:
         return self.unacknowledged < UNACKNOWLEDGED_MAX
@@ -149,7 +155,15 @@ class _Lane:
         before = len(in_flight)
         while in_flight and in_flight[0][0].Test():
             self.unacknowledged -= in_flight.popleft()[1]
-        return len(in_flight) < before
+        if len(in_flight) == before:
+            return False
+        self.stands_since_s = math.inf
+        return True
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether the peer has taken nothing for long."""
+        self.stands_since_s = min(self.stands_since_s, now)
+        return now - self.stands_since_s >= HUNG_AFTER_S
 
 
 class _Inbox:
@@ -273,7 +287,10 @@ class Transport(Carrier):
 
     def has_pending(self) -> bool:
         """Whether MPI has work of ours to do: sends unfinished or a large message half received."""
-        return bool(self._busy) or any(inbox.coming for inbox in self._inboxes)
+        return bool(self._busy) or self._is_receiving()
+
+    def _is_receiving(self) -> bool:
+        return any(inbox.coming for inbox in self._inboxes)
 
     # --- receiving
 
@@ -319,6 +336,10 @@ class Transport(Carrier):
             return min(wanted_s, _ALERT_PARK_S)
         if self.has_pending():
             shortest_s, longest_s = _PENDING_PARK_MIN_S, _PENDING_PARK_MAX_S
+            if self.doorbell.available and self._waits_for_hung_peers():
+                shortest_s = longest_s = (
+                    _REMOTE_PARK_MAX_S if self.doorbell.has_remote_peers else _HUNG_PARK_S
+                )
         elif not self.doorbell.available:
             shortest_s, longest_s = _BLIND_PARK_MIN_S, _BLIND_PARK_MAX_S
         else:
@@ -327,6 +348,11 @@ class Transport(Carrier):
         # Doubles with every turn in vain; `receive` and finished sends start it anew.
         self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
         return min(wanted_s, self._park_s)
+
+    def _waits_for_hung_peers(self) -> bool:
+        """Whether all that is pending is for peers that take nothing."""
+        now = time.monotonic()
+        return all(lane.is_stuck(now) for lane in self._busy.values()) and not self._is_receiving()
 
     # --- failed peers
 
