@@ -235,8 +235,8 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         INPUT,
-        "elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two; --full: half "
-        "an hour), fair (five), sd (ten, on one core), sharing (two) or bags (six; --full: half an hour, "
+        "elastic (seconds; --live: twelve minutes), agreement (a minute), mebf, cp (two; --full: half "
+        "an hour), fair (five), sd (ten, on one core), sharing (two) or bags (nine; --full: half an hour, "
         "over real processes); see docs/batch-published.md",
     )
     traces: str | None = option(
