@@ -60,7 +60,7 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
         try:
             folder = temporary_folder()
         except OSError as error:
-            raise CommandError(f"no temporary folder can be made ({error}); set TMPDIR") from None
+            raise CommandError(str(error)) from None
         try:
             os.environ[ORDERS_VARIABLE] = str(folder.path)
             yield folder.path

@@ -27,7 +27,7 @@ mallob_py/batch/workload/swf.py
     _processors: np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7]) => rows[:, 7]
     test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for
   a number that is too large is no job's
-    _rows_at_once: always (abs(numbers.astype(np.float64)) <= _VALUE_MAX).all()
+    _rows_at_once: always (abs(values) <= _VALUE_MAX).all()
     test_damaged_lines_are_named_and_left_out
 
 # jobs that really run

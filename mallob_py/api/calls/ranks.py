@@ -37,7 +37,7 @@ class OwnRanks:
         try:
             folder = temporary_folder()
         except OSError as error:
-            raise ServiceError(f"no temporary folder can be made ({error}); set TMPDIR") from None
+            raise ServiceError(str(error)) from None
         self.api_dir = folder.path / "api"
         self._output = folder.path / "output"
         command = [sys.executable, "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]

@@ -97,8 +97,9 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
                 numbers = np.fromstring(content, dtype=kind, sep=" ")
         except (ValueError, DeprecationWarning):
             continue
-        if len(numbers) == fields.sum() and (abs(numbers.astype(np.float64)) <= _VALUE_MAX).all():
-            return numbers.reshape(-1, FIELDS).astype(np.float64)
+        values = numbers.astype(np.float64)
+        if len(values) == fields.sum() and (abs(values) <= _VALUE_MAX).all():
+            return values.reshape(-1, FIELDS)
     return None
 
 

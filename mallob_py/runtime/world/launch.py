@@ -246,7 +246,7 @@ def _own_folder() -> Iterator[Path]:
     try:
         folder = temporary_folder()
     except OSError as error:
-        raise LaunchError(f"no temporary folder can be made ({error}); set TMPDIR") from None
+        raise LaunchError(str(error)) from None
     try:
         yield folder.path
     finally:

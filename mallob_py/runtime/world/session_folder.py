@@ -172,15 +172,19 @@ def shared_folder() -> Path:
 def temporary_folder(path_max: int | None = None) -> PrivateFolder:
     """Make a folder for this process among temporary files, after removing those of killed processes.
 
-    `path_max`: the most bytes its path may have, as for a socket in it; else it lies in /tmp. Raises OSError.
+    `path_max`: the most bytes its path may have, as for a socket in it; else it lies in /tmp. Raises OSError
+    that says what to do.
     """
     import tempfile
 
-    parent = Path(tempfile.gettempdir())
-    if path_max is not None and len(os.fsencode(parent)) + _NAME_BYTES_MAX > path_max:
-        parent = Path("/tmp")
-    sweep(parent)
-    return PrivateFolder.create(parent)
+    try:
+        parent = Path(tempfile.gettempdir())
+        if path_max is not None and len(os.fsencode(parent)) + _NAME_BYTES_MAX > path_max:
+            parent = Path("/tmp")
+        sweep(parent)
+        return PrivateFolder.create(parent)
+    except OSError as error:
+        raise OSError(f"no temporary folder can be made ({error}); set TMPDIR") from None
 
 
 def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:
