@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from mallob_py.runtime.world.mpi import Crash
 
-_WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 3}
+_WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 2}
 HOPELESS = 15
 ACQUITTED_AFTER_S = 600.0
 _RECORD = struct.Struct("<qii")
