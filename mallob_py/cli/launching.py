@@ -34,7 +34,7 @@ from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_RANKS, 
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, begin_loading_mpi, in_mpi_world
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, in_mpi_world
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import TokenOptions, WebOptions
@@ -287,10 +287,8 @@ def _allows_forks() -> bool:
         return False
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
-    loading = begin_loading_mpi()
     for module in ("cli.serve_rank", "cli.serve_desk", "service.resizing", "runtime.workers.process"):
         importlib.import_module(f"mallob_py.{module}")
-    loading.join()
     if not library_allows_forks():
         return False
     importlib.import_module("mallob_py.runtime.world.transport")
@@ -454,9 +452,7 @@ def launch(
     with no_orphans():
         servers = _servers or ForkedServers((application,))
         servers.open(ranks)
-        loading = begin_loading_mpi()
         importlib.import_module(f"mallob_py.cli.{command}_rank")
-        loading.join()  # whoever forks has one thread
         gc.enable()
         if library_allows_forks():
             importlib.import_module("mallob_py.runtime.world.transport")

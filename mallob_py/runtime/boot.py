@@ -66,6 +66,7 @@ from mallob_py.runtime.world.mpi import (
     abort_world,
     binding_warning,
     gathered,
+    in_mpi_world,
     leave,
     start_mpi,
     stop_signals,
@@ -226,7 +227,7 @@ def run_rank(
 
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
     """Return the communicator of all ranks, the transport among them, and how each has arrived."""
-    world = start_mpi(within_a_host=guard.is_fork(os.environ))
+    world = start_mpi(within_a_host=guard.is_fork(os.environ) or not in_mpi_world())
     # Only now: importing it initialises MPI.
     from mallob_py.runtime.world.transport import Transport
 

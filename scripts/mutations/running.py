@@ -304,6 +304,6 @@ mallob_py/batch/live/server.py
 
 mallob_py/runtime/world/mpi.py
   the signal of a closed terminal is left to us when MPI's library is loaded
-    begin_loading_mpi: without os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
+    prepare_mpi: without os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
     test_a_closed_terminal_is_heard_of_once_mpi_is_loaded
 """)

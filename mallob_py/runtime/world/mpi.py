@@ -17,7 +17,6 @@ import enum
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -145,21 +144,6 @@ def _library_of_wheel() -> str:
     return os.path.join(sys.prefix, "lib", "libmpi.so.12")
 
 
-def begin_loading_mpi() -> threading.Thread:
-    """Load the MPI library of the wheel in a thread, to be joined; if it is another one, in vain.
-
-    Its networks measure the processor's clock when they are loaded: 40 ms of waiting where it does not tell.
-    So it is loaded by a call of C, which does without Python's lock; `ctypes.CDLL` of it would keep that.
-    """
-    import ctypes
-
-    os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
-    load = ctypes.CDLL(None).dlopen
-    thread = threading.Thread(target=load, args=(os.fsencode(_library_of_wheel()), os.RTLD_NOW))
-    thread.start()
-    return thread
-
-
 def load_mpi() -> str:
     """Load the MPI library without initialising MPI, which is left to forks; which library it is.
 
@@ -170,7 +154,8 @@ def load_mpi() -> str:
 
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
-    return str(_mpi().Get_library_version())
+    with _environment(_WITHIN_A_HOST) if is_of_wheel() else contextlib.nullcontext():
+        return str(_mpi().Get_library_version())
 
 
 def _mpi() -> Any:
@@ -184,25 +169,33 @@ def _mpi() -> Any:
 def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
     """Initialise MPI and return its world. Collective, together with `refuse_to_start`.
 
-    `within_a_host`: all ranks are forks of one process.
+    `within_a_host`: all ranks are forks of one process, or there is only this one.
     Raises LaunchError if the launcher does not fit, OthersRefused if a rank will not take part.
     """
-    with _quick_network() if within_a_host and is_of_wheel() else contextlib.nullcontext():
+    with _environment(_WITHIN_A_HOST) if within_a_host and is_of_wheel() else contextlib.nullcontext():
         world = _join_world()
     if any(world.allgather(False)):
         raise OthersRefused
     return world
 
 
-#: MPICH's wheel starts this network sooner than its usual one; within a host none is used, but its buffers of
-#: 16 KB, a thousand of them, would be touched at the start, and take 16 MB of each rank
-_QUICK_NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_MAX_RX_SIZE": "1024"}
+#: for MPICH's wheel, which uses no network within a host
+_WITHIN_A_HOST = {
+    # This one starts sooner than the usual one, but its buffers of 16 KB, a thousand of them, would be
+    # touched at the start, and take 16 MB of each rank.
+    "MPIR_CVAR_CH4_NETMOD": "ofi",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_MAX_RX_SIZE": "1024",
+    # The other one, when it is loaded, would rewrite the C library's functions that map memory, and wait at
+    # each until nobody can be inside: 40 ms of a core in all.
+    "UCX_MEM_MMAP_HOOK_MODE": "none",
+}
 
 
 @contextlib.contextmanager
-def _quick_network() -> Iterator[None]:
-    """For what is initialised meanwhile; programs that are started later do not hear of it."""
-    ours = {name: value for name, value in _QUICK_NETWORK.items() if name not in os.environ}
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """For what is loaded or initialised meanwhile; programs that are started later do not hear of it."""
+    ours = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(ours)
     try:
         yield

@@ -6,7 +6,7 @@ import pytest
 
 from mallob_py.runtime.world import guard, mpi
 
-NAMES = ("MPIR_CVAR_CH4_NETMOD", "FI_PROVIDER", "FI_TCP_MAX_RX_SIZE")
+NAMES = ("MPIR_CVAR_CH4_NETMOD", "FI_PROVIDER", "FI_TCP_MAX_RX_SIZE", "UCX_MEM_MMAP_HOOK_MODE")
 
 
 @pytest.fixture
@@ -32,18 +32,18 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
 def test_only_a_world_of_one_host_has_the_quick_network(seen: list[list[str | None]]) -> None:
     mpi.start_mpi()
     mpi.start_mpi(within_a_host=True)
-    assert seen == [[None, None, None], ["ofi", "tcp", "1024"]]
+    assert seen == [[None] * 4, ["ofi", "tcp", "1024", "none"]]
 
 
 def test_what_is_started_later_does_not_hear_of_it(seen: list[list[str | None]]) -> None:
     mpi.start_mpi(within_a_host=True)
-    assert [os.environ.get(name) for name in NAMES] == [None, None, None]
+    assert [os.environ.get(name) for name in NAMES] == [None] * 4
 
 
 def test_what_the_user_has_set_stays(seen: list[list[str | None]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FI_PROVIDER", "shm")
     mpi.start_mpi(within_a_host=True)
-    assert seen == [["ofi", "shm", "1024"]]
+    assert seen == [["ofi", "shm", "1024", "none"]]
     assert os.environ["FI_PROVIDER"] == "shm"
 
 
