@@ -512,7 +512,7 @@ class ClientJobs:
             self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
             self._tell_of_root(record)
             if self._balancer.rotation.is_on:
-                record.seats.prefer(0, self._balancer.rotation.places.get(job), self._balancer.epoch)
+                record.seats.prefer_root(self._balancer.rotation.places.get(job))
             self._fit(record, volume, now)
             if record.is_given_up and not volume:
                 self._withdraw(record)
@@ -613,6 +613,7 @@ class ClientJobs:
         record = self.jobs.get(message.job)
         if record is not None:
             self._blame(record, source)
+            record.seats.root_runs(source)
             record.seats.leaves = record.is_saved_by_root = message.leaves
         if record is not None and not record.has_run:
             record.count(now, self._config.threads)

@@ -152,7 +152,10 @@ class SeatState(Enum):
 class Seat:
     """The place of child `index`. `rank` is who was queried, or who has taken it."""
 
-    __slots__ = ("asked_s", "index", "kept", "losses", "offer_epoch", "queries", "rank", "state", "stay")
+    __slots__ = (
+        *("asked_s", "has_run", "index", "kept", "losses", "offer_epoch", "queried", "queries", "rank"),
+        *("state", "stay"),
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -165,7 +168,11 @@ class Seat:
     def clear(self) -> None:
         self.state = SeatState.EMPTY
         self.rank = -1
+        #: the past worker whose answer is waited for
+        self.queried: PastWorker | None = None
         self.stay = -1
+        #: the process of the root that has taken it is known to have been there
+        self.has_run = False
         self.offer_epoch = -1
         self.queries = 0
         self.asked_s = 0.0
@@ -196,6 +203,8 @@ class Seats:
         self._stay = stay
         self._seats = {index: Seat(index) for index in indices}
         self.past = PastWorkers()
+        #: where a root is looked for first
+        self._preferred: int | None = None
         #: workers of this job leave in order: a past one cannot be resumed
         self.leaves = False
         #: children of the last generation that are gone, while those below them look for a parent
@@ -206,6 +215,11 @@ class Seats:
     def _remembers(self) -> bool:
         """Whether past workers may be resumed."""
         return self._config.reuse is not Reuse.NONE and not self.leaves
+
+    @property
+    def _hands_memory_down(self) -> bool:
+        """Whether a child is told of past workers, and tells of them when it leaves."""
+        return self._config.reuse is Reuse.FULL
 
     def expect(self, index: int, asked_s: float) -> None:
         """A request for this child is on its way already: it was part of our own bulk request."""
@@ -230,12 +244,16 @@ class Seats:
 
     # --- growth and shrinkage -----------------------------------------------------------
 
-    def prefer(self, index: int, rank: int | None, epoch: int) -> None:
-        """Query the past worker on `rank`, if there is one, before others of this index; None: query none."""
+    def root_runs(self, rank: int) -> None:
+        """The root on this PE has its process."""
+        seat = self._seats[0]
+        seat.has_run = seat.has_run or (seat.state is SeatState.TAKEN and seat.rank == rank)
+
+    def prefer_root(self, rank: int | None) -> None:
+        """Query the past root on `rank`, if there is one, before others; None: query none."""
+        self._preferred = rank
         if rank is None:
-            self._seats[index].queries = self._config.queries_max
-        elif any(past.rank == rank for past in self.past.of_index(index)):
-            self.past.add([PastWorker(index, rank, epoch)])
+            self._seats[0].queries = self._config.queries_max
 
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
@@ -247,12 +265,15 @@ class Seats:
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    if self._remembers:
+                    # A root that has not run may not have got the process of its job: it says what it knows.
+                    if self._remembers and (seat.index > 0 or seat.has_run or not self._hands_memory_down):
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
                 if seat.state is not SeatState.EMPTY:
                     self._matcher.withdraw(self._job, seat.index)
+                    if seat.state is SeatState.QUERIED and seat.index == 0 and seat.queried is not None:
+                        self.past.add([seat.queried])  # its job rests again, there or where it was before
                     seat.clear()
             elif seat.state is SeatState.EMPTY:
                 seat.asked_s = now
@@ -263,12 +284,16 @@ class Seats:
     def _seek(self, seat: Seat, volume: int, epoch: int) -> None:
         """Query the most recent past worker of this index, or else ask for any idle PE."""
         past = self.past.most_recent(seat.index)
+        if seat.index == 0 and self._preferred is not None:
+            known = (each for each in self.past.of_index(0) if each.rank == self._preferred)
+            past, self._preferred = next(known, past), None
         if past is None or seat.queries >= self._config.queries_max:
             self._ask(seat, volume, epoch)
             return
         self.past.forget(past.rank)
         seat.state = SeatState.QUERIED
         seat.rank = past.rank
+        seat.queried = past
         seat.queries += 1
         self._out.send(past.rank, Query(self._request(seat, 1, epoch)))
 
@@ -353,7 +378,7 @@ class Seats:
         seat.kept = ()
         self.past.forget(source)
         handed_down: tuple[PastWorker, ...] = ()
-        if self._config.reuse is Reuse.FULL:
+        if self._hands_memory_down:
             for past in self.past.of_index(seat.index):
                 self._out.send(past.rank, Release(self._job))
             handed_down = self.past.take_below(seat.index)

@@ -418,6 +418,8 @@ class LocalWorkers:
         worker = self._staff.active_in(message.stay)
         if worker is None:
             # We have left meanwhile, for a reason the parent does not know of.
+            if message.past and message.index == 0:
+                self._out.send(source, Remember(message.job, parent_of(0), message.past))
             self._out.send(source, ChildLeft(message.job, message.index, message.stay))
             return
         if worker.accepted_epoch is not None:

@@ -24,8 +24,9 @@ there are more jobs than PEs, when the next decision is due.
 - **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best that can be had). A job moves only if all its homes are taken and it is farther behind than one of
-  those that run, by as much as a move costs it, or if a PE would have nothing to do. Homes are advice: if a
-  PE does not have the worker any more, another one is asked for.
+  those that run, by as much as a move costs it, or if a PE would have nothing to do. On one host, where its
+  process goes with it, only the last PE is a home. Homes are advice: if a PE does not have the worker any
+  more, another one is asked for.
 
 Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
 Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
@@ -188,8 +189,9 @@ def rotated(
         if len(chosen) == left:
             break
         account = accounts[job]
-        # of one that leaves in order nothing is left but where it was last
-        homes = account.homes[-1:] if jobs[job].leaves else account.homes
+        # one that leaves in order, or whose process goes with it, has nothing left but where it was last
+        is_only_there = jobs[job].leaves or since.is_one_host
+        homes = account.homes[-1:] if is_only_there else account.homes
         if volumes.get(job):  # it stays where it is
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):

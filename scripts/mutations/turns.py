@@ -32,8 +32,11 @@ mallob_py/protocol/rotation.py
     _patience_s: never event.leaves
     test_a_job_that_loses_work_when_it_moves_does_so_more_rarely
   and goes nowhere but where it was last without need
-    rotated: account.homes[-1:] if jobs[job].leaves else account.homes => account.homes
+    rotated: jobs[job].leaves or since.is_one_host => since.is_one_host
     test_a_job_that_loses_work_when_it_moves_does_so_more_rarely
+  nor has one whose process goes with it left anything elsewhere
+    rotated: jobs[job].leaves or since.is_one_host => jobs[job].leaves
+    test_on_one_host_a_job_goes_on_where_it_was_last_or_anywhere
   a job that has been told to have a root is not new
     _charged: job not in since.known and event.root == NEW_JOB => job not in since.known
     test_a_job_that_had_a_root_before_is_not_new
@@ -156,6 +159,16 @@ mallob_py/protocol/job_tree.py
   a root whose turn was over before its client heard of it may have the job's process
     Seats.receive_offer: never seat.state is not SeatState.TAKEN and offer.index == 0 and self._remembers
     test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next
+  a root that was queried when its turn was taken back is remembered
+    Seats.fit: never seat.state is SeatState.QUERIED and seat.index == 0 and seat.queried is not None
+    test_a_root_that_was_queried_when_its_turn_was_taken_back_is_remembered
+  a job rests where its process has been
+    Seats.fit: seat.has_run => True
+    test_a_job_does_not_rest_where_its_root_has_not_run
+mallob_py/protocol/local_workers.py
+  a root that is accepted after its turn gives the memory of its job back
+    LocalWorkers.receive_accepted: never message.past and message.index == 0
+    test_a_root_that_is_accepted_after_its_turn_gives_the_memory_back
 mallob_py/runtime/workers/pool.py
   a worker that is stopped before it runs starts first
     WorkerPool.suspend: (task.is_starting and self._starter.admits(task, self._clock() + TAKE_UP_S)) => False

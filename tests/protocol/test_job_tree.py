@@ -161,21 +161,59 @@ def test_a_past_worker_that_is_busy_now_is_remembered() -> None:
     assert [past.rank for past in accepted.past] == [8]
 
 
-def test_no_past_worker_is_queried_where_a_job_is_to_go_elsewhere() -> None:
-    parent = Parent()
-    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
-    parent.seats.prefer(1, None, 3)
-    parent.seats.fit(2, 3, 0.0)
-    assert not parent.queried()
-    assert parent.asked.counts() == {1: 1}
+def rested(*ranks: int) -> Parent:
+    """The client of a job whose root was on these PEs, the last one last."""
+    client = Parent(0)
+    client.seats.past.add([PastWorker(0, rank, epoch) for epoch, rank in enumerate(ranks, 1)])
+    return client
 
 
-def test_the_past_worker_where_a_job_is_to_go_on_is_queried_first() -> None:
-    parent = Parent()
-    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
-    parent.seats.prefer(1, 8, 3)
-    parent.seats.fit(2, 3, 0.0)
-    assert parent.queried() == [8]
+def test_no_past_root_is_queried_where_a_job_is_to_go_elsewhere() -> None:
+    client = rested(8, 9)
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 3, 0.0)
+    assert not client.queried()
+    assert client.asked.counts() == {0: 1}
+
+
+def test_the_past_root_where_a_job_is_to_go_on_is_queried_first() -> None:
+    client = rested(8, 9)
+    client.seats.prefer_root(8)
+    client.seats.fit(1, 3, 0.0)
+    assert client.queried() == [8]
+
+
+def test_where_a_job_is_to_go_on_is_not_where_it_rests() -> None:
+    client = rested(8, 9)
+    client.seats.prefer_root(8)
+    client.seats.fit(1, 3, 0.0)
+    client.seats.fit(0, 4, 0.0)
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 5, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == 9
+
+
+def test_a_root_that_was_queried_when_its_turn_was_taken_back_is_remembered() -> None:
+    client = rested(8)
+    client.seats.fit(1, 2, 0.0)
+    assert client.queried() == [8]
+    client.seats.fit(0, 3, 0.0)
+    client.seats.receive_denied(8, Denied(JOB, 0, kept=True), 0, 3)
+    client.seats.fit(1, 4, 0.0)
+    assert client.queried() == [8]
+
+
+def test_a_job_does_not_rest_where_its_root_has_not_run() -> None:
+    client = rested(8)
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 2, 0.0)
+    assert client.seats.receive_offer(9, offer(0, 2), 1, 2)
+    (accepted,) = [message for _, message in client.sent() if isinstance(message, Accepted)]
+    client.seats.past.add(accepted.past)  # it says this when it leaves
+    client.seats.fit(0, 3, 0.0)
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 4, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == 8
 
 
 def test_a_request_for_a_root_says_where_it_rests() -> None:
@@ -183,8 +221,9 @@ def test_a_request_for_a_root_says_where_it_rests() -> None:
     client.seats.fit(1, 1, 0.0)
     assert client.asked.requests[JOB, 0].rests_at == -1
     assert client.seats.receive_offer(8, offer(0, 1), 1, 1)
+    client.seats.root_runs(8)
     client.seats.fit(0, 2, 0.0)
-    client.seats.prefer(0, None, 3)
+    client.seats.prefer_root(None)
     client.seats.fit(1, 3, 0.0)
     assert client.asked.requests[JOB, 0].rests_at == 8
 
@@ -201,10 +240,10 @@ def test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks() -> None:
 def test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next() -> None:
     client = Parent(0)
     client.seats.past.add([PastWorker(0, 8, 1)])
-    client.seats.prefer(0, None, 2)
+    client.seats.prefer_root(None)
     client.seats.fit(1, 2, 0.0)
     client.seats.fit(0, 3, 0.0)
     assert not client.seats.receive_offer(9, offer(0, 2), 0, 3)
-    client.seats.prefer(0, None, 4)
+    client.seats.prefer_root(None)
     client.seats.fit(1, 4, 0.0)
     assert client.asked.requests[JOB, 0].rests_at == 9

@@ -21,8 +21,10 @@ from mallob_py.protocol.messages import (
     MeetRequest,
     Message,
     Offer,
+    PastWorker,
     Prefer,
     Query,
+    Remember,
     Request,
     RequestFailed,
     Supply,
@@ -161,6 +163,17 @@ def test_a_root_whose_job_is_to_wait_leaves() -> None:
     assert played.pe.balancer.volume(1) == 0
     assert played.pe.workers.active is None
     assert list(played.pe.workers.suspended) == [1]
+
+
+def test_a_root_that_is_accepted_after_its_turn_gives_the_memory_back() -> None:
+    played = Played()
+    played.hear_epoch(job_1=1)
+    (offer,) = _sent(played.hear(Adopt(_request(1, epoch=1, description=None))), Offer)
+    played.hear_epoch(**{f"job_{job}": 1 for job in range(1, 20)})
+    assert played.pe.workers.active is None
+    past = (PastWorker(0, 0, 1),)
+    effects = played.hear(Accepted(1, 0, offer.stay, 1, -1, past, None))
+    assert _sent(effects, Remember) == [Remember(1, -1, past)]
 
 
 # --- descriptions ------------------------------------------------------------------------------------------

@@ -249,6 +249,19 @@ def test_a_job_that_loses_work_when_it_moves_does_so_more_rarely(jobs: int) -> N
     assert received == pytest.approx(dict.fromkeys(range(jobs), 240.0 / jobs), abs=3.0)
 
 
+@pytest.mark.parametrize("jobs", [6, 7, 13])
+def test_on_one_host_a_job_goes_on_where_it_was_last_or_anywhere(jobs: int) -> None:
+    some = Rotating(4)
+    some.is_one_host = True
+    some.come(*range(jobs))
+    for _ in range(100):
+        some.play(some.image.rotation.next_s)
+        rotation = some.image.rotation
+        for job, place in rotation.places.items():
+            assert place == rotation.accounts[job].homes[-1]
+    assert some.changes > 20
+
+
 def test_when_a_job_that_rests_is_next_is_foretold() -> None:
     some = Rotating(2)
     some.come(*range(6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int) -
     assert watched.processes() == dict.fromkeys(range(5), 1), "a job that has moved has left a process behind"
     for job in range(5):
         assert watched.begun[job] - moves[job] == 1, "a job has begun anew"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(seed: int) -> None:
+    watched = Watched(6, seed)
+    chance = random.Random(seed)
+    for job in range(6, 206):
+        watched.cluster.submit(job, 0, max_demand=1)
+        watched.play(chance.expovariate(40.0))
+        for place, pe in enumerate(watched.cluster.pes):
+            if (worker := pe.workers.active) is not None and worker.job >= 6 and worker.has_run:
+                watched.cluster.tell(place, WorkerAnswered(worker.number, b""))
+    watched.play(1.0)
+    moves = watched.moves()
+    assert [watched.begun[job] - moves[job] for job in range(6)] == [1] * 6, "a job has begun anew"
 
 
 def test_between_hosts_a_job_begins_anew() -> None:
