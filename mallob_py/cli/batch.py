@@ -316,8 +316,10 @@ def run_experiment(options: BatchExperimentOptions) -> int:
         raise CommandError(f"--full: the experiment {options.name} is never shortened")
     if options.live and "live" not in known:
         raise CommandError(f"--live: the experiment {options.name} has no such choice")
+    if options.resume and not (options.live or options.name == "bags"):
+        raise CommandError("--resume: only experiments over real processes (bags, elastic --live) go on")
     try:
-        output = Output(Path(options.output), options.name)
+        output = Output(Path(options.output), options.name, options.resume)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     try:

@@ -252,6 +252,9 @@ class BatchExperimentOptions(Runs):
         "longer or more parts of the traces, or more shares of malleable jobs, where an experiment takes few",
     )
     live: bool = switch_option("--live", INPUT, "over real processes, where an experiment can (elastic)")
+    resume: bool = switch_option(
+        "--resume", INPUT, "go on with what was kept in the output folder (bags, elastic --live)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

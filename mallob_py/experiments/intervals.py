@@ -1,7 +1,9 @@
 """Intervals of means over seeds or parts of a trace, and when one of two is called better.
 
 An interval is that of Student's t at 95 %, for few values that are taken as independent. Parts of a trace
-that overlap are not: then it is too narrow, and whoever shows it has to say so.
+that overlap are not: then it is too narrow, and whoever shows it has to say so. A single long run is divided
+into consecutive parts (batch means), nearly independent if each lasts for longer than what happens in one
+acts on the next.
 """
 
 from __future__ import annotations
@@ -9,8 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
+from typing import TypeVar
 
 import msgspec
+
+Value = TypeVar("Value")
+
+#: consecutive parts of a long run
+PARTS = 10
 
 #: the 97.5 % quantile of Student's t, by degrees of freedom from 1 on; beyond, that of the last is taken
 _T = (
@@ -43,6 +51,36 @@ def interval(values: Sequence[float]) -> Interval:
     if count == 1:
         return Interval(values[0], math.inf)
     return Interval(mean(values), _T[min(count - 1, len(_T)) - 1] * stdev(values) / math.sqrt(count))
+
+
+def around(whole: float, of_parts: Sequence[float]) -> Interval:
+    """Return the value of a whole run, with the interval of its parts' values."""
+    return Interval(whole, interval(of_parts).half if of_parts else math.inf)
+
+
+def parts(values: Sequence[Value], count: int = PARTS) -> list[Sequence[Value]]:
+    """Return consecutive parts of equal length, one more or less; no more than there are values."""
+    count = min(count, len(values))
+    return [values[len(values) * part // count : len(values) * (part + 1) // count] for part in range(count)]
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Return the sum of the first over that of the second, whose parts are the same.
+
+    How far the interval goes follows from leaving out one part after the other (jackknife). ValueError:
+    there are no values, or what is below adds up to 0, with all parts or all but one.
+    """
+    whole = Interval(_over(sum(above), sum(below)), math.inf)
+    if len(above) == 1:
+        return whole
+    without = [_over(sum(above) - one, sum(below) - other) for one, other in zip(above, below, strict=True)]
+    return Interval(whole.mean, (len(without) - 1) * interval(without).half)
+
+
+def _over(above: float, below: float) -> float:
+    if not below:
+        raise ValueError("there is nothing to divide by")
+    return above / below
 
 
 def winner(values: Mapping[str, Sequence[float]]) -> str | None:

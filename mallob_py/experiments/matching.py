@@ -15,21 +15,26 @@ import random
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.network import CALIBRATED, HOPS, Costs, MatcherNetwork, Usage
 from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.text_table import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: the last one takes most of the time
 SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
+#: chance decides much where requests are few; large systems take long
 _TRIALS_MAX = 10
+_OF_FEW, _OF_MANY = 2**17, 2**15
 _FEW_ASKERS = 16
 
 
@@ -64,7 +69,9 @@ CONTENDERS = (
 
 
 class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One matcher in one case; means and maxima are over all requests of all trials."""
+    """One matcher in one case; means and maxima are over all requests of all trials, the lists have a mean
+    of each trial.
+    """
 
     case: Case
     contender: str
@@ -79,6 +86,9 @@ class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
     #: messages and bytes that the busiest PE has sent and received in one trial, on average
     hottest_messages: float
     hottest_bytes: float
+    trial_messages: list[float]
+    trial_hops: list[float]
+    trial_us: list[float]
 
 
 def placement(case: Case, size: int, choose: random.Random) -> tuple[list[int], list[int]]:
@@ -102,11 +112,8 @@ def placement(case: Case, size: int, choose: random.Random) -> tuple[list[int], 
 
 
 def _trials(case: Case, size: int) -> int:
-    """Chance decides much where requests are few; large systems take long."""
-    if case not in (Case.ONE, Case.SIXTEEN):
-        return 1
-    count = 1 if case is Case.ONE else 16
-    return max(1, min(_TRIALS_MAX, 2**17 // (count * size)))
+    few = {Case.ONE: 1, Case.SIXTEEN: 16}.get(case)
+    return max(1, min(_TRIALS_MAX, _OF_MANY // size if few is None else _OF_FEW // (few * size)))
 
 
 def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: float) -> list[Usage]:
@@ -119,21 +126,26 @@ def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: f
 def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
     """Once in hops, without any delays, and once in time, under `CALIBRATED` and with the matcher's delay."""
     in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
-    hops = [latency for trial in in_hops for latency in trial]
     in_time = usages(contender, case, size, CALIBRATED, delay_s)
-    latencies_us = [1e6 * latency for usage in in_time for latency in usage.latencies_s]
+    requests = len(in_time[0].latencies_s)
+    hops = [fmean(latencies) for latencies in in_hops]
+    messages = [usage.messages / requests for usage in in_time]
+    means_us = [1e6 * fmean(usage.latencies_s) for usage in in_time]
     return MatchingRow(
         case=case,
         contender=contender.name,
         size=size,
-        requests=len(latencies_us) // len(in_time),
-        messages_per_request=sum(usage.messages for usage in in_time) / len(latencies_us),
-        hops_mean=sum(hops) / len(hops),
-        hops_max=max(hops),
-        latency_mean_us=sum(latencies_us) / len(latencies_us),
-        latency_max_us=max(latencies_us),
-        hottest_messages=sum(usage.hottest_messages for usage in in_time) / len(in_time),
-        hottest_bytes=sum(usage.hottest_bytes for usage in in_time) / len(in_time),
+        requests=requests,
+        messages_per_request=fmean(messages),
+        hops_mean=fmean(hops),
+        hops_max=max(map(max, in_hops)),
+        latency_mean_us=fmean(means_us),
+        latency_max_us=1e6 * max(max(usage.latencies_s) for usage in in_time),
+        hottest_messages=fmean(usage.hottest_messages for usage in in_time),
+        hottest_bytes=fmean(usage.hottest_bytes for usage in in_time),
+        trial_messages=messages,
+        trial_hops=hops,
+        trial_us=means_us,
     )
 
 
@@ -162,16 +174,20 @@ _HEADER = (
 )
 
 
+def _cell(of_trials: Sequence[float], digits: int = 2) -> Cell:
+    return interval(of_trials).text(digits) if len(of_trials) > 1 else of_trials[0]
+
+
 def table(title: str, rows: Sequence[MatchingRow]) -> Table:
     """Rows of one case."""
     lines = tuple(
         (
             row.size,
             row.contender,
-            row.messages_per_request,
-            row.hops_mean,
+            _cell(row.trial_messages),
+            _cell(row.trial_hops),
             round(row.hops_max),
-            row.latency_mean_us,
+            _cell(row.trial_us, 1),
             row.latency_max_us,
             round(row.hottest_messages),
             round(row.hottest_bytes),
@@ -191,7 +207,8 @@ def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().ma
     by_case = [(case, [row for row in rows if row.case is case]) for case in Case]
     output.tables(
         [table(case.value, of_case) for case, of_case in by_case],
-        f"The matching delay is {1e6 * delay_s:.0f} us; {CALIBRATED}.",
+        f"The matching delay is {1e6 * delay_s:.0f} us; {CALIBRATED}.\n"
+        "Behind ±: half of a 95 % interval over trials, where there is more than one.",
     )
     output.figure("matching-at-scale", lambda figure: _draw(figure, dict(by_case)[Case.HALF_APART]))
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -50,10 +50,20 @@ class Table(msgspec.Struct, frozen=True):
         return "\n".join([f"{self.title}\n", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
-class Output:
-    """The folder that an experiment's results go to. All methods may raise OSError."""
+class _Kept(msgspec.Struct, frozen=True):
+    """A line of `<name>-runs.jsonl`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    run: str
+    result: msgspec.Raw
+
+
+class Output:
+    """The folder that an experiment's results go to. All methods may raise OSError.
+
+    `resume`: `done` finds what was kept there before, and what is kept is added to it.
+    """
+
+    def __init__(self, folder: Path, name: str, resume: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._name = name
@@ -61,12 +71,30 @@ class Output:
         # To see now that it can be written; what is there is kept until a run has ended.
         self._runs.open("ab").close()
         self._mode = "wb"
+        self._before = dict(self._read()) if resume else {}
 
     def keep(self, run: str, result: msgspec.Struct) -> None:
         """Add the result of one run to `<name>-runs.jsonl`."""
+        lines = [] if self._mode == "ab" else [_Kept(*before) for before in self._before.items()]
+        lines.append(_Kept(run, msgspec.Raw(msgspec.json.encode(result))))
         with self._runs.open(self._mode) as file:
             self._mode = "ab"
-            file.write(msgspec.json.encode({"run": run, "result": result}) + b"\n")
+            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+
+    def done(self, run: str, kind: type[Outcome], play: Callable[[], Outcome]) -> Outcome:
+        """Return what was kept of the run before, if this resumes; else play it and keep it."""
+        with suppress(KeyError, msgspec.ValidationError):
+            return msgspec.json.decode(self._before[run], type=kind)
+        outcome = play()
+        self.keep(run, outcome)
+        return outcome
+
+    def _read(self) -> Iterator[tuple[str, msgspec.Raw]]:
+        """Read what was kept before; a line that was cut off by a kill is left out."""
+        for line in self._runs.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                kept = msgspec.json.decode(line, type=_Kept)
+                yield kept.run, kept.result
 
     def play(
         self,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.experiments import paper
+from mallob_py.experiments.intervals import interval, ratio
 from mallob_py.experiments.output import Output, Table
 from mallob_py.experiments.uniform import ClosedLoop
 from mallob_py.protocol.balancing import volumes_of
@@ -45,6 +46,10 @@ class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
     fair_volume: float
     mean_response_s: float | None
     jobs: int
+    #: of each job: seconds of its workers, its run time, its response time
+    worker_s: list[float]
+    wallclock_s: list[float]
+    responses_s: list[float]
 
 
 def _stream(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
@@ -79,16 +84,20 @@ def measure(setting: Setting) -> list[PriorityRow]:
     rows = []
     for stream, priority in enumerate(priorities):
         ended = [job for job in simulation.measures.ended if loop.stream_of[job.job] == stream]
-        wallclock_s = sum(job.wallclock_s for job in ended)
-        worker_s = sum(simulation.measures.worker_s[job.job] for job in ended)
+        wallclock_s = [job.wallclock_s for job in ended]
+        worker_s = [simulation.measures.worker_s[job.job] for job in ended]
+        responses_s = [job.response_s for job in ended]
         rows.append(
             PriorityRow(
                 priority=priority,
-                mean_volume=worker_s / wallclock_s if wallclock_s else None,
+                mean_volume=sum(worker_s) / sum(wallclock_s) if ended else None,
                 assigned_volume=assigned.get(stream, 0),
                 fair_volume=shares[stream],
-                mean_response_s=fmean(job.response_s for job in ended) if ended else None,
+                mean_response_s=fmean(responses_s) if ended else None,
                 jobs=len(ended),
+                worker_s=worker_s,
+                wallclock_s=wallclock_s,
+                responses_s=responses_s,
             )
         )
     return rows
@@ -121,11 +130,11 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
         tuple(
             (
                 row.priority,
-                row.mean_volume,
+                ratio(row.worker_s, row.wallclock_s).text() if row.jobs else None,
                 row.assigned_volume,
                 row.fair_volume,
                 paper.PRIORITIES[row.priority][0],
-                row.mean_response_s,
+                interval(row.responses_s).text(1) if row.jobs else None,
                 paper.PRIORITIES[row.priority][1],
                 row.jobs,
             )
@@ -134,7 +143,8 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
     )
     remarks = (
         "mean volume: seconds for which the jobs' workers have run over the jobs' run times.\n"
-        "The response times follow from a model of the work, not from solving anything."
+        "The response times follow from a model of the work, not from solving anything.\n"
+        "Behind ±: half of a 95 % interval over the jobs of a priority, which come one after another."
     )
     output.tables([table], remarks)
     output.figure("fig4-priorities", lambda figure: _draw(figure, rows))

@@ -7,18 +7,21 @@ reuse, six ways of matching, three rates of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from mallob_py.experiments import paper
+from mallob_py.experiments.intervals import PARTS, around, parts, ratio, winner
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.protocol.config import Config, Matching, Reuse
-from mallob_py.simulation.run import Simulation, Summary, share_cell
+from mallob_py.simulation.run import Measures, Simulation, Summary, share_cell
 from mallob_py.simulation.setting import Setting, job_stream
+from mallob_py.text_table import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +43,19 @@ class Variant(msgspec.Struct, frozen=True):
     setting: Setting
 
 
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of the consecutive parts of a run: medians of latencies over as many of each, busy shares over
+    as long a time, all but the first, and sums over as many jobs that have ended.
+    """
+
+    root_ms: list[float]
+    balancing_ms: list[float]
+    worker_ms: list[float]
+    busy: list[float]
+    created: list[float]
+    largest_volumes: list[float]
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The kept measures of a run; curves are (x values, y values)."""
 
@@ -52,6 +68,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     #: latencies in ms at equally spaced quantiles: of roots, of further workers
     root_ms: list[float]
     worker_ms: list[float]
+    parts: Parts
 
 
 def variants(setting: Setting) -> dict[str, Variant]:
@@ -87,16 +104,33 @@ def measure(variant: Variant) -> Measured:
     simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
     simulation.play()
     measures = simulation.measures
+    utilisation = {window_s: measures.utilisation(window_s, 0.0, setting.seconds) for window_s in WINDOWS_S}
     return Measured(
         name=variant.name,
         interarrival_s=None if setting.jobs.stream else setting.jobs.interarrival_s,
         summary=simulation.summary(),
         active_jobs=_sampled(measures.active_jobs, setting.seconds),
-        utilisation={
-            window_s: measures.utilisation(window_s, 0.0, setting.seconds) for window_s in WINDOWS_S
-        },
+        utilisation=utilisation,
         root_ms=_quantiles(measures.latencies_ms["scheduled"]),
         worker_ms=_quantiles(measures.latencies_ms["adopted"]),
+        parts=parts_of(measures, utilisation[WINDOWS_S[0]][1]),
+    )
+
+
+def parts_of(measures: Measures, busy: Sequence[float]) -> Parts:
+    """Divide the measures of a run, and its busy shares over time."""
+
+    def medians_ms(kind: str) -> list[float]:
+        return [median(part) for part in parts(measures.latencies_ms[kind])]
+
+    ended = parts([job for job in measures.ended if job.max_volume])
+    return Parts(
+        root_ms=medians_ms("scheduled"),
+        balancing_ms=medians_ms("balanced"),
+        worker_ms=medians_ms("adopted"),
+        busy=[fmean(part) for part in parts(busy)[1:]],
+        created=[sum(job.created for job in part) for part in ended],
+        largest_volumes=[sum(job.max_volume for job in part) for part in ended],
     )
 
 
@@ -131,10 +165,11 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
             _reuse_table(results, setting),
             _matching_table(results),
             _load_table(results),
+            _ahead_table(results),
         ],
         "root, worker: latency until a job's root and any further worker is placed, in ms.\n"
         "busy: after the first minute. WCR: created workers of a job over its largest volume.\n"
-        "CS: context switches.",
+        f"CS: context switches. Behind ±: half of a 95 % interval over {PARTS} consecutive parts of the run.",
     )
     output.figure("fig5-load", lambda figure: _draw_load(figure, results))
     output.figure("fig6-latencies", lambda figure: _draw_latencies(figure, results))
@@ -147,14 +182,15 @@ def _reuse_table(results: dict[str, Measured], setting: Setting) -> Table:
         ours = (
             summary.creation_ratio_median,
             summary.creation_ratio_max,
-            summary.creation_ratio_total,
+            _total(results[name].parts),
             summary.context_switches_median,
             summary.context_switches_mean,
             summary.jobs_ended,
             summary.response_mean_s,
         )
         spread = tuple(f"{share:.3f}" for share in summary.created_on_at_most.values())
-        rows.append((reuse, *ours, *spread, summary.latencies[0].median_ms))
+        root = _cell(summary.latencies[0].median_ms, results[name].parts.root_ms)
+        rows.append((reuse, *ours, *spread, root))
         rows.append((f"{reuse}, paper", *paper.REUSE[reuse], *("-",) * len(spread), _PAPER_ROOT_MS[reuse]))
     return Table(
         f"Reuse of workers (P Table 2), {setting.pes} PEs, {setting.seconds:g} s",
@@ -176,14 +212,14 @@ _PAPER_ROOT_MS = {
 def _matching_table(results: dict[str, Measured]) -> Table:
     rows = []
     for name in (_PREFIX_SUM, *paper.LATENCIES_MS):
-        summary = results[name].summary
+        summary, of_parts = results[name].summary, results[name].parts
         root, _, worker = summary.latencies
         paper_root, paper_worker = paper.LATENCIES_MS.get(name, (None, None))
         rows.append(
             (
-                *(name, root.median_ms, root.p99_ms, root.max_ms, paper_root),
-                *(worker.median_ms, worker.p99_ms, worker.max_ms, paper_worker),
-                *(summary.messages, share_cell(summary.utilisation)),
+                *(name, _cell(root.median_ms, of_parts.root_ms), root.p99_ms, root.max_ms, paper_root),
+                *(_cell(worker.median_ms, of_parts.worker_ms), worker.p99_ms, worker.max_ms, paper_worker),
+                *(summary.messages, _cell(summary.utilisation, of_parts.busy, 5)),
             )
         )
     return Table(
@@ -205,10 +241,10 @@ def _load_table(results: dict[str, Measured]) -> Table:
                 _load_name(result),
                 summary.jobs_submitted,
                 round(max(result.active_jobs[1], default=0)),
-                share_cell(summary.utilisation),
+                _cell(summary.utilisation, result.parts.busy, 5),
                 share_cell(summary.busy_median),
                 share_cell(paper.BUSY_MEDIAN.get(result.interarrival_s or 0.0)),
-                summary.latencies[1].median_ms,
+                _cell(summary.latencies[1].median_ms, result.parts.balancing_ms, 3),
                 summary.played_s,
                 round(summary.messages / summary.played_s),
             )
@@ -221,6 +257,42 @@ def _load_table(results: dict[str, Measured]) -> Table:
         ),
         tuple(rows),
     )
+
+
+def _cell(value: float | None, of_parts: Sequence[float], digits: int = 2) -> str | None:
+    return None if value is None else around(value, of_parts).text(digits)
+
+
+def _total(of_parts: Parts) -> str | None:
+    """The ratio of all created workers to the sum of largest volumes; None: no job has ended."""
+    return ratio(of_parts.created, of_parts.largest_volumes).text(3) if of_parts.created else None
+
+
+def _ahead_table(results: dict[str, Measured]) -> Table:
+    """Which run has the least of a measure, if its intervals say so."""
+
+    def ahead(names: Sequence[str], values: Callable[[Parts], list[float]]) -> Cell:
+        by_name = {name: values(results[name].parts) for name in names}
+        counts = {len(found) for found in by_name.values()}
+        return (winner(by_name) or "none") if len(counts) == 1 and counts != {0} else None
+
+    reuses = (_PREFIX_SUM, "reuse basic", "reuse none")
+    matchers = (_PREFIX_SUM, *paper.LATENCIES_MS)
+    return Table(
+        "Ahead of each other one, part by part (95 % intervals of the differences)",
+        ("least", "among", "ahead"),
+        (
+            ("WCR, total", "ways of reuse", ahead(reuses, _ratios)),
+            ("root median", "ways of reuse", ahead(reuses, lambda found: found.root_ms)),
+            ("root median", "ways of matching", ahead(matchers, lambda found: found.root_ms)),
+            ("worker median", "ways of matching", ahead(matchers, lambda found: found.worker_ms)),
+            ("idle share", "ways of matching", ahead(matchers, lambda found: [-busy for busy in found.busy])),
+        ),
+    )
+
+
+def _ratios(of_parts: Parts) -> list[float]:
+    return [one / other for one, other in zip(of_parts.created, of_parts.largest_volumes, strict=True)]
 
 
 def _by_load(results: dict[str, Measured]) -> list[Measured]:

@@ -10,12 +10,14 @@ jobs have run over the jobs' budgets.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
 from mallob_py.experiments import paper
+from mallob_py.experiments.intervals import around
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.simulation.run import Simulation, Summary, share_cell
 from mallob_py.simulation.setting import JobSpec, Setting, SettingError
@@ -36,12 +38,14 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class UniformRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of P Table 1."""
+    """One row of P Table 1; of each generation of jobs, the seconds that it took and the eta of its jobs."""
 
     jobs_at_a_time: int
     theta: float
     theta_opt: float
     eta: float
+    generations_s: list[float]
+    etas: list[float]
     summary: Summary
 
 
@@ -71,12 +75,16 @@ def measure(case: Case) -> UniformRow:
     simulation.play()
     measures = simulation.measures
     theta = max((count / job.ended_s for count, job in enumerate(measures.ended, 1)), default=0.0)
-    worker_s = sum(measures.worker_s[job.job] for job in measures.ended)
+    shares = [measures.worker_s[job.job] * CORES_PER_PE / budget_s for job in measures.ended]
+    generations = len(shares) // jobs
+    ends_s = [0.0, *(measures.ended[(number + 1) * jobs - 1].ended_s for number in range(generations))]
     return UniformRow(
         jobs_at_a_time=jobs,
         theta=theta,
         theta_opt=jobs / GENERATION_S,
-        eta=worker_s * CORES_PER_PE / (len(measures.ended) * budget_s) if measures.ended else 0.0,
+        eta=fmean(shares) if shares else 0.0,
+        generations_s=[end_s - begin_s for begin_s, end_s in pairwise(ends_s)],
+        etas=[fmean(shares[number * jobs : (number + 1) * jobs]) for number in range(generations)],
         summary=simulation.summary(),
     )
 
@@ -111,9 +119,11 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
                 row.jobs_at_a_time,
                 row.theta,
                 row.theta_opt,
-                f"{row.theta / row.theta_opt:.4f}",
+                around(row.theta / row.theta_opt, [GENERATION_S / took for took in row.generations_s]).text(
+                    4
+                ),
                 f"{paper.UNIFORM[row.jobs_at_a_time][1]:.3f}",
-                f"{row.eta:.4f}",
+                around(row.eta, row.etas).text(4),
                 f"{paper.UNIFORM[row.jobs_at_a_time][2]:.3f}",
                 row.summary.latencies[0].median_ms,
                 row.summary.latencies[2].median_ms,
@@ -123,7 +133,10 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
             for row in rows
         ),
     )
-    remarks = "root, worker: median latency until a job's first and any further worker is placed."
+    remarks = (
+        "root, worker: median latency until a job's first and any further worker is placed.\n"
+        "Behind ±: half of a 95 % interval over generations, the jobs that end one after another, n_par each."
+    )
     output.tables([table], remarks)
 
 

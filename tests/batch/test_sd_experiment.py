@@ -32,7 +32,7 @@ def test_jobs_of_unknown_size_or_no_time_count_as_the_least(tmp_path: Path) -> N
 
 def test_the_slowdown_is_that_over_the_run_time_of_the_trace() -> None:
     schedule = simulate(rigid((0, 1, 10), (0, 1, 5), nodes=1), Fcfs())
-    assert sd.measured(schedule) == sd.Measured(15.0, 12.5, (1 + 3) / 2, 0, 0, 0.0)
+    assert sd.measured(schedule) == sd.Measured(15.0, 12.5, (1 + 3) / 2, 0, 0, 0.0, [10.0, 15.0], [1.0, 3.0])
 
 
 def test_all_rows_of_the_experiment_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
-from mallob_py.experiments import realistic
+from mallob_py.experiments import paper, realistic
 
 QUICK = """
 pes_per_host = 6
@@ -84,6 +84,7 @@ def test_realistic_arrivals(tmp_path: Path, setting: Path, capsys: pytest.Captur
         "Reuse of workers (P Table 2)",
         "Ways of matching (P Fig. 6)",
         "Load (P Fig. 5)",
+        "Ahead of each other one",
     ]
     assert kept(tmp_path, "realistic")[0] == "prefix sum"
     assert {path.suffix for path in tmp_path.glob("fig5-load.*")} == {".png", ".svg"}
@@ -91,6 +92,15 @@ def test_realistic_arrivals(tmp_path: Path, setting: Path, capsys: pytest.Captur
     load = json.loads((tmp_path / "realistic.json").read_text())[2]["rows"]
     assert [row[0] for row in load] == ["1/lambda = 2.5 s", "1/lambda = 5 s", "1/lambda = 10 s"]
     assert [row[5] for row in load] == ["0.9985", "0.9977", "0.9908"]
+    ways, _, _, ahead = (table["rows"] for table in json.loads((tmp_path / "realistic.json").read_text()))
+    assert all(" ± " in row[3] and " ± " in row[-1] for row in ways[::2])
+    assert {row[2] for row in ahead} <= {
+        "none",
+        "reuse none",
+        "reuse basic",
+        "prefix sum",
+        *paper.LATENCIES_MS,
+    }
 
 
 @pytest.mark.usefixtures("without_figures")

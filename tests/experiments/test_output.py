@@ -90,6 +90,25 @@ def test_results_of_an_earlier_experiment_are_not_mixed_with_those_of_this_one(t
     assert (tmp_path / "squares-runs.jsonl").read_text().count("\n") == 1
 
 
+def test_a_run_that_was_kept_is_not_played_again_by_an_output_that_resumes(tmp_path: Path) -> None:
+    Output(tmp_path, "squares").done("1", Square, lambda: Square(1))
+    runs = tmp_path / "squares-runs.jsonl"
+    with runs.open("a") as file:
+        file.write('{"run":"2","result":{"value":"no number"}}\n{"run":"3","result":{"va')  # a kill cuts off
+
+    def play() -> Square:
+        raise AssertionError("it was kept")
+
+    output = Output(tmp_path, "squares", resume=True)
+    assert output.done("1", Square, play) == Square(1)
+    assert output.done("2", Square, lambda: Square(4)) == Square(4)
+    assert output.done("3", Square, lambda: Square(9)) == Square(9)
+    again = Output(tmp_path, "squares", resume=True)
+    assert [again.done(run, Square, play).value for run in ("1", "2", "3")] == [1, 4, 9]
+    assert Output(tmp_path, "squares").done("1", Square, lambda: Square(2)) == Square(2)
+    assert runs.read_text() == '{"run":"1","result":{"value":2}}\n'
+
+
 def test_a_folder_that_cannot_be_written_is_found_out_before_any_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="exists"):

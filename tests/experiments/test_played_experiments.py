@@ -55,12 +55,15 @@ def test_uniform_jobs_come_near_to_a_perfect_schedule_and_never_beyond(jobs: int
     assert 0.98 * row.theta_opt < row.theta <= row.theta_opt
     assert row.summary.jobs_ended == 3 * jobs
     assert row.eta == pytest.approx(1.0, abs=0.01)
+    assert row.etas == pytest.approx([1.0] * 3, abs=0.01)
+    assert row.generations_s == pytest.approx([uniform.GENERATION_S] * 3, rel=0.02)
     assert row.summary.utilisation == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_time_too_short_for_any_job_has_a_throughput_of_zero() -> None:
     row = uniform.measure(uniform.cases(changed(seconds=0.5))[0])
     assert (row.theta, row.eta, row.summary.jobs_ended) == (0.0, 0.0, 0)
+    assert (row.etas, row.generations_s) == ([], [])
 
 
 # --- priorities --------------------------------------------------------------------------------
@@ -126,6 +129,16 @@ def test_curves_of_a_variant_span_the_run() -> None:
         assert latencies_ms == sorted(latencies_ms)
     assert result.root_ms[-1] == result.summary.latencies[0].max_ms
     assert result.worker_ms[0] > 0.0
+
+
+def test_parts_of_a_variant_add_up_to_the_whole() -> None:
+    result = realistic.measure(realistic.variants(SETTING)["prefix sum"])
+    assert len(result.parts.busy) == 9
+    for values_ms in (result.parts.root_ms, result.parts.worker_ms, result.parts.balancing_ms):
+        assert len(values_ms) == 10
+    assert min(result.parts.root_ms) <= result.root_ms[200] <= max(result.parts.root_ms)
+    total = sum(result.parts.created) / sum(result.parts.largest_volumes)
+    assert total == pytest.approx(result.summary.creation_ratio_total)
 
 
 def test_a_variant_without_any_job_has_empty_curves() -> None:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -99,6 +100,12 @@ class Resized(msgspec.Struct, frozen=True):
     took_s: float
 
 
+class Orders(msgspec.Struct, frozen=True):
+    """All that a program was given, one after the other."""
+
+    resized: list[Resized]
+
+
 class Batch(msgspec.Struct, frozen=True):
     """A batch that was run: makespan, means over jobs [s], and orders per malleable job."""
 
@@ -121,11 +128,14 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     with tempfile.TemporaryDirectory(prefix="mallob-py-formulas-") as folder:
         formulas = tuple(_formula(Path(folder), seed) for seed in _FORMULAS[1])
         programs = (*PROGRAMS, *formulas)
-        alone = {one.name: [_alone(one, count) for count in _counts(slots)] for one in programs}
-        for name, runs in alone.items():
-            for one in runs:
-                output.keep(f"{name} alone on {one.slots}", one)
-        tables = [_scaling(alone), _costs(list(_resizes()))]
+        alone = {
+            one.name: [
+                output.done(f"{one.name} alone on {count}", Alone, partial(_alone, one, count))
+                for count in _counts(slots)
+            ]
+            for one in programs
+        }
+        tables = [_scaling(alone), _costs(output.done("orders", Orders, _resizes).resized)]
         output.tables(tables, _REMARKS)
         cases = [_Case(f"Batches of {JOBS} jobs on {slots} slots", POLICIES, PROGRAMS, slots)]
         mixed = (*PROGRAMS, *formulas)
@@ -160,11 +170,8 @@ def _rows_of(
     if case.cores > 1:
         alone = {name: [Alone(1, runs[-1].times_s)] for name, runs in alone.items()}
     programs, workload = batch_of(seed, share, case.slots, alone, case.programs)
-    lives, used_s = _played(programs, workload, policy, case.cores)
-    real = _of_lives(workload, lives)
-    real = msgspec.structs.replace(real, used=used_s / (real.makespan_s * (os.cpu_count() or 1)))
     name = f"{case.title}: {policy}, {share:.0%} malleable, batch {seed}"
-    output.keep(name, real)
+    real = output.done(name, Batch, lambda: _played(programs, workload, policy, case.cores))
     print(f"{name}: done", file=sys.stderr)
     yield _row(policy, share, seed, real, _simulated(workload, policy))
 
@@ -222,10 +229,11 @@ def _alone(program: Program, slots: int) -> Alone:
     return Alone(slots, times_s)
 
 
-def _resizes() -> Iterator[Resized]:
+def _resizes() -> Orders:
     """Have a program that runs grow and shrink, by one rank and by several."""
     program = Program("UTS15", ("UTS", "--set", f"depth={_LONG}"))
     changes = [change for count in _CHANGES for change in (count, -count)]
+    resized = list[Resized]()
     with tempfile.TemporaryDirectory(prefix="mallob-py-bags-") as folder:
         orders = Path(folder) / "orders"
         orders.mkdir(mode=0o700)
@@ -239,11 +247,12 @@ def _resizes() -> Iterator[Resized]:
             for change in changes:
                 took_s = ordered(orders, change, job)
                 if job.poll() is not None:
-                    return
-                yield Resized(change, took_s)
+                    break
+                resized.append(Resized(change, took_s))
         finally:
             job.terminate()
             job.wait()
+    return Orders(resized)
 
 
 def ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
@@ -299,10 +308,8 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
     return Truth(at[size], Amdahl(serial))
 
 
-def _played(
-    programs: list[Program], workload: Workload, policy: str, cores: int = 1
-) -> tuple[list[Life], float]:
-    """The lives of the jobs, and the CPU time [s] of all that has run, scheduler included."""
+def _played(programs: list[Program], workload: Workload, policy: str, cores: int = 1) -> Batch:
+    """Play the batch over real processes. Raises ReplayError."""
 
     def body(job: Job, truth: Truth) -> str:
         if cores > 1:
@@ -318,7 +325,9 @@ def _played(
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     for program, life in zip(programs, lives, strict=True):
         check(program, life.output)
-    return lives, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    real = _of_lives(workload, lives)
+    used_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return msgspec.structs.replace(real, used=used_s / (real.makespan_s * (os.cpu_count() or 1)))
 
 
 def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -90,8 +91,8 @@ def run_live(output: Output, shares: Sequence[float]) -> None:
             name = f"{policy}, {share:.0%} malleable"
             began_s = time.monotonic()
             with _progress(f"{len(found) + 1} of {len(runs)}: {name}") as tell:
-                found[policy, share] = Real(replay(_batch(share), _text(policy), tell))
-            output.keep(name, found[policy, share])
+                play = partial(_played, policy, share, tell)
+                found[policy, share] = output.done(name, Real, play)
             took_s = time.monotonic() - began_s
             print(f"{len(found)} of {len(runs)} runs done ({name}), {took_s:.0f} s", file=sys.stderr)
     delays = {run: [delays_of(life) for life in real.lives] for run, real in found.items()}
@@ -105,6 +106,10 @@ def run_live(output: Output, shares: Sequence[float]) -> None:
         ),
     )
     output.tables(tables, _REMARKS)
+
+
+def _played(policy: str, share: float, tell: Callable[[int], None]) -> Real:
+    return Real(replay(_batch(share), _text(policy), tell))
 
 
 def _batch(share: float) -> Workload:

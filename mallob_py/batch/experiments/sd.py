@@ -23,6 +23,7 @@ from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Policy
 from mallob_py.batch.simulator import Imbalance, Schedule, simulate
+from mallob_py.experiments.intervals import PARTS, parts, ratio
 from mallob_py.experiments.output import Output, Table
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ _REMARKS = (
     " counts on nodes that two jobs share; once: a job that was a guest is no mate later, and the"
     " reservation is made once within a decision; worst: the worst runtime model, else the ideal one."
     " Cut-off dyn: the mean of the running jobs' estimated slowdowns. Rows named published are from the"
-    " paper's text; what it shows in figures only is left out."
+    " paper's text; what it shows in figures only is left out. Behind ±: half of a 95 % interval, by leaving"
+    f" out one of {PARTS} parts of the trace after the other, each of as many jobs submitted in turn."
 )
 
 
@@ -126,7 +128,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`took_s`: of the simulation."""
+    """`took_s`: of the simulation. `responses_s`, `slowdowns`: sums over each part of the trace."""
 
     makespan_s: float
     response_s: float
@@ -134,6 +136,8 @@ class Measured(msgspec.Struct, frozen=True):
     guests: int
     mates: int
     took_s: float
+    responses_s: list[float]
+    slowdowns: list[float]
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
@@ -182,13 +186,16 @@ def measured(schedule: Schedule, took_s: float = 0.0) -> Measured:
     submissions = np.array([job.submit_s for job in schedule.workload.jobs])
     ends = np.asarray(schedule.ends_s)
     responses = ends - submissions
+    slowdowns = responses / np.array([truth.run_s for truth in schedule.workload.truths])
     return Measured(
         float(ends.max() - submissions.min()),
         float(responses.mean()),
-        float((responses / np.array([truth.run_s for truth in schedule.workload.truths])).mean()),
+        float(slowdowns.mean()),
         len({span.guest for span in schedule.shared}),
         len({span.mate for span in schedule.shared}),
         took_s,
+        [sum(part) for part in parts(responses.tolist())],
+        [sum(part) for part in parts(slowdowns.tolist())],
     )
 
 
@@ -209,8 +216,8 @@ def _table(case: Case, results: dict[Run, Measured]) -> Table:
             one.check or "",
             one.form(),
             result.makespan_s / base.makespan_s,
-            result.response_s / base.response_s,
-            result.slowdown / base.slowdown,
+            ratio(result.responses_s, base.responses_s).text(3),
+            ratio(result.slowdowns, base.slowdowns).text(3),
             result.guests,
             result.mates,
         )

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,28 @@ def test_the_experiment_sets_what_was_measured_beside_what_the_simulator_says(
     (kept,) = (tmp_path / "elastic-runs.jsonl").read_text().splitlines()
     assert len(json.loads(kept)["result"]["lives"]) == 25
     assert "1 of 1 runs done (elastic, 100% malleable)" in capsys.readouterr().err
+
+
+def test_an_experiment_that_has_failed_goes_on_with_the_run_that_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = list[str]()
+
+    def replayed(workload: Workload, policy: str, tell: Callable[[int], None]) -> list[Life]:
+        played.append(policy)
+        if len(played) == 2:
+            raise ReplayError("the machine was busy")
+        return [Life(0.0, 1.0, 2.0, [])] * len(workload.jobs)
+
+    monkeypatch.setattr(elastic_live, "replay", replayed)
+    monkeypatch.setattr(elastic_live, "POLICIES", ("backfilling", "fair"))
+    monkeypatch.setattr(elastic_live, "SHARES", (1.0,))
+    with pytest.raises(ReplayError, match="busy"):
+        elastic.run(Output(tmp_path, "elastic"), None, None, live=True)
+    elastic.run(Output(tmp_path, "elastic", resume=True), None, None, live=True)
+    assert played == ["backfilling", "fair", "fair"]
+    table, _ = json.loads((tmp_path / "elastic.json").read_text())
+    assert [row[0] for row in table["rows"]] == ["backfilling", "fair"]
 
 
 @pytest.mark.slow
