@@ -10,8 +10,8 @@ starts a service of `ranks` x `pes` PEs and prints two tables:
 - priorities: a stream of jobs for each, all at work at once; the mean volume of each, beside the exact share,
   which is what the simulator gives (`mallob-py experiment priorities`).
 
-Formulas are made from a seed. With more PEs than cores, workers share cores:
-PE-seconds are those of the clock.
+Behind ±: half of a 95 % interval, of the ratio over generations of jobs, else over jobs. Formulas are made
+from a seed. With more PEs than cores, workers share cores: PE-seconds are those of the clock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import os
 import tempfile
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
 from common import DroppedJob, Service, print_table, running_service
 
+from mallob_py.experiments.intervals import around, interval
 from mallob_py.protocol.volumes import fair_volumes
 from mallob_sat import generate
 
@@ -36,6 +37,8 @@ RATIO = 4.6
 FORMULAS = 8
 PRIORITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
 _POLL_S = 0.02
+#: how often a schedule without any overhead ends each of the uniform jobs that are there
+_GENERATION_S = 4.0
 
 
 def formulas(folder: Path) -> list[str]:
@@ -88,8 +91,7 @@ def uniform(service: Service, paths: list[str], pes: int, seconds: float) -> lis
     rows = list[tuple[Any, ...]]()
     jobs = 1
     while jobs <= pes:
-        # Each job's budget is so large that a schedule without overhead ends a job of each every 4 seconds.
-        budget_s = 4.0 * pes / jobs
+        budget_s = _GENERATION_S * pes / jobs
         loop = Loop(service, paths, [{"cpu-limit": f"{budget_s:g}s"}] * jobs, f"uniform{jobs}")
         began = _cpu_s()
         took_s = loop.play(seconds)
@@ -97,8 +99,11 @@ def uniform(service: Service, paths: list[str], pes: int, seconds: float) -> lis
         done = [(at_s, reply) for replies in loop.replies.values() for at_s, reply in replies]
         done.sort(key=lambda one: one[0])
         theta = max((count / at_s for count, (at_s, _) in enumerate(done, 1)), default=0.0)
-        eta = mean(reply["stats"]["used_pe_seconds"] for _, reply in done) / budget_s if done else 0.0
-        rows.append((jobs, len(done), theta, jobs / 4.0, theta / (jobs / 4.0), eta, used))
+        ends_s = [0.0, *(at_s for at_s, _ in done[jobs - 1 :: jobs])]
+        ratios = [_GENERATION_S / (end_s - begin_s) for begin_s, end_s in pairwise(ends_s)]
+        etas = [reply["stats"]["used_pe_seconds"] / budget_s for _, reply in done]
+        ratio, eta = around(theta / (jobs / _GENERATION_S), ratios), interval(etas or [0.0])
+        rows.append((jobs, len(done), theta, jobs / _GENERATION_S, ratio.text(3), eta.text(3), used))
         jobs *= 2
     return rows
 
@@ -122,7 +127,7 @@ def priorities(service: Service, paths: list[str], pes: int, seconds: float) -> 
         stats = [reply["stats"] for _, reply in loop.replies[stream]]
         volumes = [each["used_pe_seconds"] / each["used_wallclock_seconds"] for each in stats]
         share = pes * one / sum(PRIORITIES)
-        rows.append((one, len(stats), mean(volumes) if volumes else None, exact[stream], share))
+        rows.append((one, len(stats), interval(volumes).text(3) if volumes else None, exact[stream], share))
     return rows
 
 
