@@ -133,6 +133,23 @@ def union(parts: Sequence[Clauses]) -> Clauses:
     return together.where(chosen)
 
 
+class HeldBack:
+    """Clauses that a search does not take yet: the best ones, of at most so many literals in all."""
+
+    def __init__(self, literals_max: int) -> None:
+        self._literals_max = literals_max
+        self._clauses = Clauses.none()
+
+    def add(self, clauses: Clauses) -> None:
+        """Hold these back, too."""
+        self._clauses, _ = union([self._clauses, clauses]).best(self._literals_max)
+
+    def with_new(self, clauses: Clauses) -> Clauses:
+        """Return these and all that were held back, which are so no longer."""
+        held, self._clauses = self._clauses, Clauses.none()
+        return union([held, clauses])
+
+
 class KnownClauses:
     """Remembers clauses by their hashes, the latest ones for certain; what is very old is forgotten."""
 

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit import Result
-from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, union
+from mallob_sat.clauses import ClausePipe, Clauses, HeldBack, KnownClauses, union
 from mallob_sat.cryptominisat import CryptoMiniSatSearch
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
@@ -340,7 +340,7 @@ class NativeSearch:
         self._clock = clock
         self._takes_from_s = clock() + (LEFT_ALONE_S if strategy.trade is Trade.GIVES else 0.0)
         self._n_short = 0
-        self._missed = Clauses.none()
+        self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._known = KnownClauses()
         self._pipe, self._childs_pipe = ClausePipe.pair()
@@ -360,11 +360,10 @@ class NativeSearch:
     def give(self, clauses: Clauses) -> int:
         """Hand clauses to the solver; how many of them it does not know."""
         new = self._new(clauses)
-        together = union([self._missed, new])
         if self._n_short < LEFT_ALONE_SHORT_CLAUSES and self._clock() < self._takes_from_s:
-            self._missed, _ = together.best(_MISSED_LITERALS_MAX)
+            self._missed.add(new)
             return 0
-        self._missed = Clauses.none()
+        together = self._missed.with_new(new)
         self._pipe.send(self._renaming.apply_to_clauses(together))
         return len(together)
 

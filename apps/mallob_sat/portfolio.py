@@ -88,6 +88,7 @@ class Strategy:
     phase_seed: int | None = None
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
+    breaks_symmetries: bool = False
 
     @property
     def title(self) -> str:
@@ -97,6 +98,8 @@ class Strategy:
             details.append(f"phases~{self.phase_seed}")
         if self.renaming_seed is not None:
             details.append(f"renaming~{self.renaming_seed}")
+        if self.breaks_symmetries:
+            details.append("symmetries")
         return self.solver + (f"({','.join(details)})" if details else "")
 
 
@@ -120,10 +123,10 @@ DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*
 #: alone, and none learns so well from another of its kind. In stable phases only it finds models and short
 #: proofs that it does not find so soon otherwise; long proofs gain nothing. Glucose 4.2 is the least like it
 #: of those that are quick where it is slow.
-PLAIN_PORTFOLIO = "k k+ g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
+PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
 #: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
 #: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
-NATIVE_PORTFOLIO = "k k+ n+ c c0 g k- k0 c- o m c+0 n h c~ e o0 r x u (c n+ k c0 g o n- k c- m c+)*"
+NATIVE_PORTFOLIO = "k k+= n+ c c0 g k- k0 c- o m c+0 n h c~ e o0 r x u (c n+ k c0 g o n- k c- m c+)*"
 #: Where CryptoMiniSat is installed, for formulas that are mostly XORs; it needs seconds for some that
 #: no other decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
@@ -206,13 +209,18 @@ class Portfolio:
         phases = seed if _has_random_phases(member, seed) else None
         if repeat == 0 and self.seed == 0:
             plain = phases if member.phases is Phases.RANDOM else None
-            return Strategy(member.solver, member.options, phase_seed=plain)
+            return Strategy(
+                member.solver, member.options, plain, breaks_symmetries=member.breaks_symmetries
+            )
         options = member.options
         if member.solver in _CADICALS or member.solver == KISSAT:
             options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
         elif not self.renames:
             phases = seed  # nothing else tells them apart
-        return Strategy(member.solver, options, phases, seed if self.renames else None)
+        renaming = seed if self.renames else None
+        return Strategy(
+            member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries
+        )
 
 
 def _trade_of(solver: str) -> Trade:

@@ -8,6 +8,7 @@ letter names a solver; the signs after it change how it searches:
     0           variables are false at first (CaDiCaL, kissat; their own choice is true)
     _  ~        initial phases: always the solver's own, always random (else: every other repetition)
     !           on its own: gives and takes no clauses
+    =           of assignments symmetric to each other it leaves one (kissat)
     (...)*      the cycle, at the end; without one, the whole is the cycle
     (...){n}    the same as writing it n times
 
@@ -48,6 +49,7 @@ LETTERS: Mapping[str, str] = {
 PHASELESS = ("kissat404", "cryptominisat")
 _OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
 _KISSATS_OPTIONS = {"+": ("stable", 2), "-": ("stable", 0), "0": ("phase", 0)}
+_SIGNS = "+-0_~!="
 _CLASHING = (("+", "-"), ("_", "~"))
 _REPEATS_MAX = 1000
 _MEMBERS_MAX = 10_000
@@ -69,11 +71,12 @@ class Member:
     options: tuple[tuple[str, int], ...] = ()
     phases: Phases = Phases.MIXED
     shares: bool = True
+    breaks_symmetries: bool = False
 
     @property
     def search(self) -> tuple[object, ...]:
         """Members of equal `search` would, without further ado, search alike."""
-        return self.solver, self.options, self.phases is Phases.RANDOM
+        return self.solver, self.options, self.phases is Phases.RANDOM, self.breaks_symmetries
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,12 @@ class _Parser:
         letter = self._text[self._at]
         if letter not in LETTERS:
             known = ", ".join(f"{key} {solver}" for key, solver in LETTERS.items())
-            hint = "a sign needs a letter before it" if letter in "+-0_~!" else f"the solvers are {known}"
+            hint = "a sign needs a letter before it" if letter in _SIGNS else f"the solvers are {known}"
             self._fail(f"{letter!r} is no solver; {hint}")
         solver = LETTERS[letter]
         self._at += 1
         signs = ""
-        while (sign := self._peek()) and sign in "+-0_~!":
+        while (sign := self._peek()) and sign in _SIGNS:
             if problem := _problem_of(solver, sign, signs):
                 self._fail(problem)
             signs += sign
@@ -193,7 +196,7 @@ class _Parser:
         meant = _KISSATS_OPTIONS if letter == "k" else _OPTIONS
         options = tuple(option for sign, option in meant.items() if sign in signs)
         phases = next((one for one in (Phases.OWN, Phases.RANDOM) if one.value in signs), Phases.MIXED)
-        return Member(solver, options, phases, "!" not in signs)
+        return Member(solver, options, phases, "!" not in signs, "=" in signs)
 
     def _peek(self) -> str:
         while self._at < len(self._text) and self._text[self._at].isspace():
@@ -214,6 +217,8 @@ def _problem_of(solver: str, sign: str, before: str) -> str:
             return f"{one!r} and {other!r} contradict each other"
     if sign in _OPTIONS and not solver.startswith(("cadical", "kissat")):
         return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) and kissat (k) have"
+    if sign == "=" and solver != LETTERS["k"]:
+        return f"{solver} has no '='; kissat (k) has"
     if sign == "~" and solver in PHASELESS:
         return f"{solver} takes no phases"
     return ""

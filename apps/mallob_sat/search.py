@@ -15,17 +15,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from mallob_py.kit import Result
-from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, ProofStream, union
+from mallob_sat.clauses import ClausePipe, Clauses, HeldBack, KnownClauses, ProofStream
 from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
 from mallob_sat.solvers import Solver, Verdict
+from mallob_sat.symmetries import breaking_clauses
 
 #: longer clauses are not worth their way
 CLAUSE_LENGTH_MAX = 12
@@ -158,7 +160,7 @@ class Search:
         self._strategy = strategy
         self._clock = clock
         self._takes_from_s = clock() + (UNDISTURBED_S if ("stable", 2) in strategy.options else 0.0)
-        self._missed = Clauses.none()
+        self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
         self._inlet: ClausePipe | None = None
@@ -192,12 +194,11 @@ class Search:
             return 0
         new = self._known.take_new(clauses)
         if self._clock() < self._takes_from_s:
-            self._missed, _ = union([self._missed, new]).best(_MISSED_LITERALS_MAX)
+            self._missed.add(new)
             return 0
-        if len(self._missed):
-            new, self._missed = union([self._missed, new]), Clauses.none()
-        self._inlet.send(self._renaming.apply_to_clauses(new))
-        return len(new)
+        together = self._missed.with_new(new)
+        self._inlet.send(self._renaming.apply_to_clauses(together))
+        return len(together)
 
     def close(self) -> None:
         if self._proof is not None:
@@ -209,16 +210,26 @@ class Search:
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
-        solver = set_up(self._strategy)
-        if self._proof is not None:
+        breaking = self._breaking_clauses()
+        strategy = replace(self._strategy, breaks_symmetries=bool(breaking))
+        solver = set_up(strategy)
+        if self._proof is not None and not breaking:  # what is learned with these must not be told
             solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
-        task = Task(self._formula, self._strategy, self._renaming, solver)
+        task = Task(self._formula, strategy, self._renaming, solver)
+        for clause in breaking:
+            solver.add_clause(clause)
         if self._proof is not None and Solver.trades_at_restarts(self._strategy.solver):
             solver.at_restarts(lambda: self._trade(solver), _EXCHANGE_INTERVAL_S)
             return task.result(solver.solve(task.assumptions))
         if self._inlet is None:
             return task.result(solver.solve(task.assumptions))
         return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
+
+    def _breaking_clauses(self) -> list[list[int]]:
+        """Clauses over what the solver calls the variables, and new ones."""
+        if not self._strategy.breaks_symmetries or self._formula.assumptions.size:
+            return []
+        return breaking_clauses(self._renaming.apply(self._formula))
 
     def _trade(self, solver: Solver) -> None:
         """In the midst of the search: let out what has been learned, and take in what has come."""

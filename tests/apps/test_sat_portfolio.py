@@ -33,8 +33,8 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
 @pytest.mark.parametrize(
     ("expression", "titles"),
     [
-        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2)", "glucose42"]),
-        (NATIVE_PORTFOLIO, ["kissat404", "kissat404(stable=2)", "cadical300(stabilizeonly=1)"]),
+        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "glucose42"]),
+        (NATIVE_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "cadical300(stabilizeonly=1)"]),
         (XOR_PORTFOLIO, ["cryptominisat", "kissat404", "cadical195"]),
         (RANDOM_PORTFOLIO, ["kissat404", "cadical195(stabilizeonly=1)", "ergo"]),
         (SMALL_RANDOM_PORTFOLIO, ["kissat404", "ergo", "cadical195(stabilizeonly=1)"]),

@@ -1,0 +1,255 @@
+"""Symmetries of a formula, and clauses that leave one of assignments that are symmetric to each other.
+
+A symmetry is a permutation of the literals that keeps negation and takes the formula's clauses to its clauses. It
+takes models to models. So the search may be confined to assignments that come first among those symmetric to
+them, in some order. `breaking_clauses` says a part of that (lex-leaders, Crawford et al. 1996): a formula with
+these clauses has a model if and only if it has one without them. They do not follow from it, so nothing that is
+learned with them may be told to others.
+
+Symmetries are looked for as by saucy and bliss: colours of literals and clauses are refined by their neighbours'
+colours until they stay; then one literal gets a colour of its own, and in a copy another one of its colour,
+and so on, until the colours say what goes where. Colours are numbers (hashes of what is around); whatever they
+suggest is tried on the clauses themselves before it is believed.
+
+Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments by the
+values of b1, b2, ..., and then of the other variables, false before true. Let the least among all assignments symmetric
+to a model be A; then for each symmetry p, A is at most A after p, hence (1) as long as A gives the first
+literals of this order and their images equal values, the next one is at most its image; (2) if p leaves b1 to
+b(k-1) where they are, bk implies its image under p. Each clause says (1) or (2) for some p, and A satisfies
+all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_sat.formula import Formula
+
+Colours = NDArray[np.uint64]
+Permutation = NDArray[np.int64]
+
+#: larger formulas are not looked at
+LITERALS_MAX = 500_000
+#: of work, in literals whose colour was refined (up to half a second), and of that before there is a symmetry
+_WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
+#: attempts that find nothing, from one literal and in all, to which come as many for each symmetry found there
+_FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
+#: of literals in each lex-leader
+_LEADER_LITERALS_MAX = 60
+_MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def breaking_clauses(formula: Formula) -> list[list[int]]:
+    """Clauses that keep at least one model of the formula, if it has any; none where no symmetry is found.
+
+    They may have new variables, with numbers above the formula's. The formula must have no empty clause.
+    """
+    if not 0 < formula.literals.size <= LITERALS_MAX:
+        return []
+    graph = _Graph(formula)
+    finder = _Finder(graph)
+    finder.run()
+    return list(_clauses(finder, formula.n_vars))
+
+
+def _mixed(numbers: Colours) -> Colours:
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * _MULTIPLIERS[1]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MULTIPLIERS[2]
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+class _Graph:
+    """Literals and clauses. Literal v is number 2v - 2, its negation 2v - 1."""
+
+    def __init__(self, formula: Formula) -> None:
+        integers = formula.literals
+        inside = integers[integers != 0].astype(np.int64)
+        ends = np.flatnonzero(integers == 0)
+        self.lengths = np.diff(ends, prepend=-1) - 1
+        self.literals = 2 * np.abs(inside) - 2 + (inside < 0)
+        self.starts = np.cumsum(self.lengths) - self.lengths
+        self.size = 2 * formula.n_vars
+        self.negation = np.arange(self.size) ^ 1
+        order = np.argsort(self.literals, kind="stable")
+        self._clauses = np.repeat(np.arange(self.lengths.size), self.lengths)[order]
+        self._occurring, self._begins = np.unique(self.literals[order], return_index=True)
+        occurs = np.zeros(self.size, np.bool_)
+        occurs[self._occurring] = True
+        self.occurs = occurs | occurs[self.negation]
+        self.work = 0
+        self._canonical = self._sorted(self.literals)
+
+    def first_colours(self) -> Colours:
+        """All alike but for variables that do not occur, which stay where they are."""
+        return self.refined(np.where(self.occurs, 0, np.arange(1, self.size + 1)).astype(np.uint64))
+
+    def refined(self, colours: Colours) -> Colours:
+        """The colours told apart by those around, until that makes no difference any more."""
+        count = np.unique(colours).size
+        while True:
+            self.work += self.literals.size + self.size
+            around = _mixed(np.add.reduceat(_mixed(colours)[self.literals], self.starts))
+            sums = np.zeros(self.size, np.uint64)
+            sums[self._occurring] = np.add.reduceat(around[self._clauses], self._begins)
+            colours = _mixed(colours * _MULTIPLIERS[0] + _mixed(colours[self.negation]) + sums)
+            before, count = count, np.unique(colours).size
+            if count == before:
+                return colours
+
+    def is_symmetry(self, images: Permutation) -> bool:
+        """Whether this takes literals to literals, negations to negations and the clauses to the clauses."""
+        self.work += self.literals.size
+        if not np.array_equal(images[self.negation], images ^ 1):
+            return False
+        if not np.array_equal(np.sort(images), np.arange(self.size)):
+            return False
+        found = self._sorted(images[self.literals])
+        return all(np.array_equal(*pair) for pair in zip(self._canonical, found, strict=True))
+
+    def _sorted(self, literals: Permutation) -> list[Permutation]:
+        """The clauses of each length in an order that tells them apart as sets."""
+        tables = []
+        for length in np.unique(self.lengths):
+            rows = literals[self.starts[self.lengths == length][:, None] + np.arange(length)]
+            rows.sort(axis=1)
+            tables.append(rows[np.lexsort(rows.T)])
+        return tables
+
+
+@dataclass
+class _Finder:
+    """A base, and for each of its literals those that symmetries take it to which leave all before it alone."""
+
+    graph: _Graph
+    base: list[int] = field(default_factory=list)
+    orbits: list[list[int]] = field(default_factory=list)
+    symmetries: list[Permutation] = field(default_factory=list)
+    futile: int = 0
+
+    def run(self) -> None:
+        colours = self.graph.first_colours()
+        while not self._is_over() and (cell := _cell(colours)) is not None:
+            first = int(cell[0])
+            path = _Path(self.graph, _marked(self.graph, colours, first))
+            orbit, found = {first}, []
+            before = self.futile
+            for other in cell[1:].tolist():
+                if other in orbit:
+                    continue
+                if self._is_over() or self.futile - before >= _FUTILE_MAX * (1 + len(found)):
+                    break
+                symmetry = path.symmetry(_marked(self.graph, colours, other))
+                if symmetry is not None and self._leaves_base(symmetry):
+                    found.append(symmetry)
+                    orbit = _closed({first}, found)
+                else:
+                    self.futile += 1
+            self.base.append(first)
+            self.orbits.append(sorted(orbit - {first}))
+            self.symmetries += found
+            colours = path.colours
+
+    def _is_over(self) -> bool:
+        work_max = _WORK_MAX if self.symmetries else _FIRST_WORK_MAX
+        return self.graph.work >= work_max or self.futile >= _ALL_FUTILE_MAX * (1 + len(self.symmetries))
+
+    def _leaves_base(self, symmetry: Permutation) -> bool:
+        return all(symmetry[literal] == literal for literal in self.base)
+
+
+def _closed(orbit: set[int], symmetries: list[Permutation]) -> set[int]:
+    fresh = list(orbit)
+    while fresh:
+        images = {int(symmetry[literal]) for literal in fresh for symmetry in symmetries}
+        fresh = list(images - orbit)
+        orbit |= images
+    return orbit
+
+
+def _marked(graph: _Graph, colours: Colours, literal: int) -> Colours:
+    marked = colours.copy()
+    marked[literal] = ~marked[literal]
+    return graph.refined(marked)
+
+
+def _cell(colours: Colours) -> NDArray[np.intp] | None:
+    """The literals of one colour, of the one that most have; None if all have colours of their own."""
+    values, counts = np.unique(colours, return_counts=True)
+    if values.size == colours.size:
+        return None
+    return np.flatnonzero(colours == values[np.argmax(counts)])
+
+
+class _Path:
+    """Colours with one literal after the other marked, as far as they were needed."""
+
+    def __init__(self, graph: _Graph, colours: Colours) -> None:
+        self._graph = graph
+        self.colours = colours
+        self._steps: list[tuple[Colours, int]] = []
+
+    def symmetry(self, others: Colours) -> Permutation | None:
+        """The symmetry that takes these colours to the others, if it is found without turning back."""
+        colours, depth = self.colours, 0
+        while True:
+            images = _images(colours, others)
+            if images is None:
+                return None
+            if self._graph.is_symmetry(images):
+                return images
+            if depth == len(self._steps):
+                cell = _cell(colours)
+                if cell is None:
+                    return None
+                literal = int(cell[0])
+                self._steps.append((_marked(self._graph, colours, literal), literal))
+            marked, literal = self._steps[depth]
+            candidates = np.flatnonzero(others == colours[literal])
+            other = literal if literal in candidates else int(candidates[0])
+            colours, others, depth = marked, _marked(self._graph, others, other), depth + 1
+            if self._graph.work >= _WORK_MAX:
+                return None
+
+
+def _images(colours: Colours, others: Colours) -> Permutation | None:
+    """What goes where by colour, literals of one colour in order, or where they are if all can stay."""
+    order, order_of_others = np.argsort(colours, kind="stable"), np.argsort(others, kind="stable")
+    if not np.array_equal(colours[order], others[order_of_others]):
+        return None
+    images = np.empty(colours.size, np.int64)
+    images[order] = order_of_others
+    return images
+
+
+def _clauses(finder: _Finder, n_vars: int) -> Iterator[list[int]]:
+    for first, orbit in zip(finder.base, finder.orbits, strict=True):
+        for other in orbit:
+            yield [-_literal(first), _literal(other)]
+    variables = [literal >> 1 for literal in finder.base]
+    rank = np.full(n_vars, len(variables))
+    rank[variables] = np.arange(len(variables))
+    positive = np.arange(n_vars) * 2
+    positive[variables] = finder.base
+    order = positive[np.argsort(rank, kind="stable")]
+    new = n_vars
+    for symmetry in finder.symmetries:
+        moved = order[symmetry[order] != order][:_LEADER_LITERALS_MAX]
+        equal: int | None = None
+        for literal, image in zip(moved.tolist(), symmetry[moved].tolist(), strict=True):
+            one, other = _literal(literal), _literal(image)
+            so_far = [] if equal is None else [-equal]
+            yield [*so_far, -one, other]
+            if one == -other:
+                break  # equal they cannot be
+            new += 1
+            yield [*so_far, -one, new]
+            yield [*so_far, other, new]
+            equal = new
+
+
+def _literal(number: int) -> int:
+    return -(number >> 1) - 1 if number & 1 else (number >> 1) + 1
