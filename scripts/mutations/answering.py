@@ -67,6 +67,19 @@ apps/mallob_sat/pigeons.py
     _first_come: taken.isdisjoint(clauses[number]) => True
     test_pigeons_are_never_too_many_where_there_is_a_model
 
+apps/mallob_sat/symmetries.py
+  a symmetry takes the clauses to the clauses
+    _Graph.is_symmetry: all(np.array_equal(*pair) for pair in zip(self._canonical, found, strict=True)) => True
+    test_of_the_models_that_are_symmetric_to_each_other_one_is_kept
+  a literal is compared with its image only where all before it are equal
+    _clauses: [*so_far, -one, new] => [*so_far, one, new]
+    test_of_the_models_that_are_symmetric_to_each_other_one_is_kept
+
+apps/mallob_sat/search.py
+  what is learned where symmetries are broken is not told
+    Search.run: self._proof is not None and not breaking => self._proof is not None
+    test_a_search_that_breaks_symmetries_tells_nothing_and_says_so
+
 # MaxSAT
 apps/mallob_maxsat/core_guided.py
   a core is made smaller for so many conflicts in all
