@@ -11,7 +11,6 @@ from clause_lists import formula_of
 
 from mallob_py.kit import InputError
 from mallob_sat import generate, symmetries
-from mallob_sat.clauses import Clauses
 from mallob_sat.portfolio import Portfolio
 from mallob_sat.portfolio_syntax import parse_portfolio
 from mallob_sat.search import Search
@@ -181,19 +180,27 @@ def test_too_large_a_formula_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     assert breaking_clauses(formula_of([[1, 2]])) == []
 
 
-def search_of(clauses: list[list[int]], assumptions: tuple[int, ...] = (), index: int = 0) -> Search:
+def search_of(
+    clauses: list[list[int]], assumptions: tuple[int, ...] = (), *, index: int = 0, members: str = "k= k+= g"
+) -> Search:
     formula = formula_of(clauses).assuming(assumptions)
-    return Search(formula, Portfolio().following("k= k+= g").strategy(index))
+    return Search(formula, Portfolio().following(members).strategy(index))
 
 
-def test_a_search_that_breaks_symmetries_tells_nothing_and_says_so() -> None:
-    clauses = clique_and_colours(8, 4, 3)
-    search = search_of(clauses, index=1)
-    assert search.give(Clauses.none()) == 0
+@pytest.mark.parametrize(
+    ("members", "title", "tells"),
+    [("k k+", "kissat404(stable=2)", True), ("k k+=", "kissat404(stable=2,symmetries)", False)],
+)
+def test_a_search_that_breaks_symmetries_tells_nothing_and_says_so(
+    members: str, title: str, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[Solver] = []
+    monkeypatch.setattr(Solver, "trace_proof", lambda solver, file: traced.append(solver))
+    search = search_of(clique_and_colours(6, 4, 3), index=1, members=members)
     result = search.run()
     assert result.code == 20
-    assert result.fields["solver"] == "kissat404(stable=2,symmetries)"
-    assert not len(search.learned())
+    assert result.fields["solver"] == title
+    assert bool(traced) is tells
     search.close()
 
 
