@@ -121,8 +121,8 @@ TRADES = {
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
 #: For a formula that is to be decided and nothing else, which is what kissat can do: no other is so strong
 #: alone, and none learns so well from another of its kind. In stable phases only it finds models and short
-#: proofs that it does not find so soon otherwise; long proofs gain nothing, but by breaking symmetries, where there
-#: are any. Glucose 4.2 is the least like it of those that are quick where it is slow.
+#: proofs that it does not find so soon otherwise; long proofs gain only where there are symmetries to be
+#: broken. Glucose 4.2 is the least like it of those that are quick where it is slow.
 PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
 #: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
 #: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
@@ -209,18 +209,14 @@ class Portfolio:
         phases = seed if _has_random_phases(member, seed) else None
         if repeat == 0 and self.seed == 0:
             plain = phases if member.phases is Phases.RANDOM else None
-            return Strategy(
-                member.solver, member.options, plain, breaks_symmetries=member.breaks_symmetries
-            )
+            return Strategy(member.solver, member.options, plain, breaks_symmetries=member.breaks_symmetries)
         options = member.options
         if member.solver in _CADICALS or member.solver == KISSAT:
             options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
         elif not self.renames:
             phases = seed  # nothing else tells them apart
         renaming = seed if self.renames else None
-        return Strategy(
-            member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries
-        )
+        return Strategy(member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries)
 
 
 def _trade_of(solver: str) -> Trade:

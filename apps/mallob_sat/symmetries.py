@@ -1,22 +1,22 @@
 """Symmetries of a formula, and clauses that leave one of assignments that are symmetric to each other.
 
-A symmetry is a permutation of the literals that keeps negation and takes the formula's clauses to its clauses. It
-takes models to models. So the search may be confined to assignments that come first among those symmetric to
-them, in some order. `breaking_clauses` says a part of that (lex-leaders, Crawford et al. 1996): a formula with
-these clauses has a model if and only if it has one without them. They do not follow from it, so nothing that is
-learned with them may be told to others.
+A symmetry is a permutation of the literals that keeps negation and takes the formula's clauses to its
+clauses. It takes models to models. So the search may be confined to assignments that come first, in some
+order, among those symmetric to them. `breaking_clauses` says a part of that (lex-leaders, Crawford et al.
+1996): a formula with these clauses has a model if and only if it has one without them. They do not follow
+from it, so nothing that is learned with them may be told to others.
 
-Symmetries are looked for as by saucy and bliss: colours of literals and clauses are refined by their neighbours'
-colours until they stay; then one literal gets a colour of its own, and in a copy another one of its colour,
-and so on, until the colours say what goes where. Colours are numbers (hashes of what is around); whatever they
+Symmetries are looked for as by saucy and bliss: colours of literals are refined by the colours around them
+until they stay; then one literal gets a colour of its own, and in a copy another one of its colour, and so
+on, until the colours say what goes where. Colours are numbers (hashes of what is around); whatever they
 suggest is tried on the clauses themselves before it is believed.
 
-Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments by the
-values of b1, b2, ..., and then of the other variables, false before true. Let the least among all assignments symmetric
-to a model be A; then for each symmetry p, A is at most A after p, hence (1) as long as A gives the first
-literals of this order and their images equal values, the next one is at most its image; (2) if p leaves b1 to
-b(k-1) where they are, bk implies its image under p. Each clause says (1) or (2) for some p, and A satisfies
-all of them at once.
+Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments
+by the values of b1, b2, ..., and then of the other variables, false before true. Let A be the least of the
+assignments that are symmetric to a model. Then for each symmetry p, A is at most A after p, hence (1) as long
+as A gives the first literals of this order the values of their images, the next one is at most its image;
+(2) if p leaves b1 to b(k-1) where they are, bk implies its image. Each clause says (1) or (2) for some p,
+and A satisfies all of them at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Permutation = NDArray[np.int64]
 LITERALS_MAX = 500_000
 #: of work, in literals whose colour was refined (up to half a second), and of that before there is a symmetry
 _WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
-#: attempts that find nothing, from one literal and in all, to which come as many for each symmetry found there
+#: attempts that find nothing, from one literal and in all; as many more for each symmetry found there
 _FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
 #: of literals in each lex-leader
 _LEADER_LITERALS_MAX = 60
@@ -107,8 +107,8 @@ class _Graph:
             return False
         if not np.array_equal(np.sort(images), np.arange(self.size)):
             return False
-        found = self._sorted(images[self.literals])
-        return all(np.array_equal(*pair) for pair in zip(self._canonical, found, strict=True))
+        tables = zip(self._canonical, self._sorted(images[self.literals]), strict=True)
+        return all(np.array_equal(one, other) for one, other in tables)
 
     def _sorted(self, literals: Permutation) -> list[Permutation]:
         """The clauses of each length in an order that tells them apart as sets."""
@@ -122,7 +122,7 @@ class _Graph:
 
 @dataclass
 class _Finder:
-    """A base, and for each of its literals those that symmetries take it to which leave all before it alone."""
+    """A base, and for each of its literals where symmetries take it that leave all before it alone."""
 
     graph: _Graph
     base: list[int] = field(default_factory=list)
@@ -135,7 +135,8 @@ class _Finder:
         while not self._is_over() and (cell := _cell(colours)) is not None:
             first = int(cell[0])
             path = _Path(self.graph, _marked(self.graph, colours, first))
-            orbit, found = {first}, []
+            orbit = {first}
+            found: list[Permutation] = []
             before = self.futile
             for other in cell[1:].tolist():
                 if other in orbit:

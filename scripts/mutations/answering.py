@@ -69,7 +69,7 @@ apps/mallob_sat/pigeons.py
 
 apps/mallob_sat/symmetries.py
   a symmetry takes the clauses to the clauses
-    _Graph.is_symmetry: all(np.array_equal(*pair) for pair in zip(self._canonical, found, strict=True)) => True
+    _Graph.is_symmetry: all(np.array_equal(one, other) for one, other in tables) => True
     test_of_the_models_that_are_symmetric_to_each_other_one_is_kept
   a literal is compared with its image only where all before it are equal
     _clauses: [*so_far, -one, new] => [*so_far, one, new]

@@ -1,4 +1,4 @@
-"""Breaking symmetries keeps a model of those that are symmetric to each other, and ends what repeats itself."""
+"""Breaking symmetries keeps a model of those symmetric to each other, and ends repetitions."""
 
 from __future__ import annotations
 
