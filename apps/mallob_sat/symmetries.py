@@ -146,12 +146,12 @@ class _Finder:
                 symmetry = path.symmetry(_marked(self.graph, colours, other))
                 if symmetry is not None and self._leaves_base(symmetry):
                     found.append(symmetry)
+                    self.symmetries.append(symmetry)
                     orbit = _closed({first}, found)
                 else:
                     self.futile += 1
             self.base.append(first)
             self.orbits.append(sorted(orbit - {first}))
-            self.symmetries += found
             colours = path.colours
 
     def _is_over(self) -> bool:
@@ -217,7 +217,7 @@ class _Path:
 
 
 def _images(colours: Colours, others: Colours) -> Permutation | None:
-    """What goes where by colour, literals of one colour in order, or where they are if all can stay."""
+    """The permutation that keeps colours, in each colour by order; None if there is none."""
     order, order_of_others = np.argsort(colours, kind="stable"), np.argsort(others, kind="stable")
     if not np.array_equal(colours[order], others[order_of_others]):
         return None
