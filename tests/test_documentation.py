@@ -28,7 +28,6 @@ from mallob_py.log_events import LogEvent
 from mallob_py.log_events import table as table_of_events
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs.job_file import field_table
-from mallob_py.service.telemetry.measures import MEASURES
 from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]
@@ -209,12 +208,6 @@ def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:
     for error in explained:
         for fragment in (part.strip() for part in error.split("...")):
             assert not fragment or any(fragment in piece for piece in pieces), f"{fragment!r} of {error!r}"
-
-
-def test_the_table_of_metrics_is_that_of_the_code() -> None:
-    table = (ROOT / "docs/web.md").read_text().partition("| `mallob_py_...` |")[2].partition("\n\n")[0]
-    told = {name.partition("{")[0].removesuffix("_total") for name in re.findall(r"`([^`]+)`", table)}
-    assert {measure.name for measure in MEASURES} <= told
 
 
 def test_the_table_of_events_is_that_of_the_code() -> None:

@@ -49,7 +49,7 @@ from mallob_py.protocol.growth import Host
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Generation, Succession
+from mallob_py.protocol.placement import Generation, Placement, Succession
 from mallob_py.protocol.rank_book import Origin, RankBook
 from mallob_py.protocol.rank_effects import (
     Accuse,
@@ -101,7 +101,7 @@ from mallob_py.protocol.rank_messages import (
     Welcome,
     WorkerPlace,
 )
-from mallob_py.protocol.rank_reports import RankReporter, Roll
+from mallob_py.protocol.rank_reports import RankReports
 from mallob_py.protocol.rank_stimuli import (
     AnyRankStimulus,
     ChainEnds,
@@ -144,6 +144,13 @@ class _Drain(NamedTuple):
     look_s: float
 
 
+class _Halt(NamedTuple):
+    """Since when a rank has halted, and what it has been told meanwhile."""
+
+    since_s: float
+    told: list[AnyRankStimulus]
+
+
 class Node:
     """One rank. See the module's docstring for what its caller owes."""
 
@@ -166,8 +173,6 @@ class Node:
         self.config = config
         self.survives = survives
         self._tables = tables or Tables(origin.founders, config)
-        #: the ranks in the beginning
-        self.founders = self._tables.founders
         self._membership = membership or Membership(rank, self._tables.first, patience_s)
         present = self.present
         self.placement = self._tables.placement(present)
@@ -196,27 +201,20 @@ class Node:
         self._g = present.g
         #: messages of PEs, and news for the desk, of a generation that is still to begin here
         self._ahead: list[Said] = []
-        #: former members, and how those were lost that this rank has found lost
+        #: former members
         self._gone: set[int] = set()
-        self._how_lost: dict[int, str] = {}
-        #: whether it waits for the next generation, and since when
+        #: whether it waits for the next generation
         self.is_halted = False
-        self._halted_s = math.inf
-        #: what this rank was told while it had halted
-        self._waiting: list[AnyRankStimulus] = []
+        self._halted = _Halt(math.inf, [])
         self._book = RankBook(origin, self.placement.members[-1] + 1)
         _show_neighbours(self)
         self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
         #: when the workers that were here in the last generation have been found again, or are not to be
         self._found_s = -math.inf
-        #: who works for what anywhere, since `RollWanted`
-        self.roll = Roll()
-        #: how each rank is, on the rank that is told (`NewsGoTo`)
-        self.news_of_ranks: dict[int, RankNews] = {}
         own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
-        self._reporter = RankReporter(own.host, own.pid, len(numbers))
-        self._news_go_to: int | None = None
+        #: how ranks are, and who works for what
+        self.reports = RankReports(rank, own.host, own.pid, len(numbers))
         #: when descriptions of jobs that nobody has spoken of since the last change are let go of
         self._unheard_until_s = math.inf
         #: whether it takes no part in changes any more, as the system ends, or this rank
@@ -228,6 +226,11 @@ class Node:
         self._settle(0.0)
 
     # --- what it is like ----------------------------------------------------------------------
+
+    @property
+    def founders(self) -> Placement:
+        """The ranks in the beginning."""
+        return self._tables.founders
 
     @property
     def pe(self) -> PE:
@@ -290,7 +293,7 @@ class Node:
         if type(stimulus) is Said:  # most of them
             self._hear(stimulus, now)
         elif self.is_halted and type(stimulus) not in _WHILE_HALTED:
-            self._waiting.append(stimulus)
+            self._halted.told.append(stimulus)
         else:
             _ON_STIMULUS[type(stimulus)](self, stimulus, now)
         if self._unsettled or self._arrived:
@@ -318,19 +321,11 @@ class Node:
             elif not 0 <= slot < len(self.pes):
                 self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
             else:
-                self._give(self.pes[slot], source, message, now)  # type: ignore[arg-type]
+                self._arrived.append((source, said.dest, message))  # type: ignore[arg-type]
         elif said.rank in self._gone:
             self._change(Strayed(said.rank, said.g), now)
         elif said.g > self._g:
             self._ahead.append(said)
-
-    def _give(self, pe: PE, source: int, message: AnyMessage, now: float) -> None:
-        try:
-            pe.receive(source, message, now)
-        except PeerViolation as error:
-            self._blame_for(error)
-        if pe.effects:
-            self._pass_on(pe, now)
 
     def _accuse(self, rank: int, what: str) -> None:
         self._act(Accuse(rank, f"sent what no rank sends ({what})"))
@@ -358,16 +353,13 @@ class Node:
         if now >= self._unheard_until_s:
             self._unheard_until_s = math.inf
             self._act(DropUnheard(frozenset(self.pe.balancer.jobs)))
-        if self._news_go_to is None:
+        if self.reports.go_to is None:
             return
         trouble = self.health.trouble(now)
         troubles = looked.troubles if trouble is None else (*looked.troubles, trouble)
         busy = sum(pe.workers.active is not None for pe in self.pes)
-        if (news := self._reporter.news(busy, troubles, looked.turns)) is not None:
-            if self._news_go_to == self.rank:
-                self.news_of_ranks[self.rank] = news
-            else:
-                self._say(self._news_go_to, news)
+        if (news := self.reports.news(busy, troubles, looked.turns)) is not None:
+            self._say(self.reports.go_to, news)
 
     # --- the PEs of this rank ---------------------------------------------------------------------
 
@@ -379,7 +371,13 @@ class Node:
                 self._pass_on(unsettled.popleft(), now)
             else:
                 source, dest, message = arrived.popleft()
-                self._give(self.pes[dest - self._first], source, message, now)
+                pe = self.pes[dest - self._first]
+                try:
+                    pe.receive(source, message, now)
+                except PeerViolation as error:
+                    self._blame_for(error)
+                if pe.effects:
+                    self._pass_on(pe, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
         """Have the rank that is at fault lost, if it is another one."""
@@ -475,14 +473,9 @@ class Node:
         active = [(pe.rank, pe.workers.active) for pe in self.pes]
         workers = tuple(WorkerPlace(pe, one.job, one.index) for pe, one in active if one is not None)
         if call.origin == self.rank:
-            self.roll.note(self.rank, workers)
+            self.reports.roll.note(self.rank, workers)
         else:
             self._say(call.origin, RollAnswer(workers))
-
-    def _send_news_to(self, rank: int) -> None:
-        if rank != self._news_go_to:
-            self._reporter.begin_anew()
-        self._news_go_to = rank
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -527,7 +520,7 @@ class Node:
 
     def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
         if self.is_halted:
-            self._waiting.append(said)
+            self._halted.told.append(said)
         else:
             self._begin_drain(said.rank, message.until_s, now)
 
@@ -555,12 +548,11 @@ class Node:
             self._over_at_s = -math.inf
             return
         if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
-            message = f"{self._book.describe(rank)} {how}"
+            message = self._book.lose(rank, how)
             self._act(Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
                 self._act(Fail(message))
                 return
-            self._how_lost.setdefault(rank, message)
             if self._host.growth is not None:
                 self._host.growth.lost(rank, how)
         self._change(Lost(rank), now)
@@ -594,7 +586,7 @@ class Node:
     def _halt(self, now: float) -> None:
         assert not self._arrived, "a PE is told one thing after the other"
         assert not self._unsettled, "what it wants done is passed on before the next"
-        self._halted_s = now
+        self._halted = self._halted._replace(since_s=now)
         self.is_halted = True
         for pe in self.pes:
             pe.halt(now)
@@ -615,10 +607,8 @@ class Node:
         self.pes[:] = [old.successor(heirs, self.config, rule, now) for old in self.pes]
         _show_neighbours(self)
         self.fetching.clear()
-        self.roll.clear()
-        self._reporter.begin_anew()
+        self.reports.begin_anew(gone)
         for rank in gone:
-            self.news_of_ranks.pop(rank, None)
             self._host.lost(rank)
         if any(pe.workers.suspended for pe in self.pes):
             self._found_s = now + self.config.succession_hold_s
@@ -641,11 +631,12 @@ class Node:
                     self._act(DeskHears(said.rank, said.message.data))
             elif said.g == self._g:
                 self._hear(said, now)
-        waiting, self._waiting = self._waiting, []
-        for stimulus in waiting:
+        told = self._halted.told.copy()
+        self._halted.told.clear()
+        for stimulus in told:
             self._settle(now)
             if self.is_halted:
-                self._waiting.append(stimulus)
+                self._halted.told.append(stimulus)
             elif isinstance(stimulus, Said):
                 self._hear(stimulus, now)
             else:
@@ -665,7 +656,7 @@ class Node:
             "pes": self.placement.size,
             "gone": gone,
             "come": come,
-            "stop_s": now - self._halted_s,
+            "stop_s": now - self._halted.since_s,
         }
         self._act(Note("generation", fields))
         if self.rank == after.members[0]:
@@ -675,8 +666,7 @@ class Node:
             self._act(Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})"))
 
     def _how_gone(self, rank: int) -> str:
-        manner = "was lost" if rank in self._membership.lost else "has left"
-        return self._how_lost.get(rank, f"{self._book.describe(rank)} {manner}")
+        return self._book.how_gone(rank, "was lost" if rank in self._membership.lost else "has left")
 
 
 #: who takes which stimulus: (node, stimulus, now); `Said` is dealt with by message
@@ -694,7 +684,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
     ChainEnds: lambda node, it, now: node._end_chain(ChainOver(it.chain, node.rank)),
     RollWanted: lambda node, it, now: node._answer_roll(RollCall(node.rank)),
     DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
-    NewsGoTo: lambda node, it, now: node._send_news_to(it.rank),
+    NewsGoTo: lambda node, it, now: node.reports.send_to(it.rank),
     DrainWanted: Node._have_drain,
     RanksStarted: lambda node, it, now: node._host.begin(it, node.placement.members, now),
     Ordered: Node._change,
@@ -747,8 +737,8 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
             ChainOver: lambda node, said, it, now: node._end_chain(it),
             DeskNews: lambda node, said, it, now: node._hear_desk(said, it),
             RollCall: lambda node, said, it, now: node._answer_roll(it),
-            RollAnswer: lambda node, said, it, now: node.roll.note(said.rank, it.workers),
-            RankNews: lambda node, said, it, now: node.news_of_ranks.__setitem__(said.rank, it),
+            RollAnswer: lambda node, said, it, now: node.reports.roll.note(said.rank, it.workers),
+            RankNews: lambda node, said, it, now: node.reports.of_ranks.__setitem__(said.rank, it),
             RankDrains: Node._hear_of_drain,
             RankDrained: lambda node, said, it, now: node._act(Drained(said.rank)),
             Listen: lambda node, said, it, now: node._host.listen(said.rank, it),

@@ -32,6 +32,8 @@ class RankBook:
         self.start_s, self.founders = origin.start_s, origin.founders
         self._processes, self._hosts = origin.processes, origin.hosts
         self.bound = bound
+        #: of ranks that this one has found lost
+        self._how_lost: dict[int, str] = {}
 
     def take(self, bound: int) -> None:
         """All addresses below it are taken."""
@@ -47,6 +49,16 @@ class RankBook:
         """A rank with its process and host, as far as they are known."""
         process = self._processes.get(rank)
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
+
+    def lose(self, rank: int, how: str) -> str:
+        """This rank has found that one lost; returns the sentence that says so."""
+        message = f"{self.describe(rank)} {how}"
+        self._how_lost.setdefault(rank, message)
+        return message
+
+    def how_gone(self, rank: int, manner: str) -> str:
+        """The sentence of a rank that is gone; in that manner, unless this rank has found more."""
+        return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
 
     def are_together(self, rank: int, other: int) -> bool:
         """Whether two ranks are known to be on one host."""

@@ -17,28 +17,6 @@ from collections.abc import Iterable
 from mallob_py.protocol.rank_messages import RankNews, WorkerPlace
 
 
-class RankReporter:
-    """The news that one rank has to tell, and has told."""
-
-    def __init__(self, host: str, pid: int, pes: int) -> None:
-        self._host = host
-        self._pid = pid
-        self._pes = pes
-        self._told: RankNews | None = None
-
-    def begin_anew(self) -> None:
-        """Whoever is told has not been told anything yet."""
-        self._told = None
-
-    def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
-        """The news to be told now; None if nothing has changed."""
-        news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
-        if news == self._told:
-            return None
-        self._told = news
-        return news
-
-
 class Roll:
     """The newest answer of every rank."""
 
@@ -57,3 +35,44 @@ class Roll:
     def clear(self) -> None:
         """No onlooker is left."""
         self._answers.clear()
+
+
+class RankReports:
+    """One rank's: the news that it has to tell, and has told, and what it hears of others."""
+
+    def __init__(self, rank: int, host: str, pid: int, pes: int) -> None:
+        self._rank = rank
+        self._host = host
+        self._pid = pid
+        self._pes = pes
+        self._told: RankNews | None = None
+        #: the rank that hears the news, as `NewsGoTo` has said
+        self.go_to: int | None = None
+        #: how each rank is, on the rank that is told
+        self.of_ranks: dict[int, RankNews] = {}
+        #: who works for what anywhere, since `RollWanted`
+        self.roll = Roll()
+
+    def begin_anew(self, gone: Iterable[int]) -> None:
+        """In a new generation: nothing has been told, and nothing is known of those that are gone."""
+        self._told = None
+        self.roll.clear()
+        for rank in gone:
+            self.of_ranks.pop(rank, None)
+
+    def send_to(self, rank: int) -> None:
+        """That rank hears the news from now on."""
+        if rank != self.go_to:
+            self._told = None
+        self.go_to = rank
+
+    def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
+        """The news to be told to another rank now; None if nothing has changed, or this rank is told."""
+        news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
+        if news == self._told:
+            return None
+        self._told = news
+        if self.go_to != self._rank:
+            return news
+        self.of_ranks[self._rank] = news
+        return None

@@ -314,7 +314,7 @@ class Resizing:
             found = [rank for rank in self._members if rank == int(place)]
             known = f"the ranks are {', '.join(map(str, self._members))}"
         else:
-            news = self._rank.node.news_of_ranks
+            news = self._rank.node.reports.of_ranks
             found = [rank for rank in self._members if rank in news and news[rank].host == place]
             known = f"the hosts are {', '.join(sorted({one.host for one in news.values()}))}"
         if not found:

@@ -397,9 +397,9 @@ class Cluster(Network):
     def _speak(self, rank: _Rank) -> None:
         """One that has slept sends beats to the members it knows, until it hears its fate, if it has one.
 
-        Where others go on in a later generation, and all who could tell it so are gone, it ends as well. Real
-        ranks do not get there: all know those that were there from the start, and without any of these the
-        others end.
+        Where all who could tell it or the others so are gone, those in the earlier generation end. Real ranks
+        do not get there: all know those that were there from the start, and without any of these the others
+        end.
         """
         present = rank.generation
         if not rank.is_awake or present is None:
@@ -414,6 +414,10 @@ class Cluster(Network):
         if (is_later and not witnesses) or are_over:
             self._remove(rank)
             return
+        if not (is_later or witnesses):
+            for other in strangers:
+                if other.is_awake:
+                    self._remove(other)
         for other in witnesses:
             if other.is_awake:
                 self.tell_rank(other.address, Said(rank.address, present.g, 0, 0, Beat()))

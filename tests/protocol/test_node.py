@@ -200,7 +200,7 @@ def test_the_roll_is_spread_and_answered() -> None:
     asked = [each.rank for each in of_kind(node, Tell) if isinstance(each.message, RollCall)]  # type: ignore[attr-defined]
     assert asked == [1, 2]
     node.handle(Said(1, G, 0, 0, RollAnswer(())), 0.0)
-    assert [(place.pe, place.job) for place in node.roll.workers() or ()] == [(0, 1)]
+    assert [(place.pe, place.job) for place in node.reports.roll.workers() or ()] == [(0, 1)]
 
 
 def test_the_end_is_told_to_all_once_and_waits_for_nobody_who_has_nothing() -> None:

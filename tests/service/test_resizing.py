@@ -70,7 +70,7 @@ class FakeRank:
             survives=survives,
             placement=placement,
             present=SimpleNamespace(number=1),
-            news_of_ranks={rank: RankNews("here", rank, 1, 0) for rank in range(ranks)},
+            reports=SimpleNamespace(of_ranks={rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}),
         )
         self.seen: set[int] = set()
         self.lookout = SimpleNamespace(is_seen=self.seen.__contains__)
@@ -241,7 +241,7 @@ def test_of_those_who_are_left_and_all_are_to_leave_one_stays_and_the_others_nee
 ) -> None:
     rank = FakeRank(4)
     resizing = taking_orders(rank, tmp_path)
-    rank.node.news_of_ranks |= {each: RankNews("there", each, 1, 0) for each in (2, 3)}
+    rank.node.reports.of_ranks |= {each: RankNews("there", each, 1, 0) for each in (2, 3)}
     given = give(tmp_path, Drain("here", 60.0))
     resizing.turn(0.0)
     assert [each for each, _ in rank.drains] == [0, 1]

@@ -54,6 +54,11 @@ def test_a_request_that_outlives_its_parent_keeps_no_busy_cluster_from_resting(s
     assert _replayed(seed) is None
 
 
+def test_who_wakes_up_beside_newcomers_that_know_it_no_more_goes_on_alone() -> None:
+    """Its generation was the later one by name alone, and nobody was left who could tell the others."""
+    assert _replayed(90000112) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 

@@ -23,7 +23,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra web")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from mallob_py.service.telemetry.measures import fair_shares
+from mallob_py.service.telemetry.measures import MEASURES, fair_shares
 from mallob_py.web.metrics import metrics
 from mallob_py.web.receiving import TooMuchMemory, decompressed_size
 from mallob_py.web.views import summary_of
@@ -107,6 +107,15 @@ def test_buckets_are_cumulative() -> None:
     assert value(status, "job_duration_seconds_bucket", part="total", le="0.025") == 3
     assert value(status, "job_duration_seconds_bucket", part="total", le="+Inf") == 4
     assert value(status, "job_duration_seconds_count", part="total") == 4
+
+
+def test_the_guide_tells_of_the_numbers_that_are_here_alone() -> None:
+    guide = (REPOSITORY / "docs" / "web.md").read_text()
+    table = guide.partition("| `mallob_py_...` |")[2].partition("\n\n")[0]
+    told = set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
+    page = metrics(status_with("u"), 0, 0).decode()
+    there = set(re.findall(r"^# HELP mallob_py_(\w+) ", page, re.MULTILINE))
+    assert told == there - {one.name + "_total" * one.is_counter for one in MEASURES}
 
 
 def test_the_dashboard_asks_for_numbers_that_there_are() -> None:

@@ -166,7 +166,7 @@ class StatusWriter:
         if self._onlookers.are_there(now):
             self._next_roll_s = self._next_write_s - _ROLL_LEAD_S
         else:
-            self._node.roll.clear()
+            self._node.reports.roll.clear()
 
     def job_ended(
         self,
@@ -246,7 +246,7 @@ class StatusWriter:
             started=self._started,
             totals=self._counters.totals(),
             processes=(self._process,),
-            workers=self._node.roll.workers(),
+            workers=self._node.reports.roll.workers(),
             states=self.states(),
             users=self._user_statuses(volumes),
             hosts=self._hosts() if self._client == 0 else (),
@@ -369,11 +369,11 @@ class StatusWriter:
     def _hosts(self) -> tuple[HostStatus, ...]:
         """From what ranks have told so far."""
         ranks_of: dict[str, list[int]] = {}
-        for rank, news in sorted(self._node.news_of_ranks.items()):
+        for rank, news in sorted(self._node.reports.of_ranks.items()):
             ranks_of.setdefault(news.host, []).append(rank)
         hosts = []
         for host, ranks in ranks_of.items():
-            all_news = [self._node.news_of_ranks[rank] for rank in ranks]
+            all_news = [self._node.reports.of_ranks[rank] for rank in ranks]
             troubles = tuple(dict.fromkeys(text[:_TEXT_MAX] for news in all_news for text in news.troubles))
             pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
             turns = max(news.turns for news in all_news)

@@ -14,7 +14,7 @@ from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_messages import RankNews
-from mallob_py.protocol.rank_reports import RankReporter, Roll
+from mallob_py.protocol.rank_reports import RankReports
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -46,8 +46,7 @@ class Client:
             placement=Placement((1,)),
             pe=self.pe,
             config=Config(),
-            roll=Roll(),
-            news_of_ranks={},
+            reports=RankReports(0, "h", 7, 4),
         )
         running = RunningJobs(folder, False, lambda message: None)
         self.writer = StatusWriter(
@@ -125,7 +124,7 @@ def test_the_last_ended_jobs_are_kept(client: Client) -> None:
 
 
 def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> None:
-    client.node.news_of_ranks = {
+    client.node.reports.of_ranks = {
         2: RankNews("b", 12, 4, 1, ("no process can be started",)),
         0: RankNews("a", 10, 1, 1),
         1: RankNews("b", 11, 4, 4, ("short of memory", "no process can be started")),
@@ -137,7 +136,8 @@ def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> No
 
 
 def test_a_rank_tells_how_it_is_only_when_that_has_changed() -> None:
-    reporter = RankReporter("h", 7, 4)
+    reporter = RankReports(1, "h", 7, 4)
+    reporter.send_to(0)
     first = reporter.news(1, ())
     assert first is not None
     assert (first.pes, first.busy, first.troubles) == (4, 1, ())
