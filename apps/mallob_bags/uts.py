@@ -66,8 +66,7 @@ def _expand(
     counts: NDArray[np.int64],
 ) -> int:
     """Look at children until `count` nodes are counted or the stack is full; the size of the stack then."""
-    parents = np.zeros((6, LANES), dtype=np.uint32)
-    states = np.zeros((5, LANES), dtype=np.uint32)
+    parents, states = np.zeros((6, LANES), dtype=np.uint32), np.zeros((5, LANES), dtype=np.uint32)
     depths = np.zeros(LANES, dtype=np.int64)
     last_depth = len(is_leaf) - 1
     nodes, leaves, deepest = 0, 0, counts[2]

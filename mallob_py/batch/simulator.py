@@ -164,14 +164,10 @@ class _Run:
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
         self._checks = Checks(policy, self._view, {job.id: job.number for job in workload.jobs})
-        self._workload = workload
-        self._jobs = workload.jobs
+        self._workload, self._policy = workload, policy
+        self._jobs, count = workload.jobs, len(workload.jobs)
         self._truths: Sequence[Truth] = workload.truths
-        self._policy = policy
-        self._costs = costs
-        self._order = order
-        self._imbalance = imbalance
-        count = len(workload.jobs)
+        self._costs, self._order, self._imbalance = costs, order, imbalance
         self._delays = [delays] * count if isinstance(delays, Delays) else delays
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))

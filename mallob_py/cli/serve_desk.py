@@ -75,7 +75,7 @@ def open_desk(
         api_dir,
         client,
         clients,
-        options.chain_timeout_s,
+        options,
         functools.partial(with_defaults, options.defaults),
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         # of one that cannot be asked nobody knows what it does

@@ -170,7 +170,6 @@ class Node:
         `survives`: whether it goes on without ranks that are lost. `tables`: what it shares with others.
         """
         self.rank = rank
-        self.config = config
         self.survives = survives
         self._tables = tables or Tables(origin.founders, config)
         self._membership = membership or Membership(rank, self._tables.first, patience_s)
@@ -178,7 +177,6 @@ class Node:
         self.placement = self._tables.placement(present)
         #: what is to be done outside, in this order; always this queue
         self.effects: deque[AnyRankEffect] = deque()
-        self._act: Callable[[AnyRankEffect], None] = self.effects.append
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
         #: the number of its first PE in logs, for ever
@@ -210,6 +208,8 @@ class Node:
         _show_neighbours(self)
         self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
+        #: whether a drain or a growth is to be looked after
+        self._has_duties = False
         #: when the workers that were here in the last generation have been found again, or are not to be
         self._found_s = -math.inf
         own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
@@ -226,6 +226,10 @@ class Node:
         self._settle(0.0)
 
     # --- what it is like ----------------------------------------------------------------------
+
+    @property
+    def config(self) -> Config:
+        return self._tables.config
 
     @property
     def founders(self) -> Placement:
@@ -282,9 +286,12 @@ class Node:
         for pe in self.pes:  # comparing is quicker than `min`, and this is done for each message
             if pe.deadline_s < deadline_s:
                 deadline_s = pe.deadline_s
-        if (growth := self._host.growth) is not None:
-            deadline_s = min(deadline_s, growth.deadline_s)
-        return deadline_s if self._drain is None else min(deadline_s, self._drain.look_s)
+        if self._has_duties:
+            if (growth := self._host.growth) is not None:
+                deadline_s = min(deadline_s, growth.deadline_s)
+            if self._drain is not None:
+                deadline_s = min(deadline_s, self._drain.look_s)
+        return deadline_s
 
     # --- stimuli --------------------------------------------------------------------------------
 
@@ -298,10 +305,8 @@ class Node:
             _ON_STIMULUS[type(stimulus)](self, stimulus, now)
         if self._unsettled or self._arrived:
             self._settle(now)
-        if self._drain is not None and not self.is_halted:
-            self._look_whether_drained(self._drain, now)
-        if self._host.growth is not None and not self.is_halted:
-            self._look_after_growth(now)
+        if self._has_duties and not self.is_halted:
+            self._do_duties(now)
 
     def take_effects(self) -> list[AnyRankEffect]:
         """The effects since the last call."""
@@ -321,11 +326,19 @@ class Node:
             elif not 0 <= slot < len(self.pes):
                 self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
             else:
-                self._arrived.append((source, said.dest, message))  # type: ignore[arg-type]
+                self._give(self.pes[slot], source, message, now)  # type: ignore[arg-type]
         elif said.rank in self._gone:
             self._change(Strayed(said.rank, said.g), now)
         elif said.g > self._g:
             self._ahead.append(said)
+
+    def _give(self, pe: PE, source: int, message: AnyMessage, now: float) -> None:
+        try:
+            pe.receive(source, message, now)
+        except PeerViolation as error:
+            self._blame_for(error)
+        if pe.effects:
+            self._pass_on(pe, now)
 
     def _accuse(self, rank: int, what: str) -> None:
         self._act(Accuse(rank, f"sent what no rank sends ({what})"))
@@ -371,13 +384,7 @@ class Node:
                 self._pass_on(unsettled.popleft(), now)
             else:
                 source, dest, message = arrived.popleft()
-                pe = self.pes[dest - self._first]
-                try:
-                    pe.receive(source, message, now)
-                except PeerViolation as error:
-                    self._blame_for(error)
-                if pe.effects:
-                    self._pass_on(pe, now)
+                self._give(self.pes[dest - self._first], source, message, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
         """Have the rank that is at fault lost, if it is another one."""
@@ -388,8 +395,7 @@ class Node:
         self._accuse(rank, str(error).splitlines()[0])
 
     def _pass_on(self, pe: PE, now: float) -> None:
-        effects, slot, act = pe.effects, pe.rank - self._first, self._act
-        rank_of = self.placement.rank_of
+        effects, slot, rank_of = pe.effects, pe.rank - self._first, self.placement.rank_of
         while effects:
             effect = effects.popleft()
             if type(effect) is Send:  # most of them
@@ -398,9 +404,9 @@ class Node:
                     self.local_messages += 1
                     self._arrived.append((pe.rank, effect.dest, effect.message))
                 else:
-                    act(Tell(rank, self._g, pe.rank, effect.dest, effect.message))
+                    self.effects.append(Tell(rank, self._g, pe.rank, effect.dest, effect.message))
             elif (pass_on := _OF_RANK.get(type(effect))) is None:
-                act(OfPE(slot, effect))
+                self.effects.append(OfPE(slot, effect))
             else:
                 pass_on(self, slot, effect, now)
 
@@ -439,6 +445,9 @@ class Node:
         self._act(OfPE(congested.source - self._first, Log("dropped message", {"job": message.job})))
         if not message.returned:
             self._arrived.append((congested.dest, congested.source, message.back()))
+
+    def _act(self, effect: AnyRankEffect) -> None:
+        self.effects.append(effect)
 
     # --- other ranks ------------------------------------------------------------------------------
 
@@ -514,6 +523,7 @@ class Node:
 
     def _begin_drain(self, asked_by: int, until_s: float, now: float) -> None:
         self._drain = _Drain(asked_by, until_s, until_s)
+        self._has_duties = True
         for slot, pe in enumerate(self.pes):
             if not pe.workers.giving_back.is_draining:  # else it may wait for the worker that goes on there
                 self._tell_pe(slot, Drain(), now)
@@ -642,10 +652,18 @@ class Node:
             else:
                 _ON_STIMULUS[type(stimulus)](self, stimulus, now)
 
-    def _look_after_growth(self, now: float) -> None:
-        if (order := self._host.turn(self.placement.members, now)) is not None:
+    def _begin_growth(self, started: RanksStarted, now: float) -> None:
+        self._has_duties = True
+        self._host.begin(started, self.placement.members, now)
+
+    def _do_duties(self, now: float) -> None:
+        """Look after a drain and a growth."""
+        if self._drain is not None:
+            self._look_whether_drained(self._drain, now)
+        if self.is_growing and (order := self._host.turn(self.placement.members, now)) is not None:
             self._change(order, now)
             self._settle(now)
+        self._has_duties = self._drain is not None or self.is_growing
 
     def _tell_of_change(
         self, after: Generation, gone: tuple[int, ...], come: tuple[int, ...], now: float
@@ -686,7 +704,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
     DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
     NewsGoTo: lambda node, it, now: node.reports.send_to(it.rank),
     DrainWanted: Node._have_drain,
-    RanksStarted: lambda node, it, now: node._host.begin(it, node.placement.members, now),
+    RanksStarted: Node._begin_growth,
     Ordered: Node._change,
     EndWanted: lambda node, it, now: node._stop(now),
 }

@@ -16,7 +16,7 @@ class Tables:
 
     def __init__(self, founders: tuple[int, ...], config: Config, *, are_shared: bool = False) -> None:
         """`founders`: the capacities of the ranks in the beginning."""
-        self._config = config
+        self.config = config
         self._are_shared = are_shared
         self.first = first_generation(founders)
         self.founders = Placement(founders)
@@ -40,7 +40,7 @@ class Tables:
             return found
         placement = self.placement(generation)
         count = placement.size if self._are_shared else len(placement.pes_of(rank))
-        rule = shared_rule(local_rule(placement.size, self._config.slices), count)
+        rule = shared_rule(local_rule(placement.size, self.config.slices), count)
         if self._are_shared:
             self._rules[generation.g] = rule
         return rule

@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import asdict
 
@@ -51,6 +52,13 @@ _UNREADABLE = "its chain has ended: the service has been restarted, and named pi
 _CUT_OFF = "interrupted before it had come through its pipe; its chain goes on without it"
 
 
+class ServiceOptions(Protocol):
+    """Those of `serve` that parts of the service take."""
+
+    @property
+    def chain_timeout_s(self) -> float: ...
+
+
 class Service(Desk):
     """The desk of a client rank (see `runtime.rank.Desk`)."""
 
@@ -65,7 +73,7 @@ class Service(Desk):
         api_dir: Path,
         client: int,
         client_ranks: Sequence[int],
-        chain_timeout_s: float,
+        options: ServiceOptions,
         configured: Configured,
         results: ResultFiles,
         code: CodeRule,
@@ -75,7 +83,6 @@ class Service(Desk):
     ) -> None:
         """Client 0 speaks for the service. `client_ranks`: as they are now, whenever that is looked at.
 
-        `chain_timeout_s`: how long an incremental job waits for its next revision.
         `results`: the files that jobs name for their results. `code`: whose jobs may bring code. `users`:
         None if users are not told apart.
         `policy`: who decides which jobs begin; None: all do that could have a PE.
@@ -89,11 +96,11 @@ class Service(Desk):
         }
         self._greet = greet
         self._users = users
-        self._chain_timeout_s = chain_timeout_s
+        self._options = options
         self._running = running
         self._jobs = LiveJobs()
         self._book = JobBook(directory.finished, directory.replied)
-        self._chains = ChainBook(chain_timeout_s)
+        self._chains = ChainBook(options.chain_timeout_s)
         counters = Counters()
         weight_of = None if users is None else users.weight_of
         queue = self._queue = JobQueue(
@@ -202,7 +209,7 @@ class Service(Desk):
 
     def _end_chains(self, now: float) -> None:
         for chain in self._chains.expired(now):
-            why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
+            why = f"its chain has ended: no further revision came for {self._options.chain_timeout_s:g} s"
             self._endings.end_chain(chain, why)
 
     def _end_reads(self, now: float) -> None:

@@ -8,16 +8,23 @@ import re
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from resting import await_rest, no_descriptors
 from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving, with_apps
 from small_disks import fill, small_disk
+from test_rank_losses import IS_MPICH
 from waiting import remove_in_use
 from web_process import WebServer
 
 pytestmark = needs_mpiexec
+
+needs_ranks_that_leave = pytest.mark.skipif(
+    not IS_MPICH, reason="other launchers end all ranks when one dies"
+)
 
 
 def _is_rank(pid: int) -> bool:
@@ -79,6 +86,60 @@ def test_a_service_rests_while_its_newcomer_does_not_come_up(tmp_path: Path) -> 
                 os.kill(pid, signal.SIGCONT)
         order.kill()
         order.wait()
+
+
+@contextlib.contextmanager
+def _order(service: Running, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """An order that takes ranks away, once the service has decided about it."""
+    order = subprocess.Popen(
+        [*COMMAND, *words, "--api-dir", str(service.api_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        orders = service.api_dir / "orders"
+        poll_until(lambda: any(b"departure" in path.read_bytes() for path in orders.glob("*.json")))
+        yield order
+    finally:
+        order.kill()
+        order.communicate()
+
+
+@needs_ranks_that_leave
+def test_a_service_rests_while_a_rank_that_is_to_leave_is_at_work(tmp_path: Path) -> None:
+    env, until = with_apps(WAIT="rank_apps:Wait"), tmp_path / "go"
+    with serving(tmp_path, "--rank-loss", "survive", ranks=2, env=env) as service:
+        ranks = _ranks_of(service)
+        wait = {"application": "WAIT", "configuration": {"until": str(until)}, "max-demand": 1}
+        replies = [service.submit(f"job{number}", **wait) for number in range(2)]
+        poll_until(lambda: len(service.events("started")) == 2, lambda: service.output)
+        with _order(service, "drain", "1", "--grace", "1h") as order:
+            for _ in range(2):
+                await_rest(*ranks)
+            assert order.poll() is None
+            until.touch()
+            assert order.wait() == 0
+        assert all("result" in service.reply(reply) for reply in replies)
+
+
+@needs_ranks_that_leave
+def test_a_service_rests_while_it_has_halted_for_a_rank_that_hangs(tmp_path: Path) -> None:
+    with serving(tmp_path, "--rank-loss", "survive", "--rank-timeout", "1h", ranks=3) as service:
+        ranks = {pid: command_line(pid) for pid in _ranks_of(service)}
+        (hung,) = (pid for pid, title in ranks.items() if re.search(r": rank 2\b", title))
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            with _order(service, "resize", "=2") as order:
+                for _ in range(8):  # so long that some message is sent which the other side has to accept
+                    await_rest(*(pid for pid in ranks if pid != hung))
+                assert order.poll() is None
+                os.kill(hung, signal.SIGCONT)
+                assert order.wait() == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(hung, signal.SIGCONT)
+        assert service.ask("last", application="NOOP")
 
 
 def test_a_web_server_rests_while_it_waits_for_callers_descriptors_or_its_folder(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, needs_mpiexec, poll_until, serving, with_apps
+from resting import await_rest
+from running import Running, command_line, needs_mpiexec, poll_until, serving, with_apps
 
 pytestmark = needs_mpiexec
 
@@ -121,6 +122,16 @@ def test_a_running_worker_that_is_no_root_is_paused_and_goes_on_when_there_is_me
     lines = [line for line in service.output.splitlines() if "is short of memory" in line]
     assert len(lines) == 1, service.output
     assert "Lower --pes, --job-cache or --memory-limit" in lines[0]
+    end(service, reply)
+
+
+def test_its_loops_rest_while_it_is_short(service: Running, group: Group, tmp_path: Path) -> None:
+    reply, _ = begin(service, tmp_path / "census", 100 * MB)
+    group.leave(250 * MB)
+    poll_until(lambda: "is short of memory" in service.output, lambda: service.output)
+    for _ in range(2):
+        await_rest(*(pid for pid in service.processes() if "serve: rank" in command_line(pid)))
+    assert not service.events("enough memory")
     end(service, reply)
 
 
