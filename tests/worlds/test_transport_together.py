@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -230,7 +231,10 @@ def test_a_rank_that_all_others_can_wake_for_sure_parks_for_as_long_as_it_likes(
     deque(transport.receive())
     parked_s = transport.park_timeout_s(3600.0)
     assert (parked_s == 3600.0) is (bell.available and not bell.has_remote_peers)
-    assert parked_s == 3600.0 or parked_s <= 0.02
+    assert parked_s == 3600.0 or parked_s < 0.1
+    time.sleep(0.01)  # what has rung before has come
+    at_last_s = [transport.park_timeout_s(3600.0) for _ in range(3)][-1]
+    assert (at_last_s > 1.0 / RESTS_BELOW) is bell.available, "it rests where nothing comes"
 
 
 @needs_others
@@ -260,7 +264,7 @@ def test_a_rank_rests_while_a_peer_takes_nothing_of_what_it_was_sent(
     if transport.rank == 0 and not transport.links.has(1):
         bell = transport.doorbell
         assert parked_s[0] <= 0.001
-        assert (parked_s[1] > 1.0 / RESTS_BELOW) is (bell.available and not bell.has_remote_peers)
+        assert (parked_s[1] > 1.0 / RESTS_BELOW) is bell.available
 
 
 def test_sending_to_oneself_is_refused(transport: Any) -> None:

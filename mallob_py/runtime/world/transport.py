@@ -79,9 +79,10 @@ _PENDING_PARK_MIN_S = 0.0001
 _PENDING_PARK_MAX_S = 0.001
 #: a peer that has taken nothing for so long is likely to hang
 HUNG_AFTER_S = 1.0
-_HUNG_PARK_S = 0.1
+_HUNG_PARK_S = 0.08
 #: where rings can be lost
-_REMOTE_PARK_MAX_S = 0.02
+_REMOTE_PARK_MIN_S = 0.02
+_REMOTE_PARK_MAX_S = 0.08
 #: without doorbell
 _BLIND_PARK_MIN_S = 0.00005
 _BLIND_PARK_MAX_S = 0.001
@@ -337,14 +338,14 @@ class Transport(Carrier):
         if self.has_pending():
             shortest_s, longest_s = _PENDING_PARK_MIN_S, _PENDING_PARK_MAX_S
             if self.doorbell.available and self._waits_for_hung_peers():
-                shortest_s = longest_s = (
-                    _REMOTE_PARK_MAX_S if self.doorbell.has_remote_peers else _HUNG_PARK_S
-                )
+                shortest_s = longest_s = _HUNG_PARK_S
         elif not self.doorbell.available:
             shortest_s, longest_s = _BLIND_PARK_MIN_S, _BLIND_PARK_MAX_S
+        elif self.doorbell.has_remote_peers:
+            shortest_s, longest_s = _REMOTE_PARK_MIN_S, _REMOTE_PARK_MAX_S
         else:
             self._park_s = 0.0
-            return min(wanted_s, _REMOTE_PARK_MAX_S) if self.doorbell.has_remote_peers else wanted_s
+            return wanted_s
         # Doubles with every turn in vain; `receive` and finished sends start it anew.
         self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
         return min(wanted_s, self._park_s)
