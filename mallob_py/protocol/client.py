@@ -376,6 +376,8 @@ class ClientJobs:
             record.seats.leaves = leaves
             if held is not None and held.state is SeatState.TAKEN and root is None:
                 record.seats.gone = frozenset((0,))
+            rests_at = succession.pe(record.rests_at) if record.rests_at >= 0 else None
+            record.rests_at = -1 if rests_at is None else rests_at
             record.begin_anew(now, None if record.root is None else succession.pe(record.root))
             self.jobs[job] = record
             self._unseen.add(job)

@@ -59,6 +59,11 @@ def test_who_wakes_up_beside_newcomers_that_know_it_no_more_goes_on_alone() -> N
     assert _replayed(90000112) is None
 
 
+def test_a_job_that_is_set_back_right_after_a_change_asks_its_root_by_its_present_number() -> None:
+    """Its root rested at a PE of the last generation, whose number there was not any more."""
+    assert _replayed(90100384) is None
+
+
 def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
