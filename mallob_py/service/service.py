@@ -53,7 +53,7 @@ _CUT_OFF = "interrupted before it had come through its pipe; its chain goes on w
 
 
 class ServiceOptions(Protocol):
-    """Those of `serve` that parts of the service take."""
+    """Options of `serve` that parts of the service take."""
 
     @property
     def chain_timeout_s(self) -> float: ...
