@@ -80,9 +80,14 @@ def descriptor_shortage(pes: int, processes_per_pe: int, limit: int, links: int 
     if wanted <= limit:
         return None
     most = max(0, (limit - _OF_THE_RANK - links) // (processes_per_pe * (_PER_PROCESS + 1)))
+    who, ways = (
+        (f"--pes: {pes} PEs on one rank", f"have at most {most} PEs per rank, ") if most else ("a rank", "")
+    )
+    if limit >= descriptors_needed(1, 1, links):
+        ways += "lower --job-cache or --warm, or "
     return (
-        f"--pes: {pes} PEs on one rank may need {wanted} file descriptors, {limit} are allowed: have at most "
-        f"{most} PEs per rank, lower --job-cache or --warm, or raise the hard limit (ulimit -Hn, LimitNOFILE)"
+        f"{who} may need {wanted} file descriptors, {limit} are allowed: {ways}raise the hard limit "
+        "(ulimit -Hn, LimitNOFILE)"
     )
 
 

@@ -124,12 +124,15 @@ mallob_py/runtime/world/session_folder.py
   a name that another user has taken for a session does not keep ranks from its host
     _free_name: never os.lstat(path).st_uid != os.geteuid()
     test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into
+  what MPICH shares goes with the folder of a session that was killed while it started
+    _sweep_one: without _unlink_if_same(shared, os.lstat(shared).st_ino)
+    test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start
   a name that another file has taken stays
     _unlink_if_same: (status.st_ino, status.st_uid) == (inode, os.geteuid()) => status.st_uid == os.geteuid()
     test_names_of_shared_files_go_but_not_what_has_come_in_their_place
 
 mallob_py/runtime/world/forked_world.py
   ranks that were killed leave nothing in shared memory
-    ForkedWorld.wait: without remove_shared_by_forks(self._name)
+    ForkedWorld.wait: without remove_left_by_forks(self._folder)
     test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory
 """)

@@ -28,6 +28,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,14 +36,21 @@ from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import (
     StopRequests,
     bury_orphans,
+    descriptor_shortage,
     die_with,
+    raise_descriptor_limit,
     set_title,
     signals_held_back,
     use_no_input,
 )
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.mpi import LaunchError, RankLoss, WorldEnd, load_mpi
-from mallob_py.runtime.world.session_folder import remove_shared_by_forks
+from mallob_py.runtime.world.session_folder import (
+    open_for_forks,
+    remove_left_by_forks,
+    session_of,
+    world_of_forks,
+)
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
@@ -172,6 +180,8 @@ def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: in
         from mallob_py.runtime.workers.fork_server import import_for_servers  # imports much more than we do
 
         import_for_servers(orders, preload, parent_pid)
+    except BaseException as error:
+        tell(f"workers cannot be started: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
 
@@ -201,8 +211,10 @@ class ForkedWorld:
         self._rank_loss = rank_loss
         self._ranks = ranks
         controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
-        self._name = f"mallob_py_{os.getpid()}_{time.time_ns():x}"
-        self._pmi = PmiServer(self._ranks, self._name)
+        if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
+            raise LaunchError(problem)  # MPI would say less, and more
+        self._folder = open_for_forks()
+        self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
         #: by rank: what it says by `guard.may_be_lost`
@@ -270,7 +282,7 @@ class ForkedWorld:
             each.close()
         for link in self._links:
             os.close(link)
-        remove_shared_by_forks(self._name)
+        remove_left_by_forks(self._folder)
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
         if self._rank_loss is RankLoss.SURVIVE:
@@ -367,5 +379,7 @@ def _end_with(be_rank: Callable[[socket.socket | None], int], control: socket.so
     status = guard.CRASHED
     try:
         status = be_rank(control)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import importlib
 import os
 import signal
 import sys
@@ -129,9 +130,7 @@ def prepare_mpi() -> None:
     if is_of_wheel():
         os.environ.setdefault("UCX_TLS", _UCX_WITHOUT_SHARED_MEMORY)
     os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
+    _imported("mpi4py").rc.thread_level = "funneled"
 
 
 def is_of_wheel() -> bool:
@@ -159,11 +158,14 @@ def load_mpi() -> str:
 
 
 def _mpi() -> Any:
+    return _imported("mpi4py.MPI")
+
+
+def _imported(name: str) -> Any:
     try:
-        from mpi4py import MPI
+        return importlib.import_module(name)
     except (ImportError, RuntimeError) as error:
-        raise LaunchError(f"no usable MPI library ({error}); pip install mpich") from error
-    return MPI
+        raise LaunchError(f"no usable MPI library ({error}); pip install mpi4py mpich") from error
 
 
 def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:

@@ -1,8 +1,9 @@
 """The private folder that the ranks of a host share while they run: descriptions, doorbells, the board.
 
-The lowest rank of each host makes it in shared memory (or in the temporary folder, where there is none),
-after it has removed what dead sessions left there; the others join it. The folders of a session have its name
-in theirs, by which a rank that comes later finds that of its host (`session_folder_here`).
+The lowest rank of each host, or who forks it, makes it in shared memory (or in the temporary folder, where
+there is none), after it has removed what dead sessions left there; the others join it. The folders of a
+session have its name in theirs, by which a rank that comes later finds that of its host
+(`session_folder_here`).
 
 Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by others,
 who could have us wait at a pipe, write through a link, or read what they wrote. So a session has one folder
@@ -115,9 +116,20 @@ def _sweep_one(path: Path) -> None:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shared = _MPICH_FILE + _digest(world_of_forks(path.name.rpartition("-")[2])) + "_0"
+        with contextlib.suppress(FileNotFoundError):  # it is there only if they were killed within MPI_Init
+            _unlink_if_same(shared, os.lstat(shared).st_ino)
         shutil.rmtree(path)
     finally:
         os.close(descriptor)
+
+
+def _digest(world: str) -> str:
+    """What the file that MPICH's ranks share has of their world's name: its FNV-1a hash."""
+    digest = 0x811C9DC5
+    for byte in world.encode():
+        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return f"{digest:x}"
 
 
 def _unlink_if_same(path: str, inode: int) -> None:
@@ -135,18 +147,6 @@ def _open(path: Path) -> int:
 _MPICH_FILE = "/dev/shm/mpich_shm_"
 
 
-def remove_shared_by_forks(world: str) -> None:
-    """Remove what MPICH's ranks have shared that were forks of one process, and have all ended: it is there
-    still if they were killed within MPI_Init. The file has the FNV-1a hash of the world's name in its own.
-    """
-    digest = 0x811C9DC5
-    for byte in world.encode():
-        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
-    path = f"{_MPICH_FILE}{digest:x}_0"
-    with contextlib.suppress(OSError):
-        _unlink_if_same(path, os.lstat(path).st_ino)
-
-
 def forget_shared(prefix: str = _MPICH_FILE) -> None:
     """Take the names of the files away that this process has mapped whose paths begin so.
 
@@ -157,6 +157,35 @@ def forget_shared(prefix: str = _MPICH_FILE) -> None:
         fields = line.split(maxsplit=5)
         if fields[-1].startswith(prefix):
             _unlink_if_same(fields[-1], int(fields[-2]))
+
+
+#: in a process that forks ranks, and in these: their folder, which is there before they start MPI
+_of_forks: PrivateFolder | None = None
+
+
+def open_for_forks() -> PrivateFolder:
+    """Make the folder of ranks to come that are forks of this process. Raises LaunchError.
+
+    Whatever of them is killed, the next session finds what they have left, MPICH's shared file, too: their
+    world is to be called `world_of_forks`.
+    """
+    global _of_forks
+    _of_forks, problem = _created(new_session(), 0)
+    if _of_forks is None:
+        raise LaunchError(problem)
+    return _of_forks
+
+
+def world_of_forks(session: str) -> str:
+    """Return the name for MPI of the world whose ranks are forks, and have that session's folder."""
+    return f"mallob_py_{session}"
+
+
+def remove_left_by_forks(folder: PrivateFolder) -> None:
+    """Leave the folder, and remove it if the ranks have all ended without doing so."""
+    folder.close()
+    with contextlib.suppress(OSError):
+        _sweep_one(folder.path)
 
 
 def shared_folder() -> Path:
@@ -194,9 +223,9 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
     """
     rank = comm.Get_rank()
     keeper = hosts[rank]
-    session: str = comm.bcast(new_session())
-    folder, problem = None, None
-    if keeper == rank:
+    session: str = comm.bcast(new_session() if _of_forks is None else session_of(_of_forks))
+    folder, problem = _of_forks if rank == 0 else None, None
+    if keeper == rank and folder is None:
         folder, problem = _created(session, rank)
     paths: list[str | None] = comm.allgather(None if folder is None else str(folder.path))
     if keeper != rank and (path := paths[keeper]) is not None:

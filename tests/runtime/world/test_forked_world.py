@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.launch import Flavour, find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
+from mallob_py.runtime.world.session_folder import sweep
 
 PROGRAM = """
     import os, signal, sys, time
@@ -21,11 +23,18 @@ PROGRAM = """
 
     forked_world.STOP_GRACE_S = 1.0
 
+    first = os.getpid()
+
     def be_rank(control):
+        if sys.argv[1] == "all":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if sys.argv[2] == "left behind":
             if os.fork() == 0:
                 time.sleep(1000)
             return 0
+        if sys.argv[2] == "fails":
+            raise ValueError("early")
         if os.environ["PMI_RANK"] == sys.argv[1]:
             if sys.argv[2] == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -35,6 +44,9 @@ PROGRAM = """
         if sys.argv[2] == "within MPI":
             mapped = [line.split()[-1] for line in open("/proc/self/maps")]
             print(next(path for path in mapped if "/mpich_shm_" in path), flush=True)
+            if sys.argv[1] == "all":
+                os.kill(first, signal.SIGKILL)
+                time.sleep(30)
             os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
@@ -74,11 +86,40 @@ def test_a_rank_that_is_killed_before_all_are_at_work_is_told_of_in_one_line(ran
 
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_why_a_rank_fails_before_it_joins_the_world_is_told() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "fails"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout == "ended None\n"
+    assert "ValueError: early\n" in done.stderr
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
+    limited = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"]
+    command = [*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch("mallob-py solve: a rank may need [0-9]+ file descriptors, 64 are .*\n", done.stderr)
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "within MPI"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     first, *_ = done.stdout.splitlines()
     assert first.startswith("/dev/shm/mpich_shm_")
+    assert not Path(first).exists()
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start() -> None:
+    """The ranks end with the process that has started them."""
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "all", "within MPI"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == -signal.SIGKILL
+    first, *_ = done.stdout.splitlines()
+    assert first.startswith("/dev/shm/mpich_shm_")
+    sweep(Path("/dev/shm"))
     assert not Path(first).exists()
 
 
@@ -105,3 +146,15 @@ def test_a_process_for_fork_servers_that_has_ended_is_told_of() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout == "the process that was to start workers has ended\n", done.stderr
+
+
+def test_why_no_workers_can_be_started_is_told() -> None:
+    program = """
+        import sys
+        from mallob_py.runtime.world.forked_world import ForkedServers
+        sys.modules["mallob_py.runtime.workers.fork_server"] = None
+        ForkedServers(("NOOP",))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert re.fullmatch("mallob-py: workers cannot be started: .*Error: import of .*\n", done.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE_S
 
-from mallob_py.runtime.world.mpi import prepare_mpi, spares_others
+from mallob_py.runtime.world.mpi import LaunchError, prepare_mpi, spares_others
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +59,12 @@ assert "UCX_MEM_MMAP_HOOK_MODE" not in {*os.environ} - {*known}, "what a job sta
 def test_the_functions_of_the_c_library_are_not_rewritten_which_takes_long() -> None:
     pytest.importorskip("mpi4py")
     subprocess.run([sys.executable, "-c", LOADS], timeout=DEADLINE_S, check=True)
+
+
+def test_what_keeps_mpi4py_from_being_imported_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(LaunchError, match=r"no usable MPI library \(import of mpi4py halted"):
+        prepare_mpi()
 
 
 def test_who_names_networks_keeps_them() -> None:

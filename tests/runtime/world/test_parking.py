@@ -57,3 +57,14 @@ def test_the_limit_of_descriptors_is_raised_and_pes_that_cannot_fit_are_named() 
     problem = descriptor_shortage(most + 1, 8, 4096)
     assert problem is not None
     assert f"have at most {most} PEs per rank" in problem
+
+
+def test_where_not_one_pe_fits_it_is_told_what_would_help() -> None:
+    raised = "raise the hard limit (ulimit -Hn, LimitNOFILE)"
+    needed = descriptors_needed(1, 8)
+    assert descriptor_shortage(1, 8, needed - 1) == (
+        f"a rank may need {needed} file descriptors, {needed - 1} are allowed: "
+        f"lower --job-cache or --warm, or {raised}"
+    )
+    problem = descriptor_shortage(1, 8, 64)
+    assert problem == f"a rank may need {needed} file descriptors, 64 are allowed: {raised}"
