@@ -54,6 +54,7 @@ from mallob_py.runtime.world.session_folder import (
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
+    from mallob_py.runtime.world.session_folder import PrivateFolder
 
 #: limits that the ranks are told, as hydra does
 _KEY_LENGTH_MAX = 64
@@ -211,9 +212,7 @@ class ForkedWorld:
         self._rank_loss = rank_loss
         self._ranks = ranks
         controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
-        if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
-            raise LaunchError(problem)  # MPI would say less, and more
-        self._folder = open_for_forks()
+        self._folder = _open_folder()
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
@@ -353,6 +352,15 @@ class ForkedWorld:
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _open_folder() -> PrivateFolder:
+    """Make the folder of the ranks to come. Raises LaunchError, also if they could not do without more
+    descriptors, for want of which MPI fails in many words.
+    """
+    if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
+        raise LaunchError(problem)
+    return open_for_forks()
 
 
 def _become_rank(

@@ -125,7 +125,7 @@ def _sweep_one(path: Path) -> None:
 
 
 def _digest(world: str) -> str:
-    """What the file that MPICH's ranks share has of their world's name: its FNV-1a hash."""
+    """Return the FNV-1a hash of a world's name, which the file that MPICH's ranks share has in its own."""
     digest = 0x811C9DC5
     for byte in world.encode():
         digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
