@@ -228,6 +228,13 @@ class Left(ProcessMessage, frozen=True, tag=12):
     taken: int
 
 
+class Imports(ProcessMessage, frozen=True, tag=17):
+    """Before it reads its first input of an application; `is_own`: the fork server had not imported it."""
+
+    application: str
+    is_own: bool
+
+
 class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
     #: with the run that was to be begun
@@ -273,6 +280,7 @@ FromWorker = (
     | ToChildren
     | ToAddress
     | Left
+    | Imports
     | InputRead
     | InputRefused
     | ApplicationTraits

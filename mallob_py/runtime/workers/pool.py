@@ -467,6 +467,9 @@ class WorkerPool:
     def _end_read(self, task: ReadTask) -> None:
         """A read is over, or will not be: the next one has its turn."""
         self._reads_under_way.end(task)
+        self._begin_reads()
+
+    def _begin_reads(self) -> None:
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
 
     def _look_after_reads(self, now_s: float) -> None:
@@ -482,7 +485,7 @@ class WorkerPool:
             self._abandon(task)
             if task.link is not None:
                 self._leftovers[task.link.serial] = task.read.path
-        self._waiting |= dict.fromkeys(self._reads_under_way.following(now_s))
+        self._begin_reads()
         self._assign()
 
     # --- the ends of tasks ---------------------------------------------------------
@@ -604,8 +607,7 @@ class WorkerPool:
             return
         if task is None or not self._is_open(task):
             return  # such as a second result
-        if isinstance(message, wire.Started) and message.newly_imported:
-            self.processes.import_application(message.application)
+        self._note_import(message)
         if isinstance(task, JobTask) and isinstance(message, wire.Left) and task.late:
             for late in task.late[message.taken :]:
                 self._conclude(task, missed(task.key, late))
@@ -613,6 +615,20 @@ class WorkerPool:
             self._conclude(task, event)
         if isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGSTOP)
+
+    def _note_import(self, message: wire.FromWorker) -> None:
+        """What a process has imported without harm, the fork server is to import, too."""
+        match message:
+            case wire.Imports(application, is_own=False):
+                self._reads_under_way.know(application)
+            case wire.Imports(application) | wire.Started(application, newly_imported=True):
+                if self.processes.import_application(application):
+                    self._reads_under_way.await_import(application)
+                return
+            case _:
+                return
+        self._begin_reads()
+        self._assign()
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""
@@ -681,7 +697,11 @@ class WorkerPool:
             case wire.Applications(names):
                 if wanted := self.inspection.name_all(names):
                     self._enqueue(InspectTask(wanted))
-            case wire.Forked() | wire.Imported():
+            case wire.Forked():
+                self._assign()
+            case wire.Imported(application=application):
+                self._reads_under_way.know(application)
+                self._begin_reads()
                 self._assign()
             case wire.ForkFailed() if len(self.kept):
                 self.processes.discard_all(self.kept.drop_all())
@@ -738,6 +758,8 @@ class WorkerPool:
 
     def _replace_server(self) -> None:
         lost = self.processes.lose_server()
+        self._reads_under_way.await_no_import()
+        self._begin_reads()
         for serial, task in list(self._at_work.items()):
             if isinstance(task, InspectTask):  # not the fault of the application just imported
                 del self._at_work[serial]

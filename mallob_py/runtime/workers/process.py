@@ -112,6 +112,10 @@ class AppRegistry:
     def _look_for_installed(self) -> None:
         self._places = installed() | self._places
 
+    @property
+    def loaded(self) -> frozenset[str]:
+        return frozenset(self._loaded)
+
     def is_prepared(self, name: str) -> bool:
         return name in self._prepared
 
@@ -398,6 +402,10 @@ class _Worker:
         self._link = link
         self._registry = registry
         self._printed = printed
+        #: applications that the fork server has imported for this process
+        self._inherited = registry.loaded
+        #: those that the rank knows to be imported here
+        self._told: set[str] = set()
         #: by all tasks before
         self._cpu_before_s = 0.0
         self._is_of_chain = False
@@ -494,22 +502,26 @@ class _Worker:
             raise
         except BaseException as error:
             self._fail(wire.InputRefused(_describe(error), "application"))
+        last: tuple[wire.ProcessMessage, ...] = ()
+        if not self._is_of_chain and _left_clean():
+            memory, cpu_s = own_usage()
+            # In one write with the answer, so that the job can have this process, whose memory is warm.
+            last = (wire.Idle(memory.private_bytes, cpu_s),)
         try:
-            self._link.send(answer)  # the job goes on meanwhile
+            self._link.send(answer, *last)
         except RankGone:
             with suppress(FileNotFoundError):
                 os.unlink(read.path)
             raise
-        if self._is_of_chain:
-            return then  # the rank knows what it is
-        if not _left_clean():
+        if not self._is_of_chain and not last:
             self._fail()
-        memory, cpu_s = own_usage()
-        self._link.send(wire.Idle(memory.private_bytes, cpu_s))
-        return None
+        return then  # of a chain, the rank knows what the process is
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         application = self._registry.load(read.application)
+        if read.application not in self._told:
+            self._told.add(read.application)
+            self._link.send(wire.Imports(read.application, read.application not in self._inherited))
         _check_takes_input(application, read)
         application.check(read.configuration)
         number, former = _before(application, read)

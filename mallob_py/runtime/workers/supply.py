@@ -181,11 +181,13 @@ class Processes:
         self._watch.watch(link)
         return link
 
-    def import_application(self, application: str) -> None:
-        """Spare later processes an import that a worker has done without harm."""
-        if application not in self._imports_asked | self._imported:
-            self._imports_asked.add(application)
-            self._server.send(wire.Import(application))
+    def import_application(self, application: str) -> bool:
+        """Spare later processes an import that one has done without harm; False: it was asked for before."""
+        if application in self._imports_asked | self._imported:
+            return False
+        self._imports_asked.add(application)
+        self._server.send(wire.Import(application))
+        return True
 
     def find_applications(self) -> None:
         """Ask which there are; the answer is news of the server."""

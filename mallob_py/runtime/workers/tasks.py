@@ -8,6 +8,9 @@ between two looks waits itself: for the writer of a named pipe, or a dead file s
 but its place goes to the next one, so that inputs which never come keep nobody from reading. There is room
 for `STALLED_MAX` of these; if others wait, the one that has stood still longest has to go.
 
+Of an application that the fork server has not imported, one input is read at a time. As soon as its process
+has imported the application without harm, the server does; so not all of them do, before their jobs begin.
+
 A rank hears of its worker processes by `WorkerPool.poll`. What happens to the worker of a job is a stimulus
 (`protocol/stimuli.py`), where a worker is the number in its key (job, number), which no other worker of the
 rank has; all CPU time of its process is in the last one. The reading of an input is named by the number it
@@ -319,6 +322,9 @@ class Reads:
         #: the same; who stands still longest comes first
         self._stalled: dict[ReadTask, int] = {}
         self._later: dict[ReadTask, None] = {}
+        #: applications that the fork server imports now, and those of which nothing is waited for
+        self._coming: set[str] = set()
+        self._known: set[str] = set()
         #: when `look` is wanted next
         self.look_at_s = math.inf
 
@@ -326,12 +332,33 @@ class Reads:
         """Whether a read may begin (or has begun, and does so again); else it waits here."""
         if task in self._going or task in self._stalled:
             return True
-        if len(self._going) >= self._at_once_max:
+        if len(self._going) >= self._at_once_max or self._is_cold(task.read.application):
             self._later[task] = None
             return False
         self._going[task] = -1
         self.look_at_s = min(self.look_at_s, now_s + LOOK_PERIOD_S)
         return True
+
+    def _is_cold(self, application: str) -> bool:
+        """Whether a read of this application has to wait until fewer processes import it."""
+        if application in self._known:
+            return False
+        is_going = any(task.read.application == application for task in self._going)
+        return is_going or application in self._coming
+
+    def await_import(self, application: str) -> None:
+        """The fork server imports it: reads that have not begun are to have that."""
+        self._coming.add(application)
+
+    def know(self, application: str) -> None:
+        """The fork server has imported it."""
+        self._coming.discard(application)
+        self._known.add(application)
+
+    def await_no_import(self) -> None:
+        """The fork server is gone, maybe of what it was importing."""
+        self._known |= self._coming
+        self._coming.clear()
 
     def end(self, task: ReadTask) -> None:
         """A read is over, or will not be."""
@@ -340,9 +367,11 @@ class Reads:
 
     def following(self, now_s: float) -> list[ReadTask]:
         """Return the reads that have waited here and begin now."""
-        begin = []
-        while self._later and len(self._going) < self._at_once_max:
-            task = next(iter(self._later))
+        begin: list[ReadTask] = []
+        while len(self._going) < self._at_once_max:
+            warm = (task for task in self._later if not self._is_cold(task.read.application))
+            if (task := next(warm, None)) is None:
+                break
             del self._later[task]
             self.admits(task, now_s)
             begin.append(task)

@@ -450,6 +450,48 @@ def test_a_chain_that_ends_while_its_process_reads_leaves_none(host: Host) -> No
     assert link.is_killed
 
 
+def _readers(host: Host) -> list[Link]:
+    return [link for link in host.all_links.values() if link.got and _has_to_read(link)]
+
+
+def _read_first_of_four(host: Host) -> Link:
+    for number in range(4):
+        host.pool.read(number, _read())
+    host.fork()
+    host.poll()
+    (first,) = _readers(host)
+    return first
+
+
+def test_one_input_is_read_until_the_fork_server_has_imported_the_application(host: Host) -> None:
+    first = _read_first_of_four(host)
+    first.says.append(wire.Imports(_read().application, True))
+    host.poll()
+    assert wire.Import(_read().application) in host.asked
+    first.says += [wire.InputRead(DESCRIPTION), wire.Idle(0)]
+    host.later()
+    assert _readers(host) == [first]
+    host.report(wire.Imported(_read().application, 1))
+    host.later(generation=1)
+    assert len(_readers(host)) == 4
+
+
+def test_inputs_are_read_at_once_if_the_fork_server_has_the_application(host: Host) -> None:
+    first = _read_first_of_four(host)
+    first.says.append(wire.Imports(_read().application, False))
+    host.later()
+    assert len(_readers(host)) == 4
+
+
+def test_inputs_do_not_wait_for_an_import_of_which_the_fork_server_has_died(host: Host) -> None:
+    first = _read_first_of_four(host)
+    first.says += [wire.Imports(_read().application, True), wire.InputRead(DESCRIPTION), wire.Idle(0)]
+    host.poll()
+    host.is_gone = True
+    host.later()
+    assert len(_readers(host)) == 4
+
+
 def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: Host) -> None:
     host.later()
     (link,) = host.pool.processes.idle
