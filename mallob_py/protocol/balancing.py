@@ -23,6 +23,7 @@ import msgspec
 
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
+from mallob_py.protocol.equal_volumes import equal_volumes
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.rotation import OFF, Rotation, Since, Slices, halted, rotated
@@ -38,6 +39,8 @@ class Image(msgspec.Struct, frozen=True):
     rotation: Rotation = OFF
 
 
+#: of so many jobs volumes are found sooner in plain integers than by numpy
+_FEW = 64
 #: from one image and the next epoch to the next image
 ImageRule = Callable[[Image, Epoch], Image]
 
@@ -86,6 +89,9 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     events = list(jobs.values())
     if len(events) >= size and (volumes := _one_each(events, size)) is not None:
         return volumes
+    priority = events[0].priority
+    if len(events) < min(size, _FEW) and all(event.priority == priority for event in events):
+        return equal_volumes(events, size)
     # Late: it takes numpy, which many ranks can do without.
     from mallob_py.protocol.volumes import fair_volumes
 

@@ -42,6 +42,11 @@ mallob_py/protocol/balancing.py
     Balancer.volume: 0 if volume is None and job in image.jobs else volume => volume
     test_a_job_that_waits_has_volume_0_and_one_that_has_ended_has_none
 
+mallob_py/protocol/equal_volumes.py
+  jobs of equal priority are capped from the smallest demand on
+    equal_volumes: sorted(event.demand for event in events) => [event.demand for event in events]
+    test_volumes_of_equal_priorities_are_the_same_without_numpy
+
 # balancing by all PEs together
 mallob_py/protocol/distributed_balancing.py
   the deputies know the news of the coming epoch before they answer

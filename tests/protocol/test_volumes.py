@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +15,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mallob_py.protocol import volumes as volumes_module
+from mallob_py.protocol.equal_volumes import equal_volumes
+from mallob_py.protocol.messages import JobEvent
 from mallob_py.protocol.volumes import fair_volumes
 
 WORD = (1 << 64) - 1
@@ -332,3 +336,32 @@ def test_certified_floats_agree_with_exact_integers_for_many_jobs(kind: str) -> 
 @given(st.lists(st.floats(1e-100, 1e100), min_size=1, max_size=30))
 def test_the_exact_sum_has_no_rounding(values: list[float]) -> None:
     assert volumes_module.exact_sum(np.array(values)) == sum(map(Fraction, values), Fraction(0))
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(2, 3000), st.sampled_from((1.0, 0.1, 1e-90, 1e90)))
+def test_volumes_of_equal_priorities_are_the_same_without_numpy(
+    data: st.DataObject, m: int, priority: float
+) -> None:
+    largest = data.draw(st.sampled_from((1, 2, 8, m, 1 << 40)))
+    demands = data.draw(st.lists(st.integers(1, largest), min_size=1, max_size=min(m - 1, 24)))
+    ids = data.draw(
+        st.lists(st.integers(0, 1 << 62), min_size=len(demands), max_size=len(demands), unique=True)
+    )
+    jobs = Jobs([priority] * len(ids), demands, ids, m)
+    events = [JobEvent(job, 1, demand, priority, 0.0) for job, demand in zip(ids, demands, strict=True)]
+
+    assert list(equal_volumes(events, m).items()) == list(zip(ids, jobs.volumes(), strict=True))
+
+
+def test_a_few_jobs_of_equal_priority_need_no_numpy() -> None:
+    program = (
+        "import sys; from mallob_py.protocol.balancing import volumes_of;"
+        "from mallob_py.protocol.messages import JobEvent;"
+        "jobs = {job: JobEvent(job, 1, 4, 2.0, 0.0) for job in (1, 2, 3)};"
+        "print(volumes_of(jobs, 9), 'numpy' in sys.modules)"
+    )
+
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert told.stdout == "{1: 3, 2: 3, 3: 3} False\n"
