@@ -137,6 +137,8 @@ def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Sl
 
 def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
     """f_j = min(d_j, alpha p_j) with sum `size`, for demands that add up to `size` at least."""
+    if len(jobs) >= size and len({event.priority for event in jobs.values()}) == 1:
+        return dict.fromkeys(jobs, size / len(jobs))
     by_cap = sorted(jobs.values(), key=lambda event: (event.demand / event.priority, event.job))
     # priorities of each job and of all behind it
     behind = list(accumulate(event.priority for event in reversed(by_cap)))[::-1]
@@ -155,27 +157,19 @@ def rotated(
     """The rotation and the volumes for `jobs`, which are more than `size`."""
     before, volumes = since.rotation, since.volumes
     shares = fair_shares(jobs, size) if since.events or not before.is_on else before.shares
-    whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
-    left = size - sum(whole.values())
-    rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
+    if max(shares.values()) < 1.0 - _ROUNDING:
+        whole, left, rests = dict.fromkeys(shares, 0), size, shares
+    else:
+        whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
+        left = size - sum(whole.values())
+        rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
     accounts = _charged(since, jobs, slices, rests)
     period_left_s = before.period_left_s - since.elapsed_s if before.is_on else slices.slice_s
     is_new_period = period_left_s <= slices.shortest_s
     if is_new_period:
         period_left_s = slices.slice_s
 
-    holding: set[int] = set()
-    urgencies: list[tuple[float, float, int]] = []
-    for job, rest in rests.items():
-        if whole[job] and (rest <= _ROUNDING or whole[job] >= jobs[job].demand):
-            continue
-        account = accounts[job]
-        urgency = account.lag_s + _youth_s(account, slices)
-        if volumes.get(job, 0) > whole[job] and not _is_over(account, is_new_period, slices):
-            holding.add(job)
-            urgency += slices.slice_s
-        urgencies.append((-urgency, -jobs[job].standing, job))
-    urgencies.sort()
+    turns = _turns(volumes, jobs, accounts, whole, rests, is_new_period, slices)
 
     places = _Places()
     for job, count in whole.items():
@@ -184,8 +178,7 @@ def rotated(
     chosen: set[int] = set()
     passed: list[int] = []
     moved: list[int] = []
-    least_lag_s = min((accounts[job].lag_s for _, _, job in urgencies if volumes.get(job)), default=0.0)
-    for _, _, job in urgencies:
+    for _, _, job in turns.urgencies:
         if len(chosen) == left:
             break
         account = accounts[job]
@@ -196,7 +189,7 @@ def rotated(
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
-        elif account.lag_s > least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING:
+        elif account.lag_s > turns.least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING:
             chosen.add(job)
             moved.append(job)
         else:
@@ -209,7 +202,7 @@ def rotated(
     next_s = period_left_s
     for job in chosen:
         account = accounts[job]
-        if job not in holding:
+        if job not in turns.holding:
             turn_s = _turn_s(account, shares[job], slices, since.is_one_host)
             account = _with_turn(account, turn_s, period_left_s, slices)
             accounts[job] = account
@@ -218,6 +211,46 @@ def rotated(
     taken = {job: place for job, place in places.taken().items() if job in chosen}
     next_s = max(next_s, slices.shortest_s)
     return Rotation(accounts, shares, taken, period_left_s, next_s, since.is_one_host), found
+
+
+class _Turns(NamedTuple):
+    """Who wants one of the PEs that go round: `urgencies`, the most urgent first, by standing where equal."""
+
+    urgencies: list[tuple[float, float, int]]
+    #: jobs whose turn is not over
+    holding: set[int]
+    #: the least lag of those that have a PE
+    least_lag_s: float
+
+
+def _turns(
+    volumes: Mapping[int, int],
+    jobs: Mapping[int, JobEvent],
+    accounts: Mapping[int, Account],
+    whole: Mapping[int, int],
+    rests: Mapping[int, float],
+    is_new_period: bool,
+    slices: Slices,
+) -> _Turns:
+    urgencies: list[tuple[float, float, int]] = []
+    holding: set[int] = set()
+    least_lag_s = math.inf
+    young_s = _YOUNG_SLICES * slices.slice_s
+    for job, rest in rests.items():
+        if whole[job] and (rest <= _ROUNDING or whole[job] >= jobs[job].demand):
+            continue
+        account = accounts[job]
+        urgency = account.lag_s
+        if account.attained_s < young_s:  # it counts as farther behind than it is
+            urgency += _HEAD_START * (young_s - account.attained_s)
+        if job in volumes:
+            least_lag_s = min(least_lag_s, account.lag_s)
+            if volumes[job] > whole[job] and not _is_over(account, is_new_period, slices):
+                holding.add(job)
+                urgency += slices.slice_s
+        urgencies.append((-urgency, -jobs[job].standing, job))
+    urgencies.sort()
+    return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
 
 
 def _patience_s(since: Since, event: JobEvent, slices: Slices) -> float:
@@ -250,51 +283,36 @@ def _charged(
     """
     before, volumes = since.rotation, since.volumes
     elapsed_s = since.elapsed_s if before.is_on else 0.0
+    lags_s = dict.fromkeys(jobs, 0.0)
+    for job, account in before.accounts.items():
+        if job in lags_s:
+            owed_s = (before.shares[job] - volumes.get(job, 0)) * elapsed_s if elapsed_s else 0.0
+            lags_s[job] = account.lag_s + owed_s
+    weight = math.fsum(rests.values())
+    if weight > 0.0:
+        forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
+        part = forgotten * math.fsum(lags_s.values()) / weight
+        for job, rest in rests.items():
+            lags_s[job] -= part * rest
+    told = {event.job: event.root for event in since.events if event.root >= 0}
     accounts: dict[int, Account] = {}
     for job, event in jobs.items():
-        account = before.accounts.get(job)
-        if account is None:
-            is_new = job not in since.known and event.root == NEW_JOB
-            accounts[job] = Account(
-                0.0,
-                0.0 if is_new else slices.slice_s,
-                math.inf,
-                () if event.root < 0 else (event.root,),
-            )
-        elif elapsed_s:
+        former = before.accounts.get(job)
+        if former is None:
+            attained_s = 0.0 if job not in since.known and event.root == NEW_JOB else slices.slice_s
+            homes: tuple[int, ...] = () if event.root < 0 else (event.root,)
+            accounts[job] = Account(lags_s[job], attained_s, math.inf, homes)
+            continue
+        attained_s, homes, is_away = former.attained_s, former.homes, former.is_away
+        if elapsed_s:
             volume = volumes.get(job, 0)
-            accounts[job] = Account(
-                account.lag_s + (before.shares[job] - volume) * elapsed_s,
-                account.attained_s + volume * elapsed_s,
-                account.until_s,
-                account.homes,
-                account.is_away and volume > 0,
-            )
-        else:
-            accounts[job] = account
-    for event in since.events:
-        account = accounts.get(event.job)
-        if account is not None and event.root >= 0 and account.homes[-1:] != (event.root,):
-            others = tuple(home for home in account.homes if home != event.root)
-            homes = (*others, event.root)[-_HOMES_MAX:]
-            accounts[event.job] = msgspec.structs.replace(account, homes=homes, is_away=False)
-    if not rests:
-        return accounts
-    forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
-    total_s = forgotten * math.fsum(account.lag_s for account in accounts.values())
-    weight = math.fsum(rests.values())
-    if abs(total_s) > _ROUNDING and weight > 0.0:
-        for job, rest in rests.items():
-            if rest > _ROUNDING:
-                account = accounts[job]
-                lag_s = account.lag_s - total_s * rest / weight
-                accounts[job] = msgspec.structs.replace(account, lag_s=lag_s)
+            attained_s += volume * elapsed_s
+            is_away = is_away and volume > 0
+        if (root := told.get(job)) is not None and homes[-1:] != (root,):
+            homes = (*(home for home in homes if home != root), root)[-_HOMES_MAX:]
+            is_away = False
+        accounts[job] = Account(lags_s[job], attained_s, former.until_s, homes, is_away)
     return accounts
-
-
-def _youth_s(account: Account, slices: Slices) -> float:
-    """By how much a job that has attained little counts as farther behind than it is."""
-    return _HEAD_START * max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)
 
 
 def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:

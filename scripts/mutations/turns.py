@@ -14,7 +14,7 @@ mallob_py/protocol/rotation.py
     rotated: (-urgency, -jobs[job].standing, job) => (urgency, -jobs[job].standing, job)
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
   a job that has attained little comes first
-    rotated: account.lag_s + _youth_s(account, slices) => account.lag_s
+    _turns: without urgency += _HEAD_START * (young_s - account.attained_s)
     test_a_new_job_runs_at_once_whoever_runs
   what jobs that are gone had before others is remembered for a while
     _charged: min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests))) => 1.0
@@ -23,7 +23,7 @@ mallob_py/protocol/rotation.py
     halted: Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF => OFF
     test_what_a_job_is_behind_is_known_when_it_has_to_share_again
   a job moves if others that run are far less behind
-    rotated: never account.lag_s > least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING
+    rotated: never account.lag_s > turns.least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
   within a host it does not wait until it is a slice behind
     _patience_s: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
@@ -109,8 +109,7 @@ mallob_py/service/turns.py
 
 mallob_py/protocol/rotation.py
   who has attained less comes first up to a few slices, and beyond that only lags count
-    _youth_s: max(0.0, _YOUNG_SLICES * slices.slice_s - account.attained_s)
-    => (_YOUNG_SLICES * slices.slice_s - account.attained_s)
+    _turns: always account.attained_s < young_s
     test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before
   jobs with small shares have shorter turns
     _turn_s: _SLICES_PER_SHARE * share => 1.0
