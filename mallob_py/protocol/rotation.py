@@ -214,7 +214,7 @@ def rotated(
 
 
 class _Turns(NamedTuple):
-    """Who wants one of the PEs that go round: `urgencies`, the most urgent first, by standing where equal."""
+    """The jobs that want one of the PEs that go round: `urgencies`, the most urgent first."""
 
     urgencies: list[tuple[float, float, int]]
     #: jobs whose turn is not over

@@ -617,7 +617,7 @@ class WorkerPool:
             link.signal(signal.SIGSTOP)
 
     def _note_import(self, message: wire.FromWorker) -> None:
-        """What a process has imported without harm, the fork server is to import, too."""
+        """Have the fork server import what a process has imported without harm."""
         match message:
             case wire.Imports(application, is_own=False):
                 self._reads_under_way.know(application)
