@@ -64,6 +64,11 @@ mallob_py/runtime/workers/supply.py
     Processes.take_back: never private_bytes > self._options.reuse_limit_bytes
     test_a_process_that_has_grown_is_not_used_again
 
+mallob_py/runtime/workers/tasks.py
+  inputs wait for an import of their application that is under way
+    Reads.note_import: without self._coming.add(application)
+    test_one_input_is_read_until_the_fork_server_has_imported_the_application
+
 mallob_py/runtime/workers/pool.py
   a process that has begun with a job is of use for that one alone
     WorkerPool.start: never (kept.ahead_of, 0) != (job, index)
@@ -71,10 +76,7 @@ mallob_py/runtime/workers/pool.py
   what may have to be waited for is not read by the process of a chain
     WorkerPool.read: never read.files or before.inputs
     test_a_revision_is_read_elsewhere_if_that_may_take_long_or_its_process_may_be_busy
-  inputs wait for an import of their application that is under way
-    WorkerPool._note_import: without self._reads_under_way.await_import(application)
-    test_one_input_is_read_until_the_fork_server_has_imported_the_application
-  they do not wait for one of which the fork server has died
+  inputs do not wait for an import of which the fork server has died
     WorkerPool._replace_server: without self._reads_under_way.await_no_import()
     test_inputs_do_not_wait_for_an_import_of_which_the_fork_server_has_died
   what came to a worker after its last look is told as missed

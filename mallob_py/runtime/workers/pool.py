@@ -440,6 +440,7 @@ class WorkerPool:
 
     def _assign(self) -> None:
         """Give waiting tasks to idle processes and see that enough of those are coming."""
+        self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
         while self._waiting and self.processes.idle:
             task = next(iter(self._waiting))
             del self._waiting[task]
@@ -467,9 +468,6 @@ class WorkerPool:
     def _end_read(self, task: ReadTask) -> None:
         """A read is over, or will not be: the next one has its turn."""
         self._reads_under_way.end(task)
-        self._begin_reads()
-
-    def _begin_reads(self) -> None:
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
 
     def _look_after_reads(self, now_s: float) -> None:
@@ -485,7 +483,6 @@ class WorkerPool:
             self._abandon(task)
             if task.link is not None:
                 self._leftovers[task.link.serial] = task.read.path
-        self._begin_reads()
         self._assign()
 
     # --- the ends of tasks ---------------------------------------------------------
@@ -607,7 +604,10 @@ class WorkerPool:
             return
         if task is None or not self._is_open(task):
             return  # such as a second result
-        self._note_import(message)
+        if isinstance(message, wire.Imports | wire.Started):
+            self._reads_under_way.note_import(message, self.processes.import_application)
+        if isinstance(message, wire.Imports):
+            self._assign()
         if isinstance(task, JobTask) and isinstance(message, wire.Left) and task.late:
             for late in task.late[message.taken :]:
                 self._conclude(task, missed(task.key, late))
@@ -615,20 +615,6 @@ class WorkerPool:
             self._conclude(task, event)
         if isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGSTOP)
-
-    def _note_import(self, message: wire.FromWorker) -> None:
-        """Have the fork server import what a process has imported without harm."""
-        match message:
-            case wire.Imports(application, is_own=False):
-                self._reads_under_way.know(application)
-            case wire.Imports(application) | wire.Started(application, newly_imported=True):
-                if self.processes.import_application(application):
-                    self._reads_under_way.await_import(application)
-                return
-            case _:
-                return
-        self._begin_reads()
-        self._assign()
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""
@@ -701,7 +687,6 @@ class WorkerPool:
                 self._assign()
             case wire.Imported(application=application):
                 self._reads_under_way.know(application)
-                self._begin_reads()
                 self._assign()
             case wire.ForkFailed() if len(self.kept):
                 self.processes.discard_all(self.kept.drop_all())
@@ -759,7 +744,7 @@ class WorkerPool:
     def _replace_server(self) -> None:
         lost = self.processes.lose_server()
         self._reads_under_way.await_no_import()
-        self._begin_reads()
+        self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
         for serial, task in list(self._at_work.items()):
             if isinstance(task, InspectTask):  # not the fault of the application just imported
                 del self._at_work[serial]

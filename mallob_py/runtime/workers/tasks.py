@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import signal
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -346,9 +347,17 @@ class Reads:
         is_going = any(task.read.application == application for task in self._going)
         return is_going or application in self._coming
 
-    def await_import(self, application: str) -> None:
-        """The fork server imports it: reads that have not begun are to have that."""
-        self._coming.add(application)
+    def note_import(self, message: wire.Imports | wire.Started, ask_server: Callable[[str], bool]) -> None:
+        """Have the fork server import what a process has imported without harm: later reads wait for that.
+
+        `ask_server` tells whether it was not asked for that before.
+        """
+        match message:
+            case wire.Imports(application, is_own=False):
+                self.know(application)
+            case wire.Imports(application) | wire.Started(application, newly_imported=True):
+                if ask_server(application):
+                    self._coming.add(application)
 
     def know(self, application: str) -> None:
         """The fork server has imported it."""
