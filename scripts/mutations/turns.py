@@ -11,7 +11,7 @@ mallob_py/protocol/rotation.py
     => left * event.priority / priorities
     test_shares_use_all_pes_and_are_proportional_to_priorities_up_to_demands
   who is farthest behind is next
-    rotated: (-urgency, -jobs[job].standing, job) => (urgency, -jobs[job].standing, job)
+    _turns: (-urgency, -jobs[job].standing, job) => (urgency, -jobs[job].standing, job)
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
   a job that has attained little comes first
     _turns: without urgency += _HEAD_START * (young_s - account.attained_s)
