@@ -14,6 +14,9 @@ mallob_py/kit/bags/application.py
   a root that has rested saves more often, as its next turn may begin elsewhere
     BagWorker._save: now < self._rested_s + _CHECKPOINT_S => False
     test_a_root_saves_more_often_when_it_has_rested
+  so does one that goes on from what another root has saved
+    BagWorker._settle_in: never last is not None
+    test_a_root_that_goes_on_from_another_saves_as_after_a_rest
   a rest while a root saves is none of what that costs
     BagWorker._save: (time.thread_time() - before_s) / _CHECKPOINT_SHARE
     => (time.monotonic() - now) / _CHECKPOINT_SHARE

@@ -58,7 +58,7 @@ _CHECKPOINT_SHARE = 0.01
 #: ... and so often for a while after a rest of at least so long: its next turn may begin elsewhere, with what
 #: it has saved
 _TURN_CHECKPOINTS_S = 0.1
-_REST_S = 0.25
+_REST_S = 0.1
 #: bags with more bytes than this are warned of: sending them takes as long as a chunk of work
 LARGE_BAG_BYTES = 1 << 20
 
@@ -274,7 +274,13 @@ class BagWorker:
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
+            if last is not None:  # most often its turn goes on here after a rest elsewhere
+                self._has_rested(now)
         self.ledger.neighbours_changed(now)
+
+    def _has_rested(self, now: float) -> None:
+        self._rested_s = now
+        self._checkpoint_s = min(self._checkpoint_s, now + _TURN_CHECKPOINTS_S)
 
     def _save(self, now: float) -> None:
         """Have the next root go on from here, if this is the root."""
@@ -322,8 +328,7 @@ class BagWorker:
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             if ended_s - now - _cpu_s(usage_before, usage) >= _REST_S and self._checkpoint_s < math.inf:
-                self._rested_s = ended_s
-                self._checkpoint_s = min(self._checkpoint_s, ended_s + _TURN_CHECKPOINTS_S)
+                self._has_rested(ended_s)
             now = ended_s
             if now >= due_s or ledger.outbox or not ledger.books.has_work or self._messages.poll(0):
                 return

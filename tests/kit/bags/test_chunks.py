@@ -162,17 +162,19 @@ class Saved(Exception):
 class Saver(FakeContext):
     """Of a root that saves three times, and rests so long within the first time."""
 
-    def __init__(self, clock: Clock, rest_s: float = 0.0) -> None:
+    def __init__(self, clock: Clock, rest_s: float = 0.0, last: bytes | None = None) -> None:
         super().__init__({}, 0, {})
-        self._clock, self._rest_s = clock, rest_s
+        self._clock, self._rest_s, self._last = clock, rest_s, last
         self.saved_s: list[float] = []
+        self.saved = b""
 
-    def last_checkpoint(self) -> None:
-        return None
+    def last_checkpoint(self) -> bytes | None:
+        return self._last
 
     def report_progress(self, *_: object, **__: object) -> None: ...
 
     def checkpoint(self, data: bytes) -> None:
+        self.saved = data
         self.saved_s.append(self._clock.monotonic())
         if len(self.saved_s) == 1:
             self._clock.rest(self._rest_s)
@@ -202,7 +204,7 @@ class Resting(Endless):
         return super().process(count)
 
 
-@pytest.mark.parametrize(("rest_s", "period_s"), [(0.0, 1.0), (0.1, 1.0), (0.5, 0.1)])
+@pytest.mark.parametrize(("rest_s", "period_s"), [(0.0, 1.0), (0.05, 1.0), (0.2, 0.1)])
 def test_a_root_saves_more_often_when_it_has_rested(rest_s: float, period_s: float, clock: Clock) -> None:
     context = Saver(clock)
     resting = EndlessApplication(clock)
@@ -210,6 +212,17 @@ def test_a_root_saves_more_often_when_it_has_rested(rest_s: float, period_s: flo
     with pytest.raises(Saved):
         application.BagWorker(resting, context).run()
     assert context.saved_s[2] - context.saved_s[1] == pytest.approx(period_s, rel=0.2)
+
+
+def test_a_root_that_goes_on_from_another_saves_as_after_a_rest(clock: Clock) -> None:
+    first = Saver(clock)
+    with pytest.raises(Saved):
+        application.BagWorker(EndlessApplication(clock), first).run()
+    began_s, second = clock.monotonic(), Saver(clock, last=first.saved)
+    with pytest.raises(Saved):
+        application.BagWorker(EndlessApplication(clock), second).run()
+    assert first.saved_s[0] == pytest.approx(1.0, rel=0.2)
+    assert [at - began_s for at in second.saved_s] == pytest.approx([0.1, 0.2, 0.3], rel=0.2)
 
 
 def test_a_rest_while_a_root_saves_is_none_of_what_that_costs(clock: Clock) -> None:
