@@ -46,9 +46,11 @@ from mallob_py.runtime.processes import (
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.mpi import LaunchError, RankLoss, WorldEnd, load_mpi
 from mallob_py.runtime.world.session_folder import (
+    SHARED_MEMORY,
     open_for_forks,
     remove_left_by_forks,
     session_of,
+    shared_folder,
     world_of_forks,
 )
 
@@ -355,11 +357,13 @@ class ForkedWorld:
 
 
 def _open_folder() -> PrivateFolder:
-    """Make the folder of the ranks to come. Raises LaunchError, also if they could not do without more
-    descriptors, for want of which MPI fails in many words.
+    """Make the folder of the ranks to come. Raises LaunchError, also for want of what MPI could not start
+    without: it would say so in many words that name nothing.
     """
     if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
         raise LaunchError(problem)
+    if shared_folder() != SHARED_MEMORY:
+        raise LaunchError(f"MPICH needs {SHARED_MEMORY}, which cannot be written to: mount it as a tmpfs")
     return open_for_forks()
 
 

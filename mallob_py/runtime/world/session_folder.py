@@ -33,6 +33,7 @@ from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+SHARED_MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
 #: the number of the host: the lowest rank that was ever there, or the one that came first
 _HOST = ".host"
@@ -190,9 +191,8 @@ def remove_left_by_forks(folder: PrivateFolder) -> None:
 
 def shared_folder() -> Path:
     """Where session folders lie: shared memory if there is any, else the temporary folder."""
-    shared = Path("/dev/shm")
-    if os.access(shared, os.W_OK):
-        return shared
+    if os.access(SHARED_MEMORY, os.W_OK):
+        return SHARED_MEMORY
     import tempfile  # commands start sooner without it
 
     return Path(tempfile.gettempdir())

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE_S
 
+from mallob_py.runtime.processes import StopRequests
+from mallob_py.runtime.world import forked_world, session_folder
 from mallob_py.runtime.world.launch import Flavour, find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.session_folder import sweep
@@ -100,6 +102,15 @@ def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch("mallob-py solve: a rank may need [0-9]+ file descriptors, 64 are .*\n", done.stderr)
+
+
+def test_no_ranks_are_started_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (session_folder, forked_world):
+        monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(LaunchError, match="none, which cannot be written to: mount it"):
+        forked_world.ForkedWorld(2, lambda _: 0, StopRequests(), title="rank")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
