@@ -84,6 +84,9 @@ mallob_py/runtime/workers/pool.py
     test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed
 
 mallob_py/runtime/world/transfer.py
+  a description that is locked for a moment as its job ends goes later
+    Transfer._remove: without self._lingering.add(job)
+    test_a_process_that_is_being_started_as_a_job_ends_leaves_no_description
   what a lost rank was having read goes
     Transfer.go_on: never int(reader) not in members
     test_what_a_lost_rank_was_having_read_goes_and_what_others_read_stays

@@ -159,6 +159,8 @@ class Transfer:
         self._fetched: OrderedDict[int, None] = OrderedDict()
         #: of a keeper: jobs whose descriptions were here when the world changed
         self._inherited: list[int] = []
+        #: jobs whose descriptions were to be removed while somebody had them locked
+        self._lingering: set[int] = set()
 
     def halt(self) -> None:
         """The world changes: who waits for a description will ask for it again, when all have halted."""
@@ -234,9 +236,12 @@ class Transfer:
         return True
 
     def keep_only(self, jobs: Set[int]) -> None:
-        """No worker of this rank needs any other description now."""
+        """No worker of this rank needs any other description now. Called about once a second."""
         for job in self._used.keys() - jobs:
             os.close(self._used.pop(job))
+        lingering, self._lingering = self._lingering, set()
+        for job in lingering:
+            self._remove(job)
 
     def drop_unused(self, wanted_bytes: int) -> int:
         """Remove descriptions that no rank of the host needs, until so much has come free; how much has."""
@@ -287,9 +292,10 @@ class Transfer:
         self._remove(job)
 
     def _remove(self, job: int) -> None:
-        """Remove a description, unless a rank of the host needs it still: the last one does it.
+        """Remove a description; later, if a rank of the host needs it still.
 
-        A job that was given up may have come again already, as its client's rank knows.
+        A job that was given up may have come again already, as its client's rank knows. A process that is
+        being started has for a moment what its rank has open, and so the locks.
         """
         try:  # most jobs have no file, and every rank comes through here for every job
             file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
@@ -298,7 +304,9 @@ class Transfer:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(f"{self.folder}/{job}")
-        except (BlockingIOError, FileNotFoundError):
+        except BlockingIOError:
+            self._lingering.add(job)
+        except FileNotFoundError:
             pass
         finally:
             os.close(file)

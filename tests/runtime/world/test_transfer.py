@@ -184,6 +184,42 @@ def test_a_description_that_no_rank_of_the_host_needs_is_dropped_and_fetched_ane
     assert keeper.path_of(1).read_bytes() == bytes(7)
 
 
+def test_a_process_that_is_being_started_as_a_job_ends_leaves_no_description(network: Network) -> None:
+    size = network.put(0, 1, b"data")
+    rank = network.ranks[1]
+    rank.fetch(1, size, (0, 0))
+    reader, writer = os.pipe()
+    child = os.fork()  # it has what its parent has open, and the locks, until it runs its program
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    os.close(reader)
+    for each in (rank, network.ranks[0]):
+        each.forget(1)
+    rank.keep_only(set())
+    assert rank.path_of(1).exists(), "locked"
+    os.close(writer)
+    os.waitpid(child, 0)
+    rank.keep_only(set())
+    assert not rank.path_of(1).exists()
+
+
+def test_a_description_that_comes_again_is_not_removed_later(network: Network) -> None:
+    rank, other = network.ranks[1], network.ranks[0]
+    Path(other.path_to_read(1)).write_bytes(b"data")
+    other.bring(1, other.path_to_read(1))
+    rank.fetch(1, 4, (0, 0))
+    rank.let_go(1)  # the client's rank has it still
+    rank.fetch(1, 4, (0, 0))
+    rank.keep_only({1})
+    other.let_go(1)
+    rank.keep_only({1})
+    assert rank.path_of(1).exists()
+    rank.forget(1)
+    assert not rank.path_of(1).exists()
+
+
 def test_a_description_that_is_dropped_before_a_rank_has_heard_of_it_is_asked_for_again(
     network: Network,
 ) -> None:
