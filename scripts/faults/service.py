@@ -223,8 +223,13 @@ class Service:
         return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:
-        """The files of jobs in shared memory, such as `7` of job 7."""
-        return [str(file) for folder in self._session_folders() for file in folder.glob("[0-9]*")]
+        """The files of jobs in shared memory, such as `7` of job 7; on hosts that have a rank still.
+
+        Ranks have a file of their host open there. The launching process keeps the folder of its own host.
+        """
+        hosts = {path.parent for pid in marked_processes(self.mark) for path in _open_files(pid)}
+        kept = (folder for folder in self._session_folders() if folder in hosts)
+        return [str(file) for folder in kept for file in folder.glob("[0-9]*")]
 
     def tell(self, identity: str | None) -> None:
         """The story of what went wrong."""
