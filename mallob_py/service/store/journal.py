@@ -435,7 +435,7 @@ class Replies:
     """The unpublished replies of one client: a reply that cannot be written now is kept and tried again.
 
     Each reply on its own. On a disk that is slow to flush, they are gathered until `finish_due`, and flushed
-    together.
+    together, in the order in which jobs have ended: one may have waited for another.
     """
 
     def __init__(
@@ -464,7 +464,7 @@ class Replies:
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
         """`on_decided` is called between the moments when it is in the journal and when it is published."""
         item = self._unpublished[decided.internal_id] = _Unpublished(
-            decided, self._journal.path(decided), reply, on_decided
+            decided, self._journal.path(decided), reply, on_decided, due=self._clock()
         )
         if self._flush_policy.is_slow:
             self._await(item)

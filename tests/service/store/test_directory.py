@@ -374,6 +374,31 @@ def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_i
     assert left_over(directory) == []
 
 
+def test_gathered_replies_are_seen_in_the_order_in_which_jobs_have_ended(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that waited for a later one must not be answered before it."""
+    directory = open_directory(flush_policy=Durable())
+    for name in "abc":
+        drop(directory, f"{name}.json", text(name))
+    taken = directory.take()
+    for incoming in (taken[1], taken[2], taken[0]):
+        answer(directory, incoming)
+        clock.now += 0.01
+    seen: list[str] = []
+    replace = os.replace
+
+    def note(source: str, target: str) -> None:
+        replace(source, target)
+        if "/out/" in str(target):
+            seen.append(Path(target).name)
+
+    monkeypatch.setattr(os, "replace", note)
+    directory.take()
+    names = [incoming.file_name.removesuffix(".json") for incoming in (taken[1], taken[2], taken[0])]
+    assert seen == [f"u.{name}.json" for name in names]
+
+
 def test_a_try_to_write_a_reply_for_which_there_was_no_room_leaves_nothing(
     open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
