@@ -25,6 +25,8 @@ from typing import Any
 
 from common import DroppedJob, Service, print_table, running_service
 from processes import cpu_s, rank_processes
+from pysat.formula import CNF
+from pysat.solvers import Solver
 
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.messages import JobEvent
@@ -190,6 +192,13 @@ def formulas(
             rows.append([name, *(f"{each:.2f}" for each in seconds), budget.anew, budget.given])
             budgets.append([name, *(f"{each:.1f}" for each in (*budget.parts.values(), workers_s, ranks_s))])
             print(rows[-1], budgets[-1], flush=True)
+        for at_once in sorted({min(pes, os.cpu_count() or 1), pes}):
+            took, workers_s = unscheduled(at_once, paths)
+            seconds = (fmean(took), median(took), max(took))
+            name = f"no service, {at_once} at once"
+            rows.append([name, *(f"{each:.2f}" for each in seconds), "", ""])
+            budgets.append([name, *[""] * len(budget.parts), f"{workers_s:.1f}", ""])
+            print(rows[-1], budgets[-1], flush=True)
     best = ideal([(0.0, size_s) for size_s in sizes_s])  # of the last way, which is without turns
     rows.append(["ideal: least attained", *(f"{each(best):.2f}" for each in (fmean, median, max)), "", ""])
     heads = ["way", "mean [s]", "median", "last", "begun anew", "moved"]
@@ -212,6 +221,33 @@ def _answered(
         took = [each - began_s for each in _ended_s(jobs)]
         ranks_s = cpu_s(ranks) - before_s
     return took, ranks_s, service.events
+
+
+def unscheduled(at_once: int, paths: Sequence[Path]) -> tuple[list[float], float]:
+    """When each formula was solved if so many processes take them in order, without any service, and their
+    CPU time.
+    """
+    began_s, before = time.monotonic(), os.times()
+    took: list[float] = []
+    at_work = 0
+    for path in paths:
+        if at_work == at_once:
+            _await_child(took, began_s)
+            at_work -= 1
+        if os.fork() == 0:
+            with Solver("cadical195", bootstrap_with=CNF(from_file=path).clauses) as solver:
+                solver.solve()
+            os._exit(0)
+        at_work += 1
+    for _ in range(at_work):
+        _await_child(took, began_s)
+    after = os.times()
+    return took, after[2] + after[3] - before[2] - before[3]
+
+
+def _await_child(took: list[float], began_s: float) -> None:
+    os.wait()
+    took.append(time.monotonic() - began_s)
 
 
 def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
