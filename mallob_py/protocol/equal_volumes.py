@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mallob_py.protocol.messages import JobEvent
-
-_MASK = (1 << 64) - 1
+from mallob_py.protocol.splitmix import splitmix64
 
 
 def equal_volumes(events: Sequence[JobEvent], size: int) -> dict[int, int]:
@@ -28,15 +27,7 @@ def equal_volumes(events: Sequence[JobEvent], size: int) -> dict[int, int]:
     volumes = {event.job: min(event.demand, most, level) for event in events}
     if level < most and (units := size - sum(volumes.values())):
         free = [event for event in events if event.demand > level]
-        free.sort(key=lambda event: (-event.demand, _scattered(event.job)))
+        free.sort(key=lambda event: (-event.demand, splitmix64(event.job)))
         for event in free[:units]:
             volumes[event.job] += 1
     return volumes
-
-
-def _scattered(number: int) -> int:
-    """The finaliser of SplitMix64, as in `volumes.py`."""
-    x = (number + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
