@@ -9,10 +9,9 @@ who may end it stay as they are, and nothing is to be called back.
 
 - Only a process that rests is given: whoever asks is answered in the epoch in which it asked, or later. One
   that does not run yet is as good as none. One that has not come itself goes on to where it is wanted next.
+- A process ends with the rank that forked it. Its job begins anew then, or where it was saved last.
 - A worker waits for its process as for one that is forked; if none comes soon, as the giver or its word may
   be lost, it starts one anew.
-- One that leaves in order is not given: the rank that forked it may leave, which ends the process before it
-  could hand over its work.
 - A job that never had to rest is asked for nowhere.
 """
 
@@ -52,7 +51,7 @@ class Giving:
     def receive_wanted(self, source: int, message: ProcessWanted) -> None:
         """A job's next turn is at another PE of the host."""
         worker = self._cache.workers.get(message.job)
-        if worker is not None and worker.index == 0 and not worker.leaves:
+        if worker is not None and worker.index == 0:
             self._out.act(GiveWorker(worker.number, source, message.number))
             self._out.act(Log("given", {"job": worker.job, "to": source}))
             self._cache.drop(worker, Happens.GIVEN)

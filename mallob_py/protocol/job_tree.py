@@ -153,8 +153,8 @@ class Seat:
     """The place of child `index`. `rank` is who was queried, or who has taken it."""
 
     __slots__ = (
-        *("asked_s", "has_run", "index", "kept", "losses", "offer_epoch", "queried", "queries", "rank"),
-        *("state", "stay"),
+        *("asked_s", "elsewhere", "has_run", "index", "kept", "losses", "offer_epoch", "queried", "queries"),
+        *("rank", "state", "stay"),
     )
 
     def __init__(self, index: int) -> None:
@@ -173,6 +173,8 @@ class Seat:
         self.stay = -1
         #: the process of the root that has taken it is known to have been there
         self.has_run = False
+        #: PEs that let go of what the job saves, too, when that one runs
+        self.elsewhere: tuple[int, ...] = ()
         self.offer_epoch = -1
         self.queries = 0
         self.asked_s = 0.0
@@ -205,16 +207,15 @@ class Seats:
         self.past = PastWorkers()
         #: where a root is looked for first
         self._preferred: int | None = None
-        #: workers of this job leave in order: a past one cannot be resumed
+        #: workers of this job leave in order: a past one cannot be resumed, but for a root that rests
         self.leaves = False
         #: children of the last generation that are gone, while those below them look for a parent
         self.gone: frozenset[int] = frozenset()
         self.description: Description | None = None
 
-    @property
-    def _remembers(self) -> bool:
-        """Whether past workers may be resumed."""
-        return self._config.reuse is not Reuse.NONE and not self.leaves
+    def _remembers(self, index: int) -> bool:
+        """Whether past workers with this index may be resumed."""
+        return self._config.reuse is not Reuse.NONE and (index == 0 or not self.leaves)
 
     @property
     def _hands_memory_down(self) -> bool:
@@ -247,7 +248,11 @@ class Seats:
     def root_runs(self, rank: int) -> None:
         """The root on this PE has its process."""
         seat = self._seats[0]
-        seat.has_run = seat.has_run or (seat.state is SeatState.TAKEN and seat.rank == rank)
+        if seat.state is SeatState.TAKEN and seat.rank == rank:
+            seat.has_run = True
+            for other in seat.elsewhere:
+                self._out.send(other, Release(self._job))
+            seat.elsewhere = ()
 
     def prefer_root(self, rank: int | None) -> None:
         """Query the past root on `rank`, if there is one, before others; None: query none."""
@@ -266,7 +271,8 @@ class Seats:
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
                     # A root that has not run may not have got the process of its job: it says what it knows.
-                    if self._remembers and (seat.index > 0 or seat.has_run or not self._hands_memory_down):
+                    is_kept = seat.index > 0 or seat.has_run or not self._hands_memory_down
+                    if is_kept and self._remembers(seat.index):
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
@@ -365,8 +371,6 @@ class Seats:
         seat = self._seats[offer.index]
         deserved = offer.epoch > epoch or offer.index < volume
         if seat.state is SeatState.TAKEN or not deserved:
-            if seat.state is not SeatState.TAKEN and offer.index == 0 and self._remembers:
-                self.past.add([PastWorker(0, source, epoch)])  # it may have the job's process by now
             self._out.send(source, offer.rejection())
             return False
         self._matcher.withdraw(self._job, seat.index)
@@ -379,8 +383,12 @@ class Seats:
         self.past.forget(source)
         handed_down: tuple[PastWorker, ...] = ()
         if self._hands_memory_down:
-            for past in self.past.of_index(seat.index):
-                self._out.send(past.rank, Release(self._job))
+            others = tuple(past.rank for past in self.past.of_index(seat.index))
+            if seat.index == 0 and self.leaves:
+                seat.elsewhere = others  # one of them may have its process, until it runs
+            else:
+                for other in others:
+                    self._out.send(other, Release(self._job))
             handed_down = self.past.take_below(seat.index)
         self._out.send(
             source,

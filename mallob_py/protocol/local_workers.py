@@ -447,6 +447,10 @@ class LocalWorkers:
     def receive_rejected(self, message: Rejected, now: float) -> None:
         worker = self._staff.active_in(message.stay)
         if worker is not None:
+            is_kept = worker.state.has_process and self._config.reuse is Reuse.FULL
+            if worker.index == 0 and is_kept and self._balancer.rotation.is_on:
+                past = PastWorker(0, self._out.rank, self._balancer.epoch)  # it may be where the job rests
+                self._out.send(worker.client, Remember(worker.job, parent_of(0), (past,)))
             worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker, now)
 

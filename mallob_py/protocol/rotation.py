@@ -46,8 +46,6 @@ from mallob_py.protocol.messages import NEW_JOB, JobEvent
 _HOMES_MAX = 4
 #: how long a job with a whole PE remembers what jobs that are gone have had before it
 _MEMORY_S = 1.5
-#: by how many slices a job that leaves in order has to be behind before it moves
-_SLICES_TO_MOVE = 4
 #: up to how many slices a job is served before those that have attained more, and how much each second of
 #: that weighs beside a second that they are behind
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
@@ -170,6 +168,8 @@ def rotated(
         period_left_s = slices.slice_s
 
     turns = _turns(volumes, jobs, accounts, whole, rests, is_new_period, slices)
+    # Within a host a job keeps its process, elsewhere it begins anew, or where it was saved last.
+    patience_s = 0.0 if since.is_one_host else slices.slice_s
 
     places = _Places()
     for job, count in whole.items():
@@ -189,7 +189,7 @@ def rotated(
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
-        elif account.lag_s > turns.least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING:
+        elif account.lag_s > turns.least_lag_s + patience_s + _ROUNDING:
             chosen.add(job)
             moved.append(job)
         else:
@@ -251,17 +251,6 @@ def _turns(
         urgencies.append((-urgency, -jobs[job].standing, job))
     urgencies.sort()
     return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
-
-
-def _patience_s(since: Since, event: JobEvent, slices: Slices) -> float:
-    """How far a job has to be behind others before it moves.
-
-    Within a host it keeps its process, elsewhere it begins anew; one that leaves in order loses, wherever it
-    goes, what it has not saved, and the time of a start.
-    """
-    if event.leaves:
-        return _SLICES_TO_MOVE * slices.slice_s
-    return 0.0 if since.is_one_host else slices.slice_s
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:

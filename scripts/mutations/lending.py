@@ -12,8 +12,11 @@ apps/mallob_bags/betweenness.py
 
 mallob_py/kit/bags/application.py
   a root that has rested saves more often, as its next turn may begin elsewhere
-    BagWorker._save: now < self._rested_s + _CHECKPOINT_S => False
+    BagWorker._save: now < self._rested_s + _TURNS_S => False
     test_a_root_saves_more_often_when_it_has_rested
+  for as long as turns follow each other
+    BagWorker._save: self._rested_s + _TURNS_S => self._rested_s + _CHECKPOINT_S
+    test_a_root_that_goes_on_from_another_saves_as_after_a_rest
   so does one that goes on from what another root has saved
     BagWorker._settle_in: never last is not None
     test_a_root_that_goes_on_from_another_saves_as_after_a_rest

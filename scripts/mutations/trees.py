@@ -137,7 +137,7 @@ mallob_py/protocol/local_workers.py
 
 mallob_py/protocol/job_tree.py
   a PE whose suspended worker is not wanted is released
-    Seats.receive_offer: without self._out.send(past.rank, Release(self._job))
+    Seats.receive_offer: without self._out.send(other, Release(self._job))
     test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_released
   a request that has failed is over for the matcher
     Seats.receive_failed: without self._matcher.withdraw(self._job, index)

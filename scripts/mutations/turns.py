@@ -23,17 +23,14 @@ mallob_py/protocol/rotation.py
     halted: Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF => OFF
     test_what_a_job_is_behind_is_known_when_it_has_to_share_again
   a job moves if others that run are far less behind
-    rotated: never account.lag_s > turns.least_lag_s + _patience_s(since, jobs[job], slices) + _ROUNDING
+    rotated: never account.lag_s > turns.least_lag_s + patience_s + _ROUNDING
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
   within a host it does not wait until it is a slice behind
-    _patience_s: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
+    rotated: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
     test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s
-  one that leaves in order moves more rarely
-    _patience_s: never event.leaves
-    test_a_job_that_loses_work_when_it_moves_does_so_more_rarely
-  and goes nowhere but where it was last without need
+  one that leaves in order goes nowhere but where it was last without need
     rotated: jobs[job].leaves or since.is_one_host => since.is_one_host
-    test_a_job_that_loses_work_when_it_moves_does_so_more_rarely
+    test_between_hosts_a_job_that_leaves_in_order_goes_on_where_it_was_last_more_often
   nor has one whose process goes with it left anything elsewhere
     rotated: jobs[job].leaves or since.is_one_host => jobs[job].leaves
     test_on_one_host_a_job_goes_on_where_it_was_last_or_anywhere
@@ -113,7 +110,7 @@ mallob_py/protocol/rotation.py
     test_a_job_that_comes_later_does_not_get_all_that_the_others_had_before
   jobs with small shares have shorter turns
     _turn_s: _SLICES_PER_SHARE * share => 1.0
-    test_over_any_30_seconds_small_shares_are_off_by_a_twentieth
+    test_over_any_30_seconds_shares_are_off_by_a_twentieth
 
 mallob_py/service/turns.py
   jobs that have been given up do not take the places of new ones
@@ -141,10 +138,6 @@ mallob_py/service/turns.py
     test_where_pes_join_jobs_that_were_held_begin_and_those_that_had_a_turn_stay
 
 mallob_py/protocol/giving.py
-  a process that leaves in order is not given
-    Giving.receive_wanted: worker is not None and worker.index == 0 and not worker.leaves
-    => worker is not None and worker.index == 0
-    test_one_that_leaves_in_order_is_not_given
   a job of another host is not asked for
     Giving.giver: always self.is_near(last)
     test_between_hosts_a_job_begins_anew
@@ -155,9 +148,12 @@ mallob_py/protocol/job_tree.py
   it may be at a PE that has just said that it has no time
     Seats._rests_at: [*self.past.of_index(seat.index), *seat.kept] => self.past.of_index(seat.index)
     test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks
-  a root whose turn was over before its client heard of it may have the job's process
-    Seats.receive_offer: never seat.state is not SeatState.TAKEN and offer.index == 0 and self._remembers
-    test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next
+  of a job that saves, a root that rests is remembered
+    Seats._remembers: index == 0 or not self.leaves => not self.leaves
+    test_of_a_job_that_saves_a_root_that_rests_is_remembered
+  and others let go only when another one runs
+    Seats.receive_offer: seat.index == 0 and self.leaves => False
+    test_of_a_job_that_saves_others_let_go_when_a_root_runs_as_its_process_may_be_one_of_theirs
   a root that was queried when its turn was taken back is remembered
     Seats.fit: never seat.state is SeatState.QUERIED and seat.index == 0 and seat.queried is not None
     test_a_root_that_was_queried_when_its_turn_was_taken_back_is_remembered
@@ -165,6 +161,9 @@ mallob_py/protocol/job_tree.py
     Seats.fit: seat.has_run => True
     test_a_job_does_not_rest_where_its_root_has_not_run
 mallob_py/protocol/local_workers.py
+  a root whose turn was over before its client heard of it may have the job's process
+    LocalWorkers.receive_rejected: never worker.index == 0 and is_kept and self._balancer.rotation.is_on
+    test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once
   a root that is accepted after its turn gives the memory of its job back
     LocalWorkers.receive_accepted: never message.past and message.index == 0
     test_a_root_that_is_accepted_after_its_turn_gives_the_memory_back
@@ -182,6 +181,9 @@ mallob_py/runtime/workers/pool.py
   it has a second at most
     WorkerPool.poll: never now_s >= self._starter.until_s
     test_a_start_that_takes_long_goes_on_when_its_worker_does
+  a process that leaves in order does so where it goes on, too
+    WorkerPool._hear_givers: without task.leaves = given.leaves
+    test_that_a_process_leaves_in_order_is_known_where_it_goes_on
   a process that is wanted elsewhere before it has come goes on to there
     WorkerPool.give: never task is not None and task.is_awaited
     test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there

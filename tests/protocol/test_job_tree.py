@@ -14,6 +14,7 @@ from mallob_py.protocol.messages import (
     Offer,
     PastWorker,
     Query,
+    Release,
     Request,
 )
 
@@ -237,13 +238,35 @@ def test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks() -> None:
     assert client.asked.requests[JOB, 0].rests_at == 8
 
 
-def test_a_root_that_comes_after_its_turn_is_asked_for_the_process_next() -> None:
-    client = Parent(0)
-    client.seats.past.add([PastWorker(0, 8, 1)])
+def test_a_root_that_comes_after_its_turn_has_not_got_the_process_for_sure() -> None:
+    client = rested(8)
     client.seats.prefer_root(None)
     client.seats.fit(1, 2, 0.0)
     client.seats.fit(0, 3, 0.0)
     assert not client.seats.receive_offer(9, offer(0, 2), 0, 3)
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 4, 0.0)
+    assert client.asked.requests[JOB, 0].rests_at == 8
+
+
+def test_of_a_job_that_saves_others_let_go_when_a_root_runs_as_its_process_may_be_one_of_theirs() -> None:
+    client = rested(8)
+    client.seats.leaves = True
+    client.seats.prefer_root(None)
+    client.seats.fit(1, 2, 0.0)
+    client.seats.receive_offer(9, offer(0, 2), 1, 2)
+    assert Release(JOB) not in [message for _, message in client.sent()]
+    client.seats.root_runs(9)
+    assert client.sent() == [(8, Release(JOB))]
+
+
+def test_of_a_job_that_saves_a_root_that_rests_is_remembered() -> None:
+    client = Parent(0)
+    client.seats.leaves = True
+    client.seats.fit(1, 2, 0.0)
+    client.seats.receive_offer(9, offer(0, 2), 1, 2)
+    client.seats.root_runs(9)
+    client.seats.fit(0, 3, 0.0)
     client.seats.prefer_root(None)
     client.seats.fit(1, 4, 0.0)
     assert client.asked.requests[JOB, 0].rests_at == 9

@@ -58,9 +58,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
     return counts
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int) -> None:
-    watched = Watched(5, seed)
+def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int, leaves: bool) -> None:
+    watched = Watched(5, seed, leaves)
     watched.play(60.0)
     moves = watched.moves()
     assert sum(moves.values()) == watched.logged["given"] >= 20
@@ -69,9 +70,12 @@ def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int) -
         assert watched.begun[job] - moves[job] == 1, "a job has begun anew"
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(seed: int) -> None:
-    watched = Watched(6, seed)
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(
+    seed: int, leaves: bool
+) -> None:
+    watched = Watched(6, seed, leaves)
     chance = random.Random(seed)
     for job in range(6, 206):
         watched.cluster.submit(job, 0, max_demand=1)
@@ -127,12 +131,6 @@ def test_an_answer_counts_that_was_found_before_the_process_was_to_move() -> Non
     watched.play(5.0)
     assert watched.cluster.ended[job].body == b"found"
     assert job not in watched.processes()
-
-
-def test_one_that_leaves_in_order_is_not_given() -> None:
-    watched = Watched(5, leaves=True)
-    watched.play(30.0)
-    assert watched.logged["given"] == 0
 
 
 def test_a_rank_that_dies_takes_no_job_with_it() -> None:

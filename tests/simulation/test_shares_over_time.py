@@ -18,8 +18,8 @@ from mallob_py.simulation.cluster import Cluster
 class Watched:
     """A cluster, and who has run on it for how long."""
 
-    def __init__(self, size: int, seed: int = 0, **settings: Any) -> None:
-        self.cluster = Cluster(size, seed, Config(**settings), observe=self._observe)
+    def __init__(self, size: int, seed: int = 0, hosts: int = 1, **settings: Any) -> None:
+        self.cluster = Cluster(size, seed, Config(**settings), observe=self._observe, hosts=hosts)
         self.created: Counter[int] = Counter()
         self.left: Counter[int] = Counter()
         self.started_s: dict[int, float] = {}
@@ -69,10 +69,11 @@ def test_jobs_that_go_on_and_on_get_equal_pe_seconds(size: int, jobs: int) -> No
         assert worked[job] == pytest.approx(30.0 * size / jobs, rel=0.05, abs=0.5)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize(("size", "jobs"), [(4, 5), (4, 6), (4, 7), (4, 9), (16, 21)])
-def test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s(size: int, jobs: int) -> None:
+def test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s(size: int, jobs: int, leaves: bool) -> None:
     watched = Watched(size)
-    _endless(watched, range(jobs))
+    _endless(watched, range(jobs), leaves=leaves)
     watched.play(15.0)
     for _ in range(6):
         worked = watched.play(5.0)
@@ -131,9 +132,10 @@ def test_a_root_whose_workers_leave_in_order_rests_with_its_process_too() -> Non
     assert watched.created == created
 
 
-def test_of_a_job_that_saves_no_two_roots_are_kept() -> None:
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_of_a_job_that_saves_no_two_roots_are_kept(hosts: int) -> None:
     """Both would go on from where they were, and do the same work."""
-    watched = Watched(4)
+    watched = Watched(4, hosts=hosts)
     for job in range(5):
         watched.cluster.submit(job, job % 4, leaves=True)
     for _ in range(100):

@@ -55,9 +55,10 @@ _PARK_S = 1.0
 _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
-#: ... and so often for a while after a rest of at least so long: its next turn may begin elsewhere, with what
-#: it has saved
+#: ... and so often for so long after a rest of at least so long: its next turn may begin on another host, with
+#: what it has saved
 _TURN_CHECKPOINTS_S = 0.1
+_TURNS_S = 10.0
 _REST_S = 0.1
 #: bags with more bytes than this are warned of: sending them takes as long as a chunk of work
 LARGE_BAG_BYTES = 1 << 20
@@ -296,7 +297,7 @@ class BagWorker:
         period_s = _CHECKPOINT_S
         if self._is_leaving:
             period_s = _LAST_CHECKPOINTS_S
-        elif now < self._rested_s + _CHECKPOINT_S:
+        elif now < self._rested_s + _TURNS_S:
             period_s = _TURN_CHECKPOINTS_S
         self._checkpoint_s = now + max(period_s, (time.thread_time() - before_s) / _CHECKPOINT_SHARE)
 

@@ -45,6 +45,8 @@ class Given(wire.ProcessMessage, frozen=True):
     cpu_before_s: float = 0.0
     #: the part of it that is this worker's
     cpu_told_s: float = 0.0
+    #: it hands over what it has when it has to go
+    leaves: bool = False
     #: the beginning of a message of the process, and the end of one to it
     unread: bytes = b""
     unsent: bytes = b""

@@ -169,7 +169,8 @@ class WorkerPool:
             return
         del self._at_work[link.serial]
         before_s = (task.cpu_before_s or 0.0) + told_cpu_s
-        given = Given(*receiver, cpu_before_s=before_s, cpu_told_s=task.cpu_told_s + told_cpu_s)
+        told_s = task.cpu_told_s + told_cpu_s
+        given = Given(*receiver, cpu_before_s=before_s, cpu_told_s=told_s, leaves=task.leaves)
         self.processes.give(link, rank, given)
 
     def suspend(self, key: Key) -> None:
@@ -659,6 +660,7 @@ class WorkerPool:
             self._pending.discard(task)
             task.is_pending = False
             task.cpu_before_s, task.cpu_told_s = given.cpu_before_s, given.cpu_told_s
+            task.leaves = given.leaves
             task.link = link = self.processes.adopt(given, descriptors)
             self._at_work[link.serial] = task
             self._send(task, link, wire.Update(task.run.index, task.run.volume, task.run.children))
@@ -666,7 +668,7 @@ class WorkerPool:
                 self._send(task, link, message)
             if not task.suspended:
                 link.signal(signal.SIGCONT)
-            self._events.append(stimuli.WorkerStarted(task.number))
+            self._events.append(stimuli.WorkerStarted(task.number, task.leaves))
         self._assign()
 
     # --- from the fork server -----------------------------------------------

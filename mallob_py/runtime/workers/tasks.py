@@ -118,6 +118,8 @@ class JobTask:
     cpu_before_s: float | None = None
     #: CPU time that is its own, and that another rank has told of, which had its process before
     cpu_told_s: float = 0.0
+    #: its process hands over what it has when it has to go
+    leaves: bool = False
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
@@ -166,7 +168,7 @@ class JobTask:
     def event_of(self, message: wire.FromWorker) -> WorkerEvent | None:
         match message:
             case wire.Started(cpu_before_s=before_s, leaves=leaves):
-                self.cpu_before_s = before_s
+                self.cpu_before_s, self.leaves = before_s, leaves
                 return stimuli.WorkerStarted(self.number, leaves)
             case wire.ResultFound(body, peak_memory_bytes, cpu_s):
                 untold_s = max(0.0, cpu_s - self.cpu_told_s)

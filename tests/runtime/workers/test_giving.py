@@ -91,6 +91,13 @@ def test_a_process_goes_on_at_another_rank_and_answers_there(host: Host) -> None
     assert host.giver.pool.pid_of(KEY) is None
 
 
+def test_that_a_process_leaves_in_order_is_known_where_it_goes_on(host: Host) -> None:
+    host.move("LEAVE")
+    assert host.taker.of(stimuli.WorkerStarted) == [stimuli.WorkerStarted(THERE[1], leaves=True)]
+    host.taker.pool.leave(THERE)
+    host.taker.hear(stimuli.WorkerLeft)
+
+
 def test_what_its_client_has_been_told_of_is_not_counted_again(host: Host) -> None:
     pid = host.rest("SPIN")
     used_s = cpu_seconds_of(pid)
