@@ -72,9 +72,7 @@ def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int, l
 
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(
-    seed: int, leaves: bool
-) -> None:
+def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(seed: int, leaves: bool) -> None:
     watched = Watched(6, seed, leaves)
     chance = random.Random(seed)
     for job in range(6, 206):

@@ -55,8 +55,8 @@ _PARK_S = 1.0
 _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
-#: ... and so often for so long after a rest of at least so long: its next turn may begin on another host, with
-#: what it has saved
+#: ... and so often for so long after a rest of at least so long: its next turn may begin on another host,
+#: with what is saved
 _TURN_CHECKPOINTS_S = 0.1
 _TURNS_S = 10.0
 _REST_S = 0.1

@@ -162,9 +162,7 @@ class Saved(Exception):
 class Saver(FakeContext):
     """Of a root that saves so many times, and rests so long within the first time."""
 
-    def __init__(
-        self, clock: Clock, rest_s: float = 0.0, last: bytes | None = None, saves: int = 3
-    ) -> None:
+    def __init__(self, clock: Clock, rest_s: float = 0.0, last: bytes | None = None, saves: int = 3) -> None:
         super().__init__({}, 0, {})
         self._clock, self._rest_s, self._last, self._saves = clock, rest_s, last, saves
         self.saved_s: list[float] = []
