@@ -168,8 +168,6 @@ def rotated(
         period_left_s = slices.slice_s
 
     turns = _turns(volumes, jobs, accounts, whole, rests, is_new_period, slices)
-    # Within a host a job keeps its process, elsewhere it begins anew, or where it was saved last.
-    patience_s = 0.0 if since.is_one_host else slices.slice_s
 
     places = _Places()
     for job, count in whole.items():
@@ -189,7 +187,7 @@ def rotated(
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
-        elif account.lag_s > turns.least_lag_s + patience_s + _ROUNDING:
+        elif account.lag_s > turns.least_lag_s + _patience_s(since, slices) + _ROUNDING:
             chosen.add(job)
             moved.append(job)
         else:
@@ -251,6 +249,14 @@ def _turns(
         urgencies.append((-urgency, -jobs[job].standing, job))
     urgencies.sort()
     return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
+
+
+def _patience_s(since: Since, slices: Slices) -> float:
+    """How far a job has to be behind others before it moves.
+
+    Within a host it keeps its process, elsewhere it begins anew, or where it was saved last.
+    """
+    return 0.0 if since.is_one_host else slices.slice_s
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:

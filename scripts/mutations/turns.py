@@ -23,10 +23,10 @@ mallob_py/protocol/rotation.py
     halted: Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF => OFF
     test_what_a_job_is_behind_is_known_when_it_has_to_share_again
   a job moves if others that run are far less behind
-    rotated: never account.lag_s > turns.least_lag_s + patience_s + _ROUNDING
+    rotated: never account.lag_s > turns.least_lag_s + _patience_s(since, slices) + _ROUNDING
     test_over_30_seconds_equal_jobs_receive_equal_pe_seconds
   within a host it does not wait until it is a slice behind
-    rotated: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
+    _patience_s: 0.0 if since.is_one_host else slices.slice_s => slices.slice_s
     test_on_one_host_no_job_is_off_by_more_than_a_slice_in_5_s
   one that leaves in order goes nowhere but where it was last without need
     rotated: jobs[job].leaves or since.is_one_host => since.is_one_host
