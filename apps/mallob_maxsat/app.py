@@ -11,6 +11,7 @@ solver's proof that nothing better exists, which is not checked.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from mallob_maxsat.declaration import OPTIMUM, SATISFIABLE, UNSATISFIABLE, MaxSatDeclaration
 from mallob_maxsat.oracle import Oracle
 from mallob_maxsat.problem import Problem
-from mallob_maxsat.roles import ROLES_MAX, Running, searches_of
+from mallob_maxsat.roles import ROLES_MAX, Running, next_of, searches_of
 from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import Talk
 from mallob_maxsat.wcnf import read_wcnf
@@ -34,7 +35,8 @@ from mallob_py.kit import (
 )
 from mallob_sat.clauses import Clauses
 
-_ASIDE_SHARE = 0.1
+#: what is solved before that is not worth another worker's start
+_ALONE_S = 0.1
 #: how often solvers are asked for what they have learned
 _SHARING_PERIOD_S = 0.3
 _REFUSED = {
@@ -81,6 +83,7 @@ class Worker:
     """One worker of a job, from its start to the answer."""
 
     def __init__(self, context: WorkerContext) -> None:
+        self._alone_until_s = time.monotonic() + _ALONE_S
         self._context = context
         self._problem = Problem(context.payload)
         self._bounds = Bounds(self._problem)
@@ -92,8 +95,6 @@ class Worker:
 
     def run(self) -> Result:
         context, bounds = self._context, self._bounds
-        if context.index == 0:
-            context.set_demand(ROLES_MAX)
         if self._problem.hard.has_empty_clause:
             bounds.close()
             return self._answer()
@@ -101,30 +102,31 @@ class Worker:
         running = list(searches_of(context.index, self._problem, bounds, is_told=self._is_sharing))
         while not bounds.is_closed:
             now_s = time.monotonic() - began_s
-            ready = [one for one in running if one.starts_s <= now_s and not self._has_to_wait(one)]
-            self._advance(min(ready, key=self._turn_of))
+            following = next_of(
+                running, now_s, has_solution=bounds.model is not None, is_helped=self._is_helped
+            )
+            self._advance(following)
+            self._ask_for_workers()
             self._talk.turn(context.poll())
             if self._is_sharing:
                 self._share_clauses(running)
             self._offer()
         return self._answer()
 
-    def _has_to_wait(self, one: Running) -> bool:
-        return one.needs_solution and self._bounds.model is None
+    def _ask_for_workers(self) -> None:
+        if self._context.index == 0 and time.monotonic() >= self._alone_until_s:
+            self._alone_until_s = math.inf
+            self._context.set_demand(ROLES_MAX)
 
-    @staticmethod
-    def _turn_of(one: Running) -> float:
-        """The least is next."""
-        return one.starts_s + one.charged_s
+    @property
+    def _is_helped(self) -> bool:
+        return self._context.index == 0 and self._context.volume > 1
 
     def _advance(self, one: Running) -> None:
         begin_s, upper = time.perf_counter(), self._bounds.upper
         if next(one.search, StopIteration) is StopIteration:
             assert self._bounds.is_closed, f"{one.name} has ended without an answer"
-        # What the root does beside its own part, others do once there are others.
-        is_aside = self._context.volume > 1 and self._context.index == 0 and one.below is None
-        share = one.share * (_ASIDE_SHARE if is_aside else 1.0)
-        one.charged_s += (time.perf_counter() - begin_s) / share
+        one.charge(time.perf_counter() - begin_s, is_helped=self._is_helped)
         one.found(self._bounds.upper < upper)
 
     def _share_clauses(self, running: list[Running]) -> None:

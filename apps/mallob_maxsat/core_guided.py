@@ -84,7 +84,7 @@ class CoreGuided:
         while not self._bounds.is_closed:
             self._harden()
             active = [literal for literal, weight in self.soft.items() if weight >= self._level]
-            active.sort(key=lambda literal: -self.soft[literal])
+            active.sort(key=self.soft.__getitem__, reverse=True)
             verdict = yield from self.oracle.ask(active)
             if verdict is Verdict.UNSATISFIABLE:
                 if not self.oracle.core:
@@ -145,14 +145,14 @@ class CoreGuided:
         for _ in range(_TRIMS_MAX):
             if len(core) <= _MINIMIZE_LITERALS_MAX:
                 break
-            core = sorted(core, key=lambda literal: -self.soft[literal])
+            core = sorted(core, key=self.soft.__getitem__, reverse=True)
             verdict = yield from oracle.ask(core, _MINIMIZE_CONFLICTS)
             if verdict is not Verdict.UNSATISFIABLE or len(oracle.core) >= len(core):
                 return core
             core = list(oracle.core)
         else:
             return core
-        by_weight = core = sorted(core, key=lambda literal: self.soft[literal])
+        by_weight = core = sorted(core, key=self.soft.__getitem__)
         end = oracle.conflicts + _MINIMIZE_CONFLICTS
         for literal in by_weight:
             if len(core) <= 1 or oracle.conflicts >= end:

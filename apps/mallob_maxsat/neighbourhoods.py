@@ -2,9 +2,10 @@
 are.
 
 A neighbourhood is either what lies together (variables that share clauses, from a soft literal on that does
-not hold), or what is left when most of the soft literals that hold are kept. Its size follows the answers:
-where no better solution is found in no time it grows, and where the question is not answered in time it
-shrinks.
+not hold), or what is left when most of the soft literals that hold are kept. Literals that bound one number,
+as that of a job's end (`end <= 5` implies `end <= 6`), are kept or left together, as any of them that is
+kept would keep the number. Its size follows the answers: where no better solution is found in no time it
+grows, and where the question is not answered in time it shrinks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from mallob_sat.solvers import Verdict
 
 _GROWTH, _SHRINKAGE = 1.15, 0.7
 _SIZE_MIN = 4.0
+#: soft literals bound several numbers only if there are at least so many, of one size
+_NUMBERS_MIN = 4
 
 
 class Neighbourhoods:
@@ -37,6 +40,7 @@ class Neighbourhoods:
         for clause in problem.relaxed:
             self._note(clause)
         self._soft = list(problem.soft)
+        self._numbers = _numbers(problem)
         self._is_local = True
         self._local_size, self._kept_share = 20.0, 0.9
 
@@ -51,9 +55,10 @@ class Neighbourhoods:
         self._is_local = self._choose.random() < 0.5
         values = model.tolist()
         if not self._is_local:
-            holds = [literal for literal in self._soft if self._holds(literal, values)]
-            count = int(len(holds) * self._kept_share)
-            return self._choose.sample(holds, count)
+            held = [[one for one in number if self._holds(one, values)] for number in self._numbers]
+            held = [number for number in held if number]
+            kept = self._choose.sample(held, int(len(held) * self._kept_share))
+            return [literal for number in kept for literal in number]
         free = self._around(values)
         return [
             values[variable - 1] for variable in range(1, self._problem.n_vars + 1) if variable not in free
@@ -90,3 +95,28 @@ class Neighbourhoods:
             self._local_size = float(np.clip(self._local_size * change, _SIZE_MIN, self._problem.n_vars))
         else:
             self._kept_share = 1 - float(np.clip((1 - self._kept_share) * change, 0.01, 0.95))
+
+
+def _numbers(problem: Problem) -> list[list[int]]:
+    """The soft literals, those together that imply each other in turn: these bound one number.
+
+    Where that joins too many, each stays alone.
+    """
+    number_of = {literal: [literal] for literal in problem.soft}
+    literals = problem.hard.literals
+    starts, ends = problem.hard.bounds()
+    pairs = starts[ends - starts == 2]
+    for one, other in zip(literals[pairs].tolist(), literals[pairs + 1].tolist(), strict=True):
+        for implying, implied in ((-one, other), (-other, one)):
+            if implying in number_of and implied in number_of:
+                larger, smaller = number_of[implying], number_of[implied]
+                if larger is smaller:
+                    continue
+                if len(larger) < len(smaller):
+                    larger, smaller = smaller, larger
+                larger += smaller
+                number_of.update(dict.fromkeys(smaller, larger))
+    numbers = {id(number): number for number in number_of.values()}.values()
+    if max(map(len, numbers), default=0) * _NUMBERS_MIN > len(number_of):
+        return [[literal] for literal in number_of]
+    return list(numbers)

@@ -29,13 +29,13 @@ class Bounds:
     def found(self, model: Model) -> bool:
         """A model: believed as far as it holds. True if it is better than the one known.
 
-        Raises RuntimeError if it breaks a hard clause.
+        Raises RuntimeError if it would be and breaks a hard clause.
         """
-        cost = self._problem.cost(model)
-        if cost is None:
-            raise RuntimeError("a solver's model does not satisfy the hard clauses")
+        cost = self._problem.soft_cost(model)
         if cost >= self.upper:
             return False
+        if self._problem.cost(model) is None:
+            raise RuntimeError("a solver's model does not satisfy the hard clauses")
         self.model, self.upper = model[: self._problem.n_vars].copy(), cost
         self.version += 1
         return True

@@ -78,6 +78,7 @@ class Solver:
     def __init__(self, engine: str) -> None:
         self._engine = ENGINES[engine]
         self._family = self._engine.family
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._handle = self._function("new")()
         self._n_vars = 0
         self._has_model = False
@@ -113,7 +114,8 @@ class Solver:
         return ENGINES[engine].family is Family.KISSAT and door_is_open()
 
     def _function(self, name: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
+        if (function := self._functions.get(name)) is None:
+            function = self._functions[name] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
         return function
 
     def set_option(self, name: str, value: int) -> None:

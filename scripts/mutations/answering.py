@@ -89,6 +89,24 @@ apps/mallob_maxsat/core_guided.py
     CoreGuided._want: self.soft[literal] = counter.weight => self.soft[literal] = 1
     test_what_cores_leave_is_what_a_better_solution_costs
 
+apps/mallob_maxsat/neighbourhoods.py
+  what bounds a number is kept or left together
+    _numbers: return list(numbers) => return [[literal] for literal in number_of]
+    test_a_neighbourhood_keeps_all_of_what_bounds_a_number_or_nothing
+
+apps/mallob_maxsat/roles.py
+  the root leaves to others what they do beside it
+    Running.is_ready: max(self.starts_s, _ASIDE_FROM_S) => self.starts_s
+    test_while_there_are_others_the_root_works_from_below_alone_at_first
+  who has waited does not catch up
+    next_of: one.wait_until(following.turn_s) => None
+    test_a_search_that_has_waited_does_not_get_the_time_later
+
+apps/mallob_maxsat/state.py
+  a model is not believed
+    Bounds.found: self._problem.cost(model) is None => False
+    test_a_better_model_that_breaks_a_hard_clause_is_refused
+
 # replies, turns, and who is to blame
 mallob_py/service/store/journal.py
   one reply that cannot be written to the journal does not hold up others

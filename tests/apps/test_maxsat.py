@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +20,10 @@ from mallob_maxsat.declaration import MaxSatDeclaration
 from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
 from mallob_maxsat.improving import Improving
 from mallob_maxsat.local_search import LocalSearch, _Assignment, _Clauses
+from mallob_maxsat.neighbourhoods import Neighbourhoods
 from mallob_maxsat.oracle import Asking, Oracle
 from mallob_maxsat.problem import Problem
-from mallob_maxsat.roles import ROLES_MAX, searches_of
+from mallob_maxsat.roles import ROLES_MAX, Running, next_of, searches_of
 from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import Talk
 from mallob_maxsat.wcnf import read_wcnf
@@ -263,6 +265,36 @@ def test_compiled_flips_are_the_same_flips() -> None:
         assert mine == other.tolist()
 
 
+def _with_numbers(count: int, values: int) -> Problem:
+    """So many numbers from 1 on; literal `number * values + k` says that one is above k, at a cost."""
+    hard = [[-(v + 1), v] for v in range(1, count * values) if v % values]
+    return problem_of(hard, [(1 + v % 3, [-v]) for v in range(1, count * values + 1)])
+
+
+def test_a_neighbourhood_keeps_all_of_what_bounds_a_number_or_nothing() -> None:
+    problem = _with_numbers(10, 5)
+    model = np.array([v if v % 5 in (1, 2) else -v for v in range(1, 51)], dtype=np.int32)
+    nearby, sizes = Neighbourhoods(problem, 1), set()
+    for _ in range(40):
+        kept = nearby.kept(model)
+        if max(kept, default=0) < 0:  # else all but what lies together is kept
+            numbers = {(-literal - 1) // 5 for literal in kept}
+            assert sorted(kept) == sorted(
+                -v for number in numbers for v in range(number * 5 + 3, number * 5 + 6)
+            )
+            sizes.add(len(numbers))
+            nearby.learn(Verdict.UNSATISFIABLE)
+    assert 9 in sizes
+    assert min(sizes) < 9
+
+
+def test_soft_literals_that_all_hang_together_bound_no_numbers() -> None:
+    problem = _with_numbers(1, 30)
+    nearby = Neighbourhoods(problem, 1)
+    sizes = {len(nearby.kept(np.arange(-1, -31, -1, dtype=np.int32))) for _ in range(20)}
+    assert sizes == {10, 27}  # all but 20, or nine in ten of the soft ones
+
+
 @pytest.mark.parametrize("index", range(ROLES_MAX))
 def test_every_role_ends_with_the_least_cost(index: int) -> None:
     text, cost = hard_one(index)
@@ -287,6 +319,7 @@ class Member(WorkerContext):
         self.volume = 4
         self.inbox: list[TreeMessage] = []
         self.offered: list[int] = []
+        self.demands: list[int] = []
         self.bound = -1
         team[index] = self
 
@@ -305,7 +338,7 @@ class Member(WorkerContext):
         raise NotImplementedError
 
     def set_demand(self, demand: int) -> None:
-        pass
+        self.demands.append(demand)
 
     def send_to_parent(self, data: bytes) -> None:
         if self.index:
@@ -324,6 +357,53 @@ class Member(WorkerContext):
             self.offered.append(value)
         if bound is not None:
             self.bound = bound
+
+
+@pytest.mark.parametrize(("alone_s", "demands"), [(math.inf, []), (0.0, [ROLES_MAX])])
+def test_the_root_asks_for_others_once_it_has_been_alone_for_a_moment(
+    alone_s: float, demands: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_maxsat.app._ALONE_S", alone_s)
+    text, _ = hard_one(0)
+    team: dict[int, Member] = {}
+    members = [Member(read_wcnf(text, "f").to_payload(), index, team) for index in (0, 1)]
+    for one in members:
+        Worker(one).run()
+    assert team[0].demands == demands
+    assert not team[1].demands
+
+
+def searches_of_root() -> list[Running]:
+    problem = Problem(read_wcnf(hard_one(0)[0], "f").to_payload())
+    return list(searches_of(0, problem, Bounds(problem)))
+
+
+def test_while_there_are_others_the_root_works_from_below_alone_at_first() -> None:
+    running = searches_of_root()
+
+    def at_work(now_s: float, is_helped: bool) -> list[str]:
+        ready = (one for one in running if one.is_ready(now_s, has_solution=True, is_helped=is_helped))
+        return [one.name for one in ready]
+
+    assert at_work(10.0, is_helped=False) == [one.name for one in running]
+    assert at_work(10.0, is_helped=True) == ["from below, glucose4"]
+    assert at_work(100.0, is_helped=True) == [one.name for one in running]
+
+
+def test_a_search_that_has_waited_does_not_get_the_time_later() -> None:
+    running = searches_of_root()
+    below, above, _ = running
+    below.charge(60.0, is_helped=True)
+    assert next_of(running, 19.0, has_solution=True, is_helped=True) is below
+    assert above.turn_s == below.turn_s == 60.0
+
+
+def test_a_better_model_that_breaks_a_hard_clause_is_refused() -> None:
+    problem = problem_of([[1, 2]], [(3, [-1]), (4, [-2])])
+    bounds = Bounds(problem)
+    with pytest.raises(RuntimeError, match="hard clauses"):
+        bounds.found(np.array([-1, -2], dtype=np.int32))
+    assert bounds.model is None
 
 
 @pytest.mark.parametrize("seed", range(4))

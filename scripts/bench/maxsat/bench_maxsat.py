@@ -24,6 +24,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -84,19 +85,20 @@ def run(solver: str, path: Path, limit_s: float, options: Sequence[str]) -> Run:
         command += ["--time-limit", f"{limit_s}s", str(path)]
     else:
         command = [sys.executable, str(_PEER), name, workers, str(limit_s), str(path)]
-    begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     grace_s = 15 if name == "ours" else 3 if name == "cpsat" else 0
+    begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        printed, _ = process.communicate(timeout=limit_s + grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        printed, _ = process.communicate()
+    # Waiting with a limit would look now and then, up to 50 ms late.
+    limit = threading.Timer(limit_s + grace_s, process.kill)
+    limit.start()
+    printed, _ = process.communicate()
+    seconds = time.monotonic() - begin_s
+    limit.cancel()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     costs = [int(cost) for cost in _COST.findall(printed)]
     cost = costs[-1] if costs else None
-    return Run(cost, _OPTIMUM.search(printed) is not None, time.monotonic() - begin_s, cpu_s)
+    return Run(cost, _OPTIMUM.search(printed) is not None, seconds, cpu_s)
 
 
 def main() -> None:
