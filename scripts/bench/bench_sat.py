@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import BenchmarkError, print_table, write_results
+from common import BenchmarkError, ends_within, print_table, write_results
 
 from mallob_sat import generate
 
@@ -54,15 +54,14 @@ def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
     """Return the time that a command took, and its exit code; None if it was ended at the limit."""
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        code = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
+    if not ends_within(process, limit_s):
         process.terminate()
         process.wait()
         return limit_s, None
-    if code not in _ANSWERS:
+    took_s = time.monotonic() - begin_s
+    if (code := process.wait()) not in _ANSWERS:
         raise BenchmarkError(f"{' '.join(command)} ended with {code}")
-    return time.monotonic() - begin_s, code
+    return took_s, code
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import print_absent, print_table, running_service
+from common import ends_within, print_absent, print_table, running_service
 
 from mallob_sat import generate
 
@@ -170,13 +170,7 @@ def slurm() -> Iterator[System]:
                 command, env=cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
 
-            def wait(limit_s: float) -> bool:
-                try:
-                    return process.wait(limit_s) == 0
-                except subprocess.TimeoutExpired:
-                    return False
-
-            return wait
+            return lambda limit_s: ends_within(process, limit_s) and process.wait() == 0
 
         yield System(begin)
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import select
 import shutil
 import signal
 import subprocess
@@ -162,6 +163,17 @@ def _drain(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ValueError):  # closed under us at the end
         for _ in process.stdout:
             pass
+
+
+def ends_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
+    """Wait for a process to end, at most so long. `Popen.wait` with a limit looks only every 50 ms."""
+    if process.poll() is not None:
+        return True
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([descriptor], [], [], limit_s)[0])
+    finally:
+        os.close(descriptor)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
