@@ -62,9 +62,11 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
     "kissat_init_proof": (None, [c_void_p, c_void_p, c_bool]),
     "kissat_release_proof": (None, [c_void_p]),
     "kissat_restart": (None, [c_void_p]),
+    "kissat_switch_search_mode": (None, [c_void_p]),
 }
 _RESTART = "kissat_restart"
-_Restart = ctypes.CFUNCTYPE(None, c_void_p)
+_SWITCH = "kissat_switch_search_mode"
+_Function = ctypes.CFUNCTYPE(None, c_void_p)
 _Stack = c_uint64 * 3
 #: three literals in a clause that is being built, and the proof of adding the unit clause 2
 _PROBE = (3, -1, 2)
@@ -129,6 +131,15 @@ class KissatDoor:
             self._module.kissat_release_proof(self._kissat)
             self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
 
+    def focus(self, is_wanted: bool) -> None:
+        """Have no stable phases from now on, or both kinds in turn again as at first.
+
+        To be called by the action of `at_restarts` only, again and again: a stable phase is let end. Of no
+        effect on the formula, so that answers and clauses are as right as ever.
+        """
+        if not (is_wanted and _switches[self._kissat] % 2):
+            self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))
+
     def import_variables(self, n_vars: int) -> None:
         """Have kissat know the formula's variables up to this one, so that its own get higher numbers."""
         self._module.kissat_import_literal(self._kissat, n_vars)
@@ -149,6 +160,7 @@ class KissatDoor:
             next_s = time.monotonic() + interval_s
 
         _turns[self._kissat] = turn
+        _switches[self._kissat] = 0
 
     def give(self, clause: Sequence[int], glue: int) -> bool:
         """Add a clause that follows from the formula. Returns whether kissat uses it.
@@ -201,6 +213,7 @@ class KissatDoor:
     def close(self) -> None:
         """To be called before kissat itself is freed; the proof is complete then."""
         _turns.pop(self._kissat, None)
+        _switches.pop(self._kissat, None)
         if self._file is not None:
             self._module.kissat_release_proof(self._kissat)
             _libc().fclose(self._file.stream)
@@ -209,6 +222,8 @@ class KissatDoor:
 
 #: what to do when a kissat restarts, by its address
 _turns: dict[int, Callable[[], None]] = {}
+#: how often each of these has gone from focused to stable phases or back
+_switches: dict[int, int] = {}
 
 
 @cache
@@ -236,7 +251,8 @@ def _module() -> ctypes.CDLL:
         for name, (result, arguments) in _NAMES.items():
             function = getattr(module, name)
             function.restype, function.argtypes = result, arguments
-        _lead_restarts_here(module)
+        _lead_here(module, _RESTART, _turn)
+        _lead_here(module, _SWITCH, _count_switch)
     except (OSError, AttributeError, ValueError, struct.error) as error:
         raise DoorIsClosed(f"PySAT's kissat cannot be reached: {error}") from None
     _check_proofs(module)
@@ -286,23 +302,32 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
     return found[0]
 
 
-def _lead_restarts_here(module: ctypes.CDLL) -> None:
-    """Have kissat's restarts go through `_turns`. Raises ValueError if that cannot be done."""
-    entry_at, function_at = _entry_and_function(pysolvers.__file__, _RESTART.encode())
-    address = ctypes.cast(module.kissat_restart, c_void_p).value or 0
+def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) -> None:
+    """Have `follow` called after one of kissat's functions. Raises ValueError if that cannot be done."""
+    entry_at, function_at = _entry_and_function(pysolvers.__file__, name.encode())
+    address = ctypes.cast(getattr(module, name), c_void_p).value or 0
     entry = address - function_at + entry_at
     if not _is_writable(entry):
         raise ValueError("its table of jumps is read-only")
-    restart = _Restart(address)
+    function = _Function(address)
 
-    def restart_and_turn(kissat: int) -> None:
-        restart(kissat)
-        if (turn := _turns.get(kissat)) is not None:
-            turn()
+    def function_and_follow(kissat: int) -> None:
+        function(kissat)
+        follow(kissat)
 
-    ours = _Restart(restart_and_turn)
+    ours = _Function(function_and_follow)
     _kept.append(ours)
     c_uint64.from_address(entry).value = ctypes.cast(ours, c_void_p).value or 0
+
+
+def _turn(kissat: int) -> None:
+    if (turn := _turns.get(kissat)) is not None:
+        turn()
+
+
+def _count_switch(kissat: int) -> None:
+    if kissat in _switches:
+        _switches[kissat] += 1
 
 
 #: what kissat calls must not be freed

@@ -89,6 +89,8 @@ class Strategy:
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
     breaks_symmetries: bool = False
+    #: kissat: whether it leaves stable phases to the next worker, which is in nothing else
+    leaves_stable_phases: bool = False
 
     @property
     def title(self) -> str:
@@ -121,8 +123,9 @@ TRADES = {
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
 #: For a formula that is to be decided and nothing else, which is what kissat can do: no other is so strong
 #: alone, and none learns so well from another of its kind. In stable phases only it finds models and short
-#: proofs that it does not find so soon otherwise; long proofs gain only where there are symmetries to be
-#: broken. Glucose 4.2 is the least like it of those that are quick where it is slow.
+#: proofs that it does not find so soon otherwise, while the first one soon has no more of these phases; long
+#: proofs gain most where there are symmetries to be broken. Glucose 4.2 is the least like it of those that
+#: are quick where it is slow.
 PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
 #: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
 #: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
@@ -190,7 +193,8 @@ class Portfolio:
             self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options
         ):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
-        return replace(strategy, trade=trade)
+        leaves = index == 0 and member == Member(KISSAT) and _is_stable_kissat(self.members.at(1)[0])
+        return replace(strategy, trade=trade, leaves_stable_phases=leaves)
 
     def has_partners(self, count: int) -> bool:
         """Whether among so many searches there are two that trade."""
@@ -223,6 +227,10 @@ def _trade_of(solver: str) -> Trade:
     if solver == KISSAT and not door_is_open():
         return Trade.NOTHING
     return TRADES.get(solver, Trade.NOTHING)
+
+
+def _is_stable_kissat(member: Member) -> bool:
+    return member.solver == KISSAT and ("stable", 2) in member.options and member.shares
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:

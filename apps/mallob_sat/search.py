@@ -12,6 +12,7 @@ A model is checked before it leaves, so that a wrong one is an error of the job 
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +39,8 @@ _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
 #: how often clauses go from and to a solver that trades at restarts
 _EXCHANGE_INTERVAL_S = 0.05
-#: stable phases find models sooner undisturbed; from then on, the best of what has come by then helps proofs
+#: stable phases find models sooner undisturbed; from then on, the best of what has come by then helps proofs,
+#: and the first kissat leaves such phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
 _SLICE_MIN_S = 0.4
@@ -159,7 +161,10 @@ class Search:
         self._formula = formula
         self._strategy = strategy
         self._clock = clock
-        self._takes_from_s = clock() + (UNDISTURBED_S if ("stable", 2) in strategy.options else 0.0)
+        goes_its_way = ("stable", 2) in strategy.options or strategy.leaves_stable_phases
+        self._undisturbed_until_s = clock() + (UNDISTURBED_S if goes_its_way else 0.0)
+        #: 1 if the child is to leave stable phases to another; shared with it
+        self._focuses = mmap.mmap(-1, 1)
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
@@ -181,11 +186,13 @@ class Search:
         """Return what the solver has learned since the last call and did not get from us, best first."""
         if self._proof is None:
             return Clauses.none()
+        self._focuses[0] = self._strategy.leaves_stable_phases and not self._is_undisturbed
         return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
 
     def skip_learned(self) -> None:
         """Skip what was learned, as there is no worker to share it with."""
         if self._proof is not None:
+            self._focuses[0] = False
             self._proof.skip()
 
     def give(self, clauses: Clauses) -> int:
@@ -193,14 +200,19 @@ class Search:
         if self._inlet is None:
             return 0
         new = self._known.take_new(clauses)
-        if self._clock() < self._takes_from_s:
+        if self._is_undisturbed:
             self._missed.add(new)
             return 0
         together = self._missed.with_new(new)
         self._inlet.send(self._renaming.apply_to_clauses(together))
         return len(together)
 
+    @property
+    def _is_undisturbed(self) -> bool:
+        return self._clock() < self._undisturbed_until_s
+
     def close(self) -> None:
+        self._focuses.close()
         if self._proof is not None:
             self._proof.close()
         if self._inlet is not None:
@@ -219,7 +231,7 @@ class Search:
         for clause in breaking:
             solver.add_clause(clause)
         if self._proof is not None and Solver.trades_at_restarts(self._strategy.solver):
-            solver.at_restarts(lambda: self._trade(solver), _EXCHANGE_INTERVAL_S)
+            solver.at_restarts(lambda: self.trade(solver), _EXCHANGE_INTERVAL_S)
             return task.result(solver.solve(task.assumptions))
         if self._inlet is None:
             return task.result(solver.solve(task.assumptions))
@@ -231,9 +243,11 @@ class Search:
             return []
         return breaking_clauses(self._renaming.apply(self._formula))
 
-    def _trade(self, solver: Solver) -> None:
+    def trade(self, solver: Solver) -> None:
         """In the midst of the search: let out what has been learned, and take in what has come."""
         solver.flush_proof()
+        if self._strategy.leaves_stable_phases:
+            solver.focus(bool(self._focuses[0]))
         if self._inlet is not None:
             for clauses in self._childs_inlet.received():
                 for clause, glue in zip(clauses.lists(), clauses.glues.tolist(), strict=True):

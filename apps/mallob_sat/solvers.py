@@ -161,6 +161,11 @@ class Solver:
         assert self._door is not None
         return self._door.give(clause, glue)
 
+    def focus(self, is_wanted: bool) -> None:
+        """At each restart: have no stable phases while this is wanted, as soon as the present one ends."""
+        assert self._door is not None
+        self._door.focus(is_wanted)
+
     def close(self) -> None:
         """Free the solver, which must not be used any more; its proof is complete then."""
         if self._handle is None:

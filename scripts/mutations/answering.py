@@ -58,6 +58,9 @@ apps/mallob_sat/kissat_door.py
   a search that broke off is no proof that there is no model
     KissatDoor.raise_failure: never self._failure is not None
     test_what_goes_wrong_at_a_restart_is_no_answer
+  a stable phase is let end before there are no more
+    KissatDoor.focus: not (is_wanted and _switches[self._kissat] % 2) => True
+    test_it_has_stable_phases_unless_others_are_wanted
 
 apps/mallob_sat/pigeons.py
   of a group at most one literal is true
@@ -79,6 +82,9 @@ apps/mallob_sat/search.py
   what is learned where symmetries are broken is not told
     Search.run: self._proof is not None and not breaking => self._proof is not None
     test_a_search_that_breaks_symmetries_tells_nothing_and_says_so
+  a search that is alone has stable phases again
+    Search.skip_learned: without self._focuses[0] = False
+    test_the_first_leaves_stable_phases_to_the_second_after_a_while_as_long_as_there_is_one
 
 # MaxSAT
 apps/mallob_maxsat/core_guided.py

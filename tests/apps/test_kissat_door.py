@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,6 +101,8 @@ def run(
         nonlocal used
         if choose.random() < 0.2:
             solver.flush_proof()
+        if options.get("stable", 1) == 1 and choose.random() < 0.2:
+            solver.focus(choose.random() < 0.5)
         for _ in range(choose.randint(0, 6)):
             if waiting:
                 used += solver.give(waiting.pop(), choose.randint(1, 5))
@@ -218,6 +220,34 @@ def test_what_goes_wrong_at_a_restart_is_no_answer() -> None:
         solver.solve()
 
 
+def restarts_if(wish: Callable[[int], bool] | None, **options: int) -> int:
+    """How often kissat restarts if it is told at each restart whether to have no stable phases."""
+    solver = Solver("kissat404")
+    for name, value in options.items():
+        solver.set_option(name, value)
+    solver.add_formula(formula_from_list(flat(generate.uniform(200, 880, 3).clauses)))
+    restarts = 0
+
+    def tell() -> None:
+        nonlocal restarts
+        if wish is not None:
+            solver.focus(wish(restarts))
+        restarts += 1
+
+    solver.at_restarts(tell, 0.0)
+    assert solver.solve() is Verdict.UNSATISFIABLE
+    solver.close()
+    return restarts
+
+
+def test_it_has_stable_phases_unless_others_are_wanted() -> None:
+    both, focused = restarts_if(None), restarts_if(lambda _: True)
+    assert restarts_if(lambda _: False) == both < focused
+    assert both < restarts_if(lambda restart: restart < 100) < focused
+    for first in (124, 130, 136, 142):  # in the third of these a stable phase has begun, and is let end
+        assert restarts_if(lambda restart, first=first: restart >= first) >= both  # type: ignore[misc]
+
+
 def test_options_are_set_or_refused() -> None:
     solver = Solver("kissat404")
     solver.set_option("seed", 3)
@@ -230,6 +260,7 @@ def test_options_are_set_or_refused() -> None:
     [
         ("_NAMES", {**kissat_door._NAMES, "kissat_nowhere": (None, [])}),
         ("_RESTART", "kissat_nowhere"),
+        ("_SWITCH", "kissat_nowhere"),
         ("_PROOF_OF_2", b"a\x06\0"),
     ],
 )
@@ -269,6 +300,31 @@ def test_in_stable_phases_it_takes_later_what_it_has_missed() -> None:
     now[0] = UNDISTURBED_S
     assert search.give(clauses_of([[1], [4]])) == 4
     assert search.give(clauses_of([[2, 3], [1, 4]])) == 1
+    search.close()
+
+
+class PhasesWanted:
+    """What a search asks of its solver at restarts."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+
+    def flush_proof(self) -> None: ...
+
+    def focus(self, is_wanted: bool) -> None:
+        self.asked.append(is_wanted)
+
+
+def test_the_first_leaves_stable_phases_to_the_second_after_a_while_as_long_as_there_is_one() -> None:
+    now, solver = [0.0], PhasesWanted()
+    strategy = Portfolio().following("k k+").strategy(0)
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, clock=lambda: now[0])
+    looks = ((0.0, "learned"), (UNDISTURBED_S, ""), (UNDISTURBED_S, "learned"), (9.0, "skip_learned"))
+    for now[0], look in looks:
+        if look:
+            getattr(search, look)()
+        search.trade(solver)  # type: ignore[arg-type]
+    assert solver.asked == [False, False, True, False]
     search.close()
 
 

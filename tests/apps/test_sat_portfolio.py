@@ -121,3 +121,25 @@ def test_wrong_configurations_are_refused(configuration: dict[str, object], word
 def test_an_empty_configuration_is_the_default() -> None:
     assert Portfolio.from_configuration({"content-mode": "raw"}) == Portfolio()
     assert Portfolio.from_configuration({"options": "-t=2", "__NV": "7"}) == Portfolio()
+
+
+@pytest.mark.parametrize(
+    ("expression", "leaves"),
+    [
+        ("k k+", True),
+        (PLAIN_PORTFOLIO, True),
+        (NATIVE_PORTFOLIO, True),
+        ("k k0", False),
+        ("k- k+", False),
+        ("k! k+", False),
+        ("k k+!", False),
+        ("c k k+", False),
+    ],
+)
+def test_the_first_leaves_stable_phases_to_a_second_that_is_in_nothing_else(
+    expression: str, leaves: bool
+) -> None:
+    portfolio = Portfolio().following(expression)
+    assert portfolio.strategy(0).leaves_stable_phases is leaves
+    assert not any(portfolio.strategy(index).leaves_stable_phases for index in range(1, 6))
+    assert not Portfolio(shares=False).following(expression).strategy(0).leaves_stable_phases
