@@ -89,7 +89,7 @@ class Strategy:
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
     breaks_symmetries: bool = False
-    #: kissat: whether it leaves stable phases to the next worker, which is in nothing else
+    #: kissat: whether it soon takes clauses, and leaves stable phases to the second worker
     leaves_stable_phases: bool = False
 
     @property
@@ -189,11 +189,10 @@ class Portfolio:
         if not self.shares or not member.shares:
             return strategy
         trade = _trade_of(strategy.solver)
-        if trade is Trade.BOTH_WAYS and (
-            self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options
-        ):
-            trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         leaves = index == 0 and member == Member(KISSAT) and _is_stable_kissat(self.members.at(1)[0])
+        goes_its_way = self._is_first_to_trade(index) and not leaves
+        if trade is Trade.BOTH_WAYS and (goes_its_way or ("stabilizeonly", 1) in strategy.options):
+            trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade, leaves_stable_phases=leaves)
 
     def has_partners(self, count: int) -> bool:

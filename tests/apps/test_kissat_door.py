@@ -290,9 +290,10 @@ def test_the_first_takes_nothing_and_the_next_ones_take_all(index: int, taken: i
     search.close()
 
 
-def test_in_stable_phases_it_takes_later_what_it_has_missed() -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_in_stable_phases_and_beside_it_kissat_takes_later_what_it_has_missed(index: int) -> None:
     now = [0.0]
-    strategy = Portfolio().following("k k+").strategy(1)
+    strategy = Portfolio().following("k k+").strategy(index)
     search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, clock=lambda: now[0])
     assert search.give(clauses_of([[1], [2, 3]])) == 0
     now[0] = UNDISTURBED_S - 0.1
