@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mallob_maxsat.declaration import OPTIMUM, SATISFIABLE, UNSATISFIABLE, MaxSatDeclaration
+from mallob_maxsat.keeping import Keeping
 from mallob_maxsat.oracle import Oracle
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.roles import ROLES_MAX, Running, next_of, searches_of
@@ -89,6 +90,7 @@ class Worker:
         self._bounds = Bounds(self._problem)
         self._is_sharing = bool(context.configuration.get("sharing", False))
         self._talk = Talk(context, self._bounds, self._problem.n_vars, with_clauses=self._is_sharing)
+        self._keeping = Keeping(context, self._bounds, self._problem.n_vars)
         self._next_sharing_s = 0.0
         self._told = -1
         self._told_upper: int | None = None
@@ -111,6 +113,7 @@ class Worker:
             if self._is_sharing:
                 self._share_clauses(running)
             self._offer()
+            self._keeping.turn()
         return self._answer()
 
     def _ask_for_workers(self) -> None:

@@ -107,7 +107,7 @@ class Talk:
             return
         bounds, model = self._bounds, b""
         if bounds.model is not None and bounds.upper != self._told_model:
-            model = np.packbits(bounds.model > 0, bitorder="little").tobytes()
+            model = bits_of_model(bounds.model)
         clauses, self._to_tell = self._to_tell.best(_LITERALS_MAX)
         data = _encode(_News(bounds.lower, bounds.upper, model, clauses.encode()))
         self._told_version, self._told_model = bounds.version, bounds.upper
@@ -116,7 +116,7 @@ class Talk:
 
     def _hear(self, news: _News) -> None:
         if news.model and news.upper < self._bounds.upper:
-            self._bounds.found(_model_of(news.model, self._n_vars))
+            self._bounds.found(model_of_bits(news.model, self._n_vars))
         self._bounds.raise_lower(news.lower)
         if self._with_clauses and self._bounds.upper <= news.upper:
             self.heard = union([self.heard, self.note_clauses(Clauses.decode(news.clauses))])
@@ -127,7 +127,13 @@ class Talk:
         return heard
 
 
-def _model_of(data: bytes, n_vars: int) -> Model:
+def bits_of_model(model: Model) -> bytes:
+    """Pack a model into a bit per variable."""
+    return np.packbits(model > 0, bitorder="little").tobytes()
+
+
+def model_of_bits(data: bytes, n_vars: int) -> Model:
+    """Return the model that `bits_of_model` has packed."""
     is_true = np.unpackbits(np.frombuffer(data, np.uint8), count=n_vars, bitorder="little")
     variables = np.arange(1, n_vars + 1, dtype=np.int32)
     return np.where(is_true, variables, -variables).astype(np.int32)

@@ -68,6 +68,7 @@ class SatDeclaration(Declaration):
 
     name: ClassVar[str] = "SAT"
     revises: ClassVar[bool] = True
+    value_label: ClassVar[str] = ""  # of offers: how many solutions, which progress tells as well
     result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT"}
     exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0}

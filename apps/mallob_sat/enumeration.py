@@ -219,6 +219,10 @@ def _decode(message: TreeMessage) -> tuple[bytes, int, bytes]:
 
 #: what replies hold at most (80 MB); more need a file
 LITERALS_MAX = 20_000_000
+#: what offers hold at most (4 MB)
+OFFERED_LITERALS_MAX = 1_000_000
+#: between two offers: so many times as long as it takes to make one
+_OFFER_PAUSE = 20
 _FIELD = "configuration"
 _TURN_S = 0.1
 _WRITE_S = 1.0
@@ -315,6 +319,7 @@ class Enumerating:
                     models.leave_out(cubes[cube])
                     found.replace(cube, rows)
                 found.write_sometimes(now_s)
+                found.tell_sometimes(context, self.count, now_s)
             if found.count >= found.wanted or (found.count and time.time() >= self.until):
                 return self._result(formula, found, complete=False)
             answer = models.search()
@@ -325,12 +330,11 @@ class Enumerating:
         return None
 
     def _result(self, formula: Formula, found: _Found, *, complete: bool) -> Result:
-        count = int(min(found.count, found.wanted))
-        fields = {"solver": STRATEGY.title, "solutions": count, "complete": complete}
         found.write()
-        if not count:
+        if not found.count:
+            fields = {"solver": STRATEGY.title, "solutions": 0, "complete": complete}
             return Result(UNSATISFIABLE, formula.assumptions, fields)
-        return Result(SATISFIABLE, None if self.file is not None else found.literals(), fields)
+        return found.result(int(min(found.count, found.wanted)), complete=complete)
 
     # --- the others -------------------------------------------------------------------------------
 
@@ -379,6 +383,10 @@ class _Found:
         self._unwritten = bytearray()
         self._written = 0
         self._write_s = 0.0
+        self._told = 0
+        #: how many the last offer had
+        self._offered = 0
+        self._offer_s = 0.0
 
     def add(self, row: bytes) -> None:
         self._cubes.setdefault(cube_of(row), bytearray()).extend(row)
@@ -398,11 +406,28 @@ class _Found:
     def _split(self, rows: bytes | bytearray) -> list[bytes]:
         return [bytes(rows[at : at + self._row_bytes]) for at in range(0, len(rows), self._row_bytes)]
 
-    def literals(self) -> Literals:
-        """Return as many models as are wanted, in ascending order, each closed by 0."""
-        bits = bits_of(b"".join(self._cubes.values()), self.projection.size)
-        if len(bits) > self.wanted:
-            bits = bits[: int(self.wanted)]
+    def result(self, count: int, *, complete: bool) -> Result:
+        """Return so many of the solutions as a result, without those that are in a file."""
+        fields = {"solver": STRATEGY.title, "solutions": count, "complete": complete}
+        return Result(SATISFIABLE, self._literals(count) if self.file is None else None, fields)
+
+    def tell_sometimes(self, context: WorkerContext, wanted: int | None, now_s: float) -> None:
+        """Tell how many there are, and offer those that fit or are in the file: the job may be ended."""
+        if self.count > self._told:
+            self._told = self.count
+            context.report_progress(min(self.count, wanted or self.count), wanted, "solutions")
+        fitting = max(1, OFFERED_LITERALS_MAX // (self.projection.size + 1))
+        count = int(min(self.count, self.wanted, fitting)) if self.file is None else self._written
+        if count > self._offered and now_s >= self._offer_s:
+            self._offered = count
+            # A new root writes the file anew: what it says of it counts, though it be less.
+            context.offer(self.result(count, complete=False), value=count if self.file is None else None)
+            self._offer_s = now_s + _OFFER_PAUSE * (time.monotonic() - now_s)
+
+    def _literals(self, count: int) -> Literals:
+        """Return so many models in ascending order, each closed by 0."""
+        rows = b"".join(self._cubes.values())[: count * self._row_bytes]
+        bits = bits_of(rows, self.projection.size)
         bits = bits[np.lexsort(bits.T[::-1])]
         closed = np.zeros((len(bits), self.projection.size + 1), dtype=np.int32)
         closed[:, :-1] = np.where(bits, self.projection, -self.projection)

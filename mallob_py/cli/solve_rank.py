@@ -150,11 +150,14 @@ class SolveDesk(OneShotDesk):
         self._read(self._job, self._application.name, (source,), self._configuration)
 
     def _tell_progress(self, now: float) -> None:
-        from mallob_py.service.telemetry.status import interim_of  # imports much, which short jobs do without
+        # imports much, which short jobs do without
+        from mallob_py.service.telemetry.status import interim_of, progress_of
 
         record = self._rank.node.pe.client.jobs.get(self._job)
-        best = "" if record is None else far_text(None, interim_of(record.interim))
-        parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), best)
+        far = ""
+        if record is not None:
+            far = far_text(progress_of(record.progression, now), interim_of(record.interim))
+        parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), far)
         self._tell(", ".join(filter(None, parts)))
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
@@ -204,12 +207,6 @@ class SolveDesk(OneShotDesk):
             self._tell(
                 f"answered in {seconds:.2f} s{by}, {workers} of {stats.peak_memory_bytes / 1e6:.0f} MB"
             )
-            if "solutions" in fields:
-                is_late = now >= self._limit_s - _GRACE_S
-                further = "no others" if fields["complete"] else "there may be more"
-                if is_late and not fields["complete"]:
-                    further += "; these were found within the time limit"
-                self._tell(f"{fields['solutions']} solutions; {further}")
             if "core-size" in fields:
                 self._tell(f"a core of {fields['core-size']} clauses")
         self._answer_with(answer)
@@ -236,7 +233,13 @@ class SolveDesk(OneShotDesk):
         body = wire.decode_result(answer)
         is_bytes = body.form is wire.SolutionForm.BYTES
         solution = body.solution if is_bytes else array.array("i", body.solution)
-        self._answer(body.code, solution, wire.decode_fields(body.fields))
+        fields = wire.decode_fields(body.fields)
+        if "solutions" in fields:
+            is_late = self._rank.now() >= self._limit_s - _GRACE_S
+            late = "there may be more" + is_late * "; these were found within the time limit"
+            further = "no others" if fields["complete"] else late
+            self._tell(f"{fields['solutions']} solutions; {further}")
+        self._answer(body.code, solution, fields)
 
     def _next(self) -> None:
         del self._files[0]

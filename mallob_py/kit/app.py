@@ -188,10 +188,10 @@ class WorkerContext(ABC):
     ) -> None:
         """Tell how far the job is: so much is `done`, of `total` where that is known, in this `unit`.
 
-        Heard from the root (index 0), and there as often as you like: it is passed on at most every
-        PROGRESS_PERIOD_S. Commands and the web page show it, with its change per second. `done` should grow;
-        after the loss of a root it may go back. A `unit` is a word such as "tasks". Raises ValueError for
-        what is no count.
+        Heard from the root (index 0), and there as often as you like: the last one is passed on, at most
+        every PROGRESS_PERIOD_S, what waits when you poll. Commands and the web page show it, with its change
+        per second. `done` should grow; after the loss of a root it may go back. A `unit` is a word such as
+        "tasks". Raises ValueError for what is no count.
         """
 
     def offer(  # noqa: B027 (without effect where nobody looks)

@@ -24,6 +24,11 @@ mallob_py/protocol/client.py
     ClientJobs.receive_offered: offered if known is None else known.joined(offered) => offered
     test_the_client_keeps_the_best_of_all_workers_and_an_interrupted_job_ends_with_it
 
+mallob_py/runtime/workers/process.py
+  the last progress is passed on later if it comes too soon
+    _Context.poll: self._progress is not None => False
+    test_the_last_progress_is_passed_on_though_it_came_too_soon
+
 mallob_py/runtime/workers/offering.py
   an offer that comes too soon is passed on later
     Offering.offer: without self.due_s = self._may_send_s
@@ -38,7 +43,15 @@ mallob_py/service/jobs/reply.py
     test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker
 
 # SAT
+apps/mallob_maxsat/keeping.py
+  what is kept of one formula is not believed of another
+    Keeping._take_in: kept.formula != formula => False
+    test_of_another_formula_nothing_is_taken
+
 apps/mallob_sat/enumeration.py
+  solutions that are found are offered before the end
+    _Found.tell_sometimes: count > self._offered => False
+    test_what_is_found_before_the_end_is_offered
   time that ends before the first solution is no answer
     Enumerating._enumerate: found.count and time.time() >= self.until => time.time() >= self.until
     test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_for

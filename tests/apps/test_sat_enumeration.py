@@ -158,6 +158,76 @@ def test_when_time_has_ended_a_formula_without_solutions_has_none_all_the_same()
     assert counted(result) == (0, True)
 
 
+class Ended(BaseException):
+    """Stands for the end of a job whose time is over."""
+
+
+class _Offered(FakeContext):
+    """Notes what is told, and ends the job when as much as `enough` solutions have been offered."""
+
+    def __init__(self, payload: Payload, configuration: dict[str, object], enough: int) -> None:
+        super().__init__(payload, 0, configuration)
+        self._enough = enough
+        self.offered: list[tuple[Result, float | None]] = []
+        self.progress: list[tuple[float, float | None, str]] = []
+
+    def report_progress(self, done: float, total: float | None = None, unit: str = "") -> None:
+        self.progress.append((done, total, unit))
+
+    def offer(
+        self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
+    ) -> None:
+        assert result is not None
+        self.offered.append((result, value))
+        if result.fields["solutions"] >= self._enough:
+            raise Ended
+
+
+def ended_early(enough: int, **configuration: object) -> _Offered:
+    """What a search for the 2^11 * 3 models of a clause tells until so many have been offered."""
+    literals = [1, 2, 0, 13, -13, 0]
+    context = _Offered(payload_of(literals, **configuration), configuration, enough)
+    with pytest.raises(Ended):
+        SatApplication().run(context)
+    return context
+
+
+@pytest.fixture
+def at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in ("_TURN_S", "_OFFER_PAUSE", "_WRITE_S"):
+        monkeypatch.setattr(enumeration, pause, 0)
+
+
+@pytest.mark.usefixtures("at_every_turn")
+def test_what_is_found_before_the_end_is_offered() -> None:
+    context = ended_early(30, solutions=100)
+    for result, value in context.offered:
+        found = solutions_of(result)
+        assert (result.code, value) == (10, len(found))
+        assert counted(result) == (len(set(found)), False)
+        assert found == sorted(found, key=lambda one: [literal > 0 for literal in one])
+        assert all(one[0] > 0 or one[1] > 0 for one in found)
+    assert context.progress[-1] == (30, 100, "solutions")
+
+
+@pytest.mark.usefixtures("at_every_turn")
+def test_no_more_is_offered_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enumeration, "OFFERED_LITERALS_MAX", 100)
+    context = ended_early(7, solutions="all")
+    assert len(solutions_of(context.offered[-1][0])) == 100 // 14
+    assert context.progress[-1][1] is None
+
+
+@pytest.mark.usefixtures("at_every_turn")
+def test_solutions_in_a_file_are_offered_as_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "solutions"
+    context = ended_early(50, **{"solutions": "all", "solutions-file": str(path)})
+    result, value = context.offered[-1]
+    assert (result.code, result.solution, value) == (10, None, None)
+    assert result.fields["solutions"] == len(path.read_text().splitlines()) == 50
+    result_file.discard_unfinished(str(path))
+
+
 @pytest.mark.parametrize("wanted", [1, 7, 15, 16, "all"])
 def test_a_file_gets_every_solution_once(wanted: int | str, tmp_path: Path) -> None:
     path = tmp_path / "solutions"

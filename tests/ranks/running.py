@@ -26,6 +26,7 @@ from mallob_py.runtime.world.launch import find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.session_folder import shared_folder
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
+from mallob_py.service.telemetry.status import JobInterim, read_status
 
 ROOT = Path(__file__).parents[2]
 MARK = "MALLOB_PY_TEST_MARK"
@@ -308,6 +309,12 @@ class Running:
         status = json.loads(self.told("status", "--json"))
         assert isinstance(status, dict)
         return status
+
+    def interim(self, name: str) -> JobInterim | None:
+        """The best that the live job has offered, as the service tells."""
+        status = read_status(self.api_dir)
+        job = None if status is None else status.job(f"u.{name}", client=0)
+        return None if job is None else job.interim
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """All events of this name in the logs of all ranks since the last start, as far as written."""

@@ -23,7 +23,7 @@ from running import (
 )
 from waiting import growing
 
-from mallob_py.service.telemetry.status import JobInterim, read_status
+from mallob_py.service.telemetry.status import JobInterim
 
 pytestmark = needs_mpiexec
 APPS = with_apps(DESCEND="rank_apps:Descend")
@@ -37,16 +37,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert "Traceback" not in running.output
 
 
-def _interim(service: Running, name: str) -> JobInterim | None:
-    status = read_status(service.api_dir)
-    job = None if status is None else status.job(f"u.{name}", client=0)
-    return None if job is None else job.interim
-
-
 def test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker(service: Running) -> None:
     path = service.submit("descends", application="DESCEND")
     best = JobInterim("cost", True, 5, 3)
-    poll_until(lambda: _interim(service, "descends") == best, "another worker's offer and the root's bound")
+    poll_until(lambda: service.interim("descends") == best, "another worker's offer and the root's bound")
     assert "cost 5, at least 3" in service.told("status")
     service.interrupt("descends")
     result = service.reply(path)["result"]

@@ -163,13 +163,23 @@ def test_solutions_come_closed_by_0(service: Running) -> None:
 
 def test_an_interrupted_enumeration_leaves_what_it_has_found(service: Running, tmp_path: Path) -> None:
     found = service.box() / "results" / "found"
-    wish = {"solutions": "all", "solutions-file": "found"}
     endless = write(tmp_path, planted(300, 600, 1).text("endless"))
-    reply = service.submit("endless", files=[str(endless)], configuration=wish)
-    poll_until(lambda: found.exists() and found.read_text().count("\n") > 10, "solutions are written")
-    service.interrupt("endless")
-    assert service.reply(reply)["result"]["outcome"] == "interrupted"
+
+    def interrupted(name: str, **wish: str) -> dict[str, Any]:
+        configuration = {"solutions": "all", "projection": list(range(1, 31)), **wish}
+        reply = service.submit(name, files=[str(endless)], configuration=configuration)
+        poll_until(lambda: service.interim(name), "an offer")
+        service.interrupt(name)
+        result = service.reply(reply)["result"]
+        assert (result["outcome"], result["resultcode"], result["complete"]) == ("interrupted", SAT, False)
+        return result
+
+    result = interrupted("endless")
+    assert result["solutions"] == result["solution"].count(0) > 0
+    result = interrupted("filed", **{"solutions-file": "found"})
     assert names(found.parent) == {"found"}
+    assert 0 < result["solutions"] <= found.read_text().count("\n")
+    assert result["solution"] == []
 
 
 def test_a_core_names_clauses(service: Running) -> None:

@@ -260,6 +260,8 @@ class _Context(WorkerContext):
         self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
+        #: reported, and not passed on yet
+        self._progress: Progress | None = None
         self._offering = Offering(self._encoded, lambda interim: link.send(wire.Offered(interim)))
         #: what the application calls a result of a code
         self.result_string: Callable[[int], str] = str
@@ -268,6 +270,8 @@ class _Context(WorkerContext):
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         if self._offering.due_s < math.inf:
             self._offering.turn(time.monotonic())
+        if self._progress is not None:
+            self._pass_on_progress()
         was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
@@ -312,11 +316,16 @@ class _Context(WorkerContext):
 
     def report_progress(self, done: float, total: float | None = None, unit: str = "") -> None:
         check_progress(done, total)
+        total = None if total is None else float(total)
+        self._progress = Progress(float(done), total, unit[:PROGRESS_UNIT_MAX])
+        self._pass_on_progress()
+
+    def _pass_on_progress(self) -> None:
         now = time.monotonic()
-        if self.index == 0 and now >= self._next_progress_s:
+        if self.index == 0 and self._progress is not None and now >= self._next_progress_s:
             self._next_progress_s = now + PROGRESS_PERIOD_S
-            total = None if total is None else float(total)
-            self._link.send(wire.Progressed(Progress(float(done), total, unit[:PROGRESS_UNIT_MAX])))
+            self._link.send(wire.Progressed(self._progress))
+            self._progress = None
 
     def offer(
         self, result: Result | None = None, *, value: float | None = None, bound: float | None = None

@@ -21,7 +21,7 @@ from mallob_py.runtime.workers.tasks import Key, WorkerEvent
 HERE = Path(__file__).parent
 CLASSES = [
     *("Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk", "Count"),
-    *("Work", "Draw", "Far", "Leave", "Save", "Prepared", "Print"),
+    *("Work", "Draw", "Far", "FarAtOnce", "Leave", "Save", "Prepared", "Print"),
 ]
 APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
 KEY = (7, 7)

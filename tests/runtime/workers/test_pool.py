@@ -418,6 +418,12 @@ def test_progress_is_passed_on_now_and_then(rank: Rank) -> None:
     assert told[0].progress == Progress(7.0, None, "a unit with a very l")
 
 
+def test_the_last_progress_is_passed_on_though_it_came_too_soon(rank: Rank) -> None:
+    rank.run("FARATONCE")
+    rank.hear(stimuli.WorkerAnswered)
+    assert rank.of(stimuli.WorkerProgresses)[-1].progress.done == 3
+
+
 def test_what_is_no_progress_is_an_error_of_the_application(rank: Rank) -> None:
     rank.start("FAR", done=-1)
     (raised,) = rank.hear(stimuli.WorkerRaised)

@@ -167,6 +167,20 @@ class Far(_NoInput):
         return Result(0)
 
 
+class FarAtOnce(_NoInput):
+    """Reports three times without a pause, then only polls."""
+
+    name = "FARATONCE"
+
+    def run(self, context: WorkerContext) -> Result:
+        for done in (1, 2, 3):
+            context.report_progress(done, 3)
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            context.poll(0.001)
+        return Result(0)
+
+
 class Sum(Application):
     """Sums the integers in its files and literals."""
 
