@@ -1,4 +1,4 @@
-"""What the root knows outlives it, and the service: its best model and its bound are the job's checkpoint.
+"""The root of a job leaves what it knows to the next one, as a checkpoint: its best model and its bound.
 
 A service that is started again reads the formula's file anew, and another one may be there by then. So a
 checkpoint says which formula it is of, and is taken for no other.
