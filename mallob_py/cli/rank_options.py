@@ -136,12 +136,13 @@ class _World(Config):
         "with more jobs than PEs, how long a job's turn is (default 500ms); its first turns are "
         "shorter; 0: jobs beyond the number of PEs wait until others end",
     )
-    residents: int = option(
+    residents: int | None = option(
         "--residents K",
         values.count,
-        16,
+        None,
         SCHEDULING,
-        "jobs that each PE keeps suspended until it is their turn again (default 16), beside new ones",
+        "jobs that each PE keeps suspended until it is their turn again, beside new ones (default: 16; "
+        "with fewer than 6 PEs 96 in all)",
     )
     log_dir: str | None = option(
         "--log-dir DIR",

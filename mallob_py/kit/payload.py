@@ -71,12 +71,15 @@ def description_parts(
     return [len(header).to_bytes(8, "little"), header, padding, *body]
 
 
+def application_named_in(flat: bytes | bytearray | memoryview) -> str:
+    """Return the name of the application that a description is for; the beginning of it will do."""
+    return _header(memoryview(flat))[0].application
+
+
 def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescription:
     """The inverse of `encode_description`, without copying the arrays."""
     view = memoryview(flat).toreadonly()
-    header_size = int.from_bytes(view[:8], "little")
-    header = msgspec.msgpack.decode(view[8 : 8 + header_size], type=_Header)
-    start = _aligned(8 + header_size)
+    header, start = _header(view)
     payload: dict[str, NDArray[Any]] = {}
     for spec in header.arrays:
         import numpy as np
@@ -86,3 +89,9 @@ def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescripti
         begin = start + spec.offset
         payload[spec.name] = np.frombuffer(view, dtype, count, begin).reshape(spec.shape)
     return DecodedDescription(header.application, header.configuration, payload)
+
+
+def _header(view: memoryview) -> tuple[_Header, int]:
+    """Return it, and where it ends."""
+    end = 8 + int.from_bytes(view[:8], "little")
+    return msgspec.msgpack.decode(view[8:end], type=_Header), _aligned(end)

@@ -13,6 +13,9 @@ from mallob_py.protocol.rotation import Slices
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
+#: suspended roots: of each PE, and of all PEs if that is more
+_RESIDENTS, _RESIDENTS_OF_ALL = 16, 96
+
 
 def window_of(pes: int) -> int:
     """Return the number of jobs of a client that are to be at work: on PEs, next to them, being read."""
@@ -88,8 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     succession_patience_s: _Seconds = 60.0
     #: suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
-    #: the same of roots, whose jobs rest until it is their turn
-    residents: _Count = 16
+    #: the same of roots, whose jobs rest until it is their turn; None: see `residents_per_pe`
+    residents: _Count | None = None
     #: how long a worker that leaves in order may take to hand over what it has
     leave_grace_s: _Seconds = 1.0
     #: workers that do so at the same time, per PE; after that the first of them is ended
@@ -122,12 +125,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The length of turns; None: jobs beyond the number of PEs wait."""
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
+    def residents_per_pe(self, pes: int) -> int:
+        """Return the number of jobs that each PE keeps suspended: if that is not set, so many that few PEs
+        have room for a hundred small jobs that were handed in at once.
+        """
+        if self.residents is not None:
+            return self.residents
+        return max(_RESIDENTS, math.ceil(_RESIDENTS_OF_ALL / pes))
+
     def roots_kept(self, pes: int) -> int:
         """Return the number of suspended roots that a PE keeps, which is enough for all that a client begins.
 
         Those are its residents, and up to `express_of` others that have just begun or begin again.
         """
-        return self.residents + math.ceil(express_of(pes) / pes)
+        return self.residents_per_pe(pes) + math.ceil(express_of(pes) / pes)
 
     @property
     def asks_in_bulk(self) -> bool:

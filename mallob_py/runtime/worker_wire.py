@@ -24,6 +24,8 @@ from mallob_py.protocol.progress import Progress
 #: a frame above this is a broken peer, not a message
 MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
+#: of a description, which begins with its header
+_HEADER_BYTES_MAX = 1 << 16
 
 
 class ProcessMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -47,6 +49,18 @@ class Mapped(ProcessMessage, frozen=True, tag=2):
 
 
 LocalDescription = Inline | Mapped
+
+
+def application_of(description: LocalDescription) -> str:
+    """Return the name of its application. Raises OSError and ValueError."""
+    from mallob_py.kit.payload import application_named_in  # few ranks need it
+
+    match description:
+        case Inline(data):
+            return application_named_in(data)
+        case Mapped(path):
+            with open(path, "rb") as file:
+                return application_named_in(file.read(_HEADER_BYTES_MAX))
 
 
 # --- rank to worker process -------------------------------------------------
@@ -229,7 +243,9 @@ class Left(ProcessMessage, frozen=True, tag=12):
 
 
 class Imports(ProcessMessage, frozen=True, tag=17):
-    """Before it reads its first input of an application; `is_own`: the fork server had not imported it."""
+    """Before its first task of an application; `is_own`: it reads an input, and the fork server had not
+    imported it.
+    """
 
     application: str
     is_own: bool
@@ -296,7 +312,6 @@ class Configure(ProcessMessage, frozen=True, tag=1):
 
     preload: tuple[str, ...]
     memory_limit_bytes: int | None
-    niceness: int
     #: for what workers print ("": the rank's standard error)
     output_dir: str = ""
 

@@ -35,13 +35,14 @@ _RESIDENTS_MAX = 1024
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
 
 
-def residents_of(pes: int, per_pe: int = Config().residents) -> int:
+def residents_of(pes: int, per_pe: int | None = None) -> int:
     """Return the number of jobs beyond the window that may go on and on in turns: what all images can bear.
 
-    `per_pe`: suspended roots that a PE keeps. A quarter is left for others, and since they are not where
-    there is most room.
+    `per_pe`: `Config.residents`. A quarter is left for others, and since they are not where there is most
+    room.
     """
-    return min(per_pe * pes * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
+    kept = Config(residents=per_pe).residents_per_pe(pes) * pes
+    return min(kept * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
 
 
 class _Line:
@@ -157,11 +158,11 @@ class JobQueue:
         ageing_s: float,
         weight_of: Callable[[str], float] | None = None,
         window: int = 0,
-        residents_per_pe: int = Config().residents,
+        residents_per_pe: int | None = None,
     ) -> None:
         """`weight_of`: a user's weight; None if users are not told apart. `window` 0: as `window_of` says.
 
-        `residents_per_pe`: jobs that a PE keeps suspended until it is their turn again.
+        `residents_per_pe`: as `Config.residents`.
         """
         self._ageing_s = ageing_s
         self._weight_of = weight_of

@@ -68,6 +68,9 @@ mallob_py/runtime/workers/tasks.py
   inputs wait for an import of their application that is under way
     Reads.note_import: without self._coming.add(application)
     test_one_input_is_read_until_the_fork_server_has_imported_the_application
+  where turns are shorter than an import, workers of the application begin after it
+    Reads.ready: never isinstance(task, JobTask) and self._is_being_imported(task, starting)
+    test_where_turns_are_shorter_than_an_import_others_begin_after_it
 
 mallob_py/runtime/workers/pool.py
   a process that has begun with a job is of use for that one alone

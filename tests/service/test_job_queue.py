@@ -38,6 +38,11 @@ def test_jobs_that_have_had_a_turn_do_not_keep_others_from_theirs_up_to_a_bound(
     assert jobs.next() == residents_of(1) + 2
 
 
+def test_few_pes_have_as_many_residents_as_some_more() -> None:
+    assert [residents_of(pes) for pes in (1, 2, 4, 6, 8)] == [72, 72, 72, 72, 96]
+    assert [residents_of(2, per_pe) for per_pe in (0, 4)] == [0, 6]
+
+
 def express(residents: int = 3) -> JobQueue:
     """Two PEs, a window of two, and as many residents that go on and on."""
     jobs = JobQueue(2, AGEING_S, window=2, residents_per_pe=residents * 4 // 3 // 2)

@@ -101,7 +101,7 @@ class Server:
         self._children: dict[int, _Child] = {}
         self._serial = 0
         self._generation = 0
-        self._configuration = wire.Configure((), None, 0)
+        self._configuration = wire.Configure((), None)
         self._keeper: OutputKeeper | None = None
         #: whether the names of all applications are still to be told, which take a while to find
         self._are_names_due = False

@@ -317,13 +317,11 @@ _STOP_TIMEOUT_S = 3.0
 class WorkerLimits(msgspec.Struct, frozen=True):
     """The limits of all worker processes of a rank.
 
-    `memory_limit_bytes` bounds a process's private memory (not mapped descriptions);
-    `niceness` lets ranks go before their workers on a core. What they print goes to files in `output_dir`, or
-    ("") to the rank's standard error.
+    `memory_limit_bytes` bounds a process's private memory (not mapped descriptions). What they print goes to
+    files in `output_dir`, or ("") to the rank's standard error.
     """
 
     memory_limit_bytes: int | None = None
-    niceness: int = 0
     output_dir: str = ""
 
 
@@ -419,9 +417,7 @@ class ForkServer:
     def _configure(self) -> None:
         self._outgoing.clear()
         limits = self._limits
-        self.send(
-            wire.Configure(self._preload, limits.memory_limit_bytes, limits.niceness, limits.output_dir)
-        )
+        self.send(wire.Configure(self._preload, limits.memory_limit_bytes, limits.output_dir))
 
     def restart(self) -> None:
         """Replace a server that has ended, or that should."""

@@ -30,6 +30,7 @@ import os
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -198,6 +199,7 @@ class WorkerPool:
             task.link.signal(signal.SIGCONT)
         elif not task.is_awaited:
             self._wait(task)
+        if self._waiting:
             self._assign()
 
     def give_checkpoint(self, key: Key, data: bytes | None) -> None:
@@ -365,6 +367,7 @@ class WorkerPool:
             self._look_after_kept(now_s)
         if now_s >= self._starter.until_s:
             self._starter.stop()
+            self._assign()
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
         for link, mask in self._watch.ready():
@@ -442,8 +445,11 @@ class WorkerPool:
     def _assign(self) -> None:
         """Give waiting tasks to idle processes and see that enough of those are coming."""
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
-        while self._waiting and self.processes.idle:
-            task = next(iter(self._waiting))
+        ready = deque(self._waiting)
+        if ready and any(task.suspended for task in self._jobs.values()):
+            ready = self._reads_under_way.ready(ready, self._starter.starting)
+        while ready and self.processes.idle:
+            task = ready.popleft()
             del self._waiting[task]
             link = self.processes.idle.pop()
             task.link = link
@@ -453,7 +459,7 @@ class WorkerPool:
             if isinstance(task, JobTask) and task.early:
                 for message in task.take_early():
                     self._send(task, link, message)
-        self.processes.top_up(len(self._waiting))
+        self.processes.top_up(len(ready))
 
     def _abandon(self, task: Task) -> None:
         if isinstance(task, ReadTask):
@@ -607,8 +613,6 @@ class WorkerPool:
             return  # such as a second result
         if isinstance(message, wire.Imports | wire.Started):
             self._reads_under_way.note_import(message, self.processes.import_application)
-        if isinstance(message, wire.Imports):
-            self._assign()
         if isinstance(task, JobTask) and isinstance(message, wire.Left) and task.late:
             for late in task.late[message.taken :]:
                 self._conclude(task, missed(task.key, late))
@@ -616,6 +620,8 @@ class WorkerPool:
             self._conclude(task, event)
         if isinstance(message, wire.Started) and isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGSTOP)
+        if isinstance(message, wire.Imports | wire.Started):
+            self._assign()
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""

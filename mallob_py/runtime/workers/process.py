@@ -438,6 +438,13 @@ class _Worker:
                 self._count_anew()
                 following = self._run(following)
 
+    def _inheritance(self, application: str) -> tuple[wire.ProcessMessage, ...]:
+        """Tell, once, that the fork server has imported it."""
+        if application in self._told or application not in self._inherited:
+            return ()
+        self._told.add(application)
+        return (wire.Imports(application, False),)
+
     def _turn_to(self, job: int) -> None:
         if self._printed is not None:
             self._printed.turn_to(job)
@@ -466,7 +473,7 @@ class _Worker:
                 context.cpu_before_s,
                 application.leaves_in_order,
             )
-            self._link.send(started)
+            self._link.send(*self._inheritance(context.application), started)
             result = application.run(context)
             if result is not None:
                 message, usage = context.result_message(result)
@@ -582,8 +589,6 @@ def _settle(configuration: wire.Configure) -> None:
     os.dup2(2, 1)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write(_OOM_SCORE)
-    if configuration.niceness > 0:
-        os.nice(configuration.niceness)
     if configuration.memory_limit_bytes is not None:
         # RLIMIT_DATA counts private memory only, so that a mapped description is free.
         limit = configuration.memory_limit_bytes

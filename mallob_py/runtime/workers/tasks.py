@@ -10,6 +10,7 @@ for `STALLED_MAX` of these; if others wait, the one that has stood still longest
 
 Of an application that the fork server has not imported, one input is read at a time. As soon as its process
 has imported the application without harm, the server does; so not all of them do, before their jobs begin.
+With more jobs than PEs turns may be shorter than that: workers of the application begin when it is over.
 
 A rank hears of its worker processes by `WorkerPool.poll`. What happens to the worker of a job is a stimulus
 (`protocol/stimuli.py`), where a worker is the number in its key (job, number), which no other worker of the
@@ -22,7 +23,7 @@ from __future__ import annotations
 import math
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -125,6 +126,16 @@ class JobTask:
     early_bytes: int = 0
     #: messages since it was told to leave; None: it was not
     late: list[TreeMessage] | None = None
+    _application: str | None = None
+
+    @property
+    def application(self) -> str:
+        """The name of its application; "" if the description is of no use, as the process will say."""
+        if self._application is None:
+            self._application = ""
+            with suppress(OSError, ValueError):
+                self._application = wire.application_of(self.run.description)
+        return self._application
 
     @property
     def number(self) -> int:
@@ -211,17 +222,22 @@ class Starter:
         #: when it is to be stopped
         self.until_s = math.inf
 
+    @property
+    def starting(self) -> JobTask | None:
+        """The task, until it has started."""
+        return self._task if self._task is not None and self._task.is_starting else None
+
     def admits(self, task: JobTask, until_s: float) -> bool:
         """Whether this one may start, since no other one does."""
-        if self._task is not None and self._task.is_starting:
+        if self.starting is not None:
             return False
         self._task, self.until_s = task, until_s
         return True
 
     def stop(self) -> None:
         """Its start takes too long: the task goes on with it when it is resumed."""
-        if self._task is not None and self._task.is_starting and self._task.link is not None:
-            self._task.link.signal(signal.SIGSTOP)
+        if (task := self.starting) is not None and task.link is not None:
+            task.link.signal(signal.SIGSTOP)
         self._task, self.until_s = None, math.inf
 
 
@@ -348,6 +364,26 @@ class Reads:
             return False
         is_going = any(task.read.application == application for task in self._going)
         return is_going or application in self._coming
+
+    def ready(self, waiting: Iterable[Task], starting: JobTask | None) -> deque[Task]:
+        """Return the tasks that are to have a process now, where jobs rest: workers are to have one after the
+        import of their application that is under way.
+        """
+        return deque(
+            task
+            for task in waiting
+            if not (isinstance(task, JobTask) and self._is_being_imported(task, starting))
+        )
+
+    def _is_being_imported(self, task: JobTask, starting: JobTask | None) -> bool:
+        """Return whether the fork server is importing the application of a task, or, where that has not been
+        done, the task that is starting.
+        """
+        if task.application in self._coming:
+            return True
+        if starting is None or starting.application != task.application:
+            return False
+        return task.application not in self._known | {""}
 
     def note_import(self, message: wire.Imports | wire.Started, ask_server: Callable[[str], bool]) -> None:
         """Have the fork server import what a process has imported without harm: later reads wait for that.

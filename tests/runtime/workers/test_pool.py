@@ -158,7 +158,7 @@ def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(ran
 
 
 def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Make) -> None:
-    rank = make(limits=WorkerLimits(memory_limit_bytes=1 << 30, niceness=1))
+    rank = make(limits=WorkerLimits(memory_limit_bytes=1 << 30))
     rank.run("RAISE", what="memory")
     assert "Unable to allocate" in rank.hear(stimuli.WorkerRaised)[0].reason
     rank.start("ANSWER", (8, 8))

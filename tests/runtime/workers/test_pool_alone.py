@@ -9,6 +9,7 @@ from collections import Counter, deque
 import pytest
 
 from mallob_py.kit.app import TreeMessage
+from mallob_py.kit.payload import encode_description
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ServerPacket
@@ -16,7 +17,7 @@ from mallob_py.runtime.workers.pool import TAKE_UP_S, WorkerPool
 from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
-DESCRIPTION = wire.Inline(b"")
+DESCRIPTION = wire.Inline(encode_description("A", {}, {}))
 
 
 class Link:
@@ -62,6 +63,7 @@ class Host:
         self.now_s = 0.0
         self.closed = False
         self.asked: list[wire.ToServer] = []
+        self.imports: list[str] = []
         self.reports: deque[ServerPacket] = deque()
         self.is_gone = False
         self.restarts = 0
@@ -81,6 +83,8 @@ class Host:
 
     def send(self, message: wire.ToServer) -> None:
         self.asked.append(message)
+        if isinstance(message, wire.Import):
+            self.imports.append(message.application)
 
     def receive(self) -> ServerPacket | None:
         if self.is_gone:
@@ -90,6 +94,7 @@ class Host:
     def restart(self) -> None:
         self.is_gone = False
         self.restarts += 1
+        self.imports.clear()
 
     def ready(self) -> list[tuple[Link | None, int]]:
         links = [(link, 1) for link in self.all_links.values() if link.says and not link.closed]
@@ -242,6 +247,50 @@ def test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time(host
     host.pool.resume((2, 2), 0, 1, ())
     host.pool.suspend((2, 2))
     assert second.signals == [signal.SIGSTOP, signal.SIGCONT], "now it may start"
+
+
+def _run(host: Host, generation: int = 0) -> list[int]:
+    """The jobs that have a process, as soon as there are those that were asked for."""
+    host.poll()
+    host.fork(generation)
+    host.poll()
+    return [link.got[0].job for link in host.all_links.values() if link.got]
+
+
+def test_where_turns_are_shorter_than_an_import_others_begin_after_it(host: Host) -> None:
+    (first,) = _stopped_before_they_run(host, 1)
+    host.pool.start((2, 2), 0, 1, (), DESCRIPTION)
+    host.pool.start((3, 3), 0, 1, (), wire.Inline(encode_description("B", {}, {})))
+    assert _run(host) == [1, 3], "the first one imports it now"
+    first.says.append(wire.Started("A", True, 1, 1, 0.0))
+    host.poll()
+    assert wire.Import("A") in host.asked
+    assert _run(host) == [1, 3], "now the fork server does"
+    host.report(wire.Imported("A", 1))
+    assert _run(host, 1) == [1, 3, 2]
+
+
+def test_others_begin_if_the_process_that_imports_their_application_ends_or_takes_long(host: Host) -> None:
+    first, second = _stopped_before_they_run(host, 2)
+    host.pool.start((3, 3), 0, 1, (), DESCRIPTION)
+    assert _run(host) == [1, 2]
+    host.report(wire.Exited(first.serial, "killed", 0.0))
+    assert _run(host) == [1, 2, 3]
+    host.pool.resume((2, 2), 0, 1, ())
+    host.pool.suspend((2, 2))
+    assert second.signals[-1] == signal.SIGCONT, "it may start"
+    host.pool.start((4, 4), 0, 1, (), DESCRIPTION)
+    assert _run(host) == [1, 2, 3]
+    host.now_s += TAKE_UP_S
+    assert _run(host) == [1, 2, 3, 4]
+
+
+def test_others_begin_at_once_if_the_fork_server_has_their_application(host: Host) -> None:
+    host.start(9).says.append(wire.Imports("A", False))
+    host.poll()
+    _stopped_before_they_run(host, 1)
+    host.pool.start((2, 2), 0, 1, (), DESCRIPTION)
+    assert _run(host) == [9, 1, 2]
 
 
 def test_a_start_that_takes_long_goes_on_when_its_worker_does(host: Host) -> None:
@@ -514,7 +563,7 @@ def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
             link.says += [] if is_kept else [wire.Idle(private_bytes)]
             return
         run = task.then
-    link.says.append(wire.Started("A", False, run.job, run.number, 0.0))
+    link.says.append(wire.Started("A", run.job % 3 == 0, run.job, run.number, 0.0))
     if ends:
         link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
 
@@ -583,6 +632,9 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
     for _ in range(20):
         for one in sorted(open_numbers):
             host.pool.resume((one, one), 0, 1, ())
+        while host.imports:
+            host.report(wire.Imported(host.imports.pop(), host.pool.processes.generation + 1))
+            host.poll()
         host.later(host.pool.processes.generation)
         for link in links():
             if link not in host.pool.processes.idle:
