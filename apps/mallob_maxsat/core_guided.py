@@ -213,16 +213,17 @@ class CoreGuided:
         return literal
 
     def _count_pending(self) -> Generator[None, None, None]:
-        pending, self._pending = self._pending, []
-        for lost, weight in pending:
+        """Give each core that waits a totalizer. Until it has one it is in `_pending`, for `objective`."""
+        while self._pending and not self._bounds.is_closed:
+            lost, weight = self._pending[0]
             self.oracle.add(lost)
             totalizer = ITotalizer(lits=lost, ubound=1, top_id=self.oracle.top)
             self.oracle.new_variables(totalizer.top_id)
             self.oracle.add_all(totalizer.cnf.clauses)
             bound = yield from self._exhausted(totalizer, weight)
+            self.lower += (bound - 1) * weight
+            del self._pending[0]
             self._want(_Counter(totalizer, weight), bound)
-            if self._bounds.is_closed:
-                return
 
     def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
         """The number of literals that must be lost, as far as that is seen quickly."""
@@ -235,8 +236,7 @@ class CoreGuided:
             if verdict is not Verdict.UNSATISFIABLE:
                 return bound
             oracle.add([output])
-            self.lower += weight
-            self._bounds.raise_lower(self.lower)
+            self._bounds.raise_lower(self.lower + bound * weight)
             bound += 1
         return bound
 

@@ -145,12 +145,18 @@ def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
     assert oracle.asked == [([2, 3, 4, 5], 1000), ([1, 3, 4, 5], 600), ([1, 2, 4, 5], 200)]
 
 
-@pytest.mark.parametrize("turns", [3, 90, 110, 140, 180, 250])
+@pytest.mark.parametrize(
+    ("seed", "turns"),
+    [
+        *((turns, turns) for turns in (3, 90, 110, 140, 180, 250)),
+        *((0, 91), (2, 122), (3, 128), (6, 143), (6, 189), (10, 209)),  # while a core is counted
+    ],
+)
 def test_what_cores_leave_is_what_a_better_solution_costs(
-    turns: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mallob_maxsat.oracle.SLICE_S", 0.0)
-    problem = Problem(read_wcnf(hard_one(turns, n_vars=7, n_clauses=70)[0], "f").to_payload())
+    problem = Problem(read_wcnf(hard_one(seed, n_vars=7, n_clauses=70)[0], "f").to_payload())
     bounds = Bounds(problem)
     monkeypatch.setattr(bounds, "found", lambda model: False)  # so that all solutions are better ones
     below = CoreGuided(problem, bounds, Oracle(problem, "glucose4"))
