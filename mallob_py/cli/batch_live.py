@@ -72,7 +72,8 @@ def run_serve(options: BatchServeOptions) -> int:
         policy = policy_for(options.policy, options.affinity)
         cores_per_slot = 0 if not options.affinity else 2 if shares_cores(policy) else 1
         machine = _machine(options, cores_per_slot)
-        return serve(Path(options.batch_dir), policy, machine, binds=options.affinity)
+        folder = Path(options.batch_dir)
+        return serve(folder, policy, machine, binds=options.affinity, default_s=options.default_s)
     except (FolderError, NodesError, PolicyTextError) as error:
         raise CommandError(str(error)) from None
     except OSError as error:

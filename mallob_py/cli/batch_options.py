@@ -327,6 +327,13 @@ class BatchServeOptions(Live):
         SCHEDULING,
         "as of batch simulate, such as easy:depth=10 (default: elastic)",
     )
+    default_s: float = option(
+        "--default-time T",
+        values.duration_s,
+        86400.0,
+        SCHEDULING,
+        "jobs that say no required time are ended after this time (default: 1d)",
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -346,7 +353,7 @@ class BatchSubmitOptions(Live):
         "SCRIPT", values.path, INPUT, "job script, see docs/batch-live.md"
     )
     nodes: int | None = option(
-        "-N --nodes N", values.positive_count, None, JOB, "slots of a rigid job, those that others prefer"
+        "-N --nodes N", values.positive_count, None, JOB, "slots of a rigid job (1), those that others prefer"
     )
     min_nodes: int | None = option(
         "--min-nodes N",
@@ -357,11 +364,23 @@ class BatchSubmitOptions(Live):
     )
     max_nodes: int | None = option("--max-nodes N", values.positive_count, None, JOB, "most slots")
     time_s: float | None = option(
-        "-t --time T", values.duration_s, None, JOB, "the job is ended after this time, such as 90s, 5m or 2h"
+        "-t --time T",
+        values.duration_s,
+        None,
+        JOB,
+        "the job is ended after this time, such as 90s, 5m or 2h (default: what batch serve says)",
     )
     name: str | None = option(
         "-J --name NAME", values.word, None, JOB, "name of the job (default: the file's)"
     )
+    output: str | None = option(
+        "-o --output FILE",
+        values.path,
+        None,
+        JOB,
+        "what the job prints goes there, see docs/batch-live.md (default: a file of the scheduler's)",
+    )
+    errors: str | None = option("-e --error FILE", values.path, None, JOB, "its standard error, if elsewhere")
     after: tuple[int, ...] = list_option(
         "--after JOB",
         lambda text: (values.positive_count(text),),
@@ -389,6 +408,8 @@ class BatchSubmitOptions(Live):
             "MAX_NODES": self.max_nodes,
             "REQUIRED_TIME": None if self.time_s is None else max(1, round(1000 * self.time_s)),
             "JOB_NAME": self.name,
+            "JOB_OUTPUT": self.output,
+            "JOB_ERRORS": self.errors,
         }
         return {header: str(value) for header, value in given.items() if value is not None}
 

@@ -51,6 +51,14 @@ mallob_py/batch/live/server.py
     _Server._take: without oldest.close()
     test_of_connections_that_say_nothing_the_oldest_gives_way
 
+mallob_py/batch/live/script.py
+  a Slurm script has a slot for each core of its tasks
+    slurm_lines: (*sizes, "cpus_per_task") => sizes
+    test_a_slurm_script_has_a_slot_for_each_core_of_its_tasks
+  files of a job are seen from the folder where it runs
+    Wishes.as_of: os.path.join(folder, _filled(path, number, self.name)) => _filled(path, number, self.name)
+    test_files_and_folder_are_seen_from_where_the_job_was_submitted
+
 mallob_py/batch/live/requests.py
   a request that is too long is not sent
     ask: never len(line) > REQUEST_MAX_BYTES

@@ -26,13 +26,13 @@ import msgspec
 from mallob_py.batch.live.launch import (
     AGAIN_S,
     ALLOTMENT,
-    OUTPUT,
     SIGNALS,
     Begun,
     Launch,
     RunEnd,
     Status,
     is_passing,
+    open_output,
     read_allotment,
     reserve,
     write_atomically,
@@ -62,11 +62,20 @@ def main() -> int:
 
             status = keep_remotely(folder, launch)
         else:
-            with open(folder / OUTPUT, "ab") as output:
-                status = keep(launch, output.fileno(), folder / ALLOTMENT)
+            status = _keep_here(folder, launch)
     status = msgspec.structs.replace(status, ran_s=time.monotonic() - started_s)
     write_in_the_end(folder / "status.json", msgspec.json.encode(status))
     return 0
+
+
+def _keep_here(folder: Path, launch: Launch) -> Status:
+    with contextlib.ExitStack() as stack:
+        try:
+            output = stack.enter_context(open_output(folder, launch.output))
+            errors = stack.enter_context(open_output(folder, launch.errors)) if launch.errors else output
+        except OSError as error:
+            return Status(RunEnd.NOT_STARTED, error=f"{error.filename}: {error.strerror}")
+        return keep(launch, output.fileno(), folder / ALLOTMENT, errors=errors.fileno())
 
 
 def _announce(folder: Path) -> bool:
@@ -87,7 +96,14 @@ def _announce(folder: Path) -> bool:
             return False
 
 
-def keep(launch: Launch, output: int, allotment: Path, begun: Callable[[], object] = int) -> Status:
+def keep(
+    launch: Launch,
+    output: int,
+    allotment: Path,
+    begun: Callable[[], object] = int,
+    *,
+    errors: int = subprocess.STDOUT,
+) -> Status:
     """Run it on this node until it ends or is ended; `begun` is called when it runs."""
     keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
     environment, own = launch.environment, cores
@@ -107,7 +123,7 @@ def keep(launch: Launch, output: int, allotment: Path, begun: Callable[[], objec
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=output,
+            stderr=errors,
             start_new_session=True,
             preexec_fn=begin,
         )

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -86,6 +87,9 @@ class Launch(msgspec.Struct, frozen=True):
     remote: list[str] = []
     takes_orders: bool = False
     allotment: Allotment | None = None
+    #: paths of files for what the program prints, if not in the job's folder; all its output if there is one
+    output: str = ""
+    errors: str = ""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -172,6 +176,16 @@ def write_in_the_end(path: Path, content: bytes) -> None:
             time.sleep(AGAIN_S)
         else:
             return
+
+
+def open_output(folder: Path, path: str) -> BinaryIO:
+    """Open the file for what a job prints, which is made empty if the user has named it. Raises OSError."""
+    if not path:
+        return open(folder / OUTPUT, "ab")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)
+    os.set_blocking(descriptor, True)  # a pipe without a reader was refused
+    return os.fdopen(descriptor, "ab")
 
 
 def sync_folder(folder: Path) -> None:

@@ -30,12 +30,12 @@ import msgspec
 from mallob_py.accepting import Doorkeeper
 from mallob_py.batch.live.launch import (
     ALLOTMENT,
-    OUTPUT,
     SIGNALS,
     Allotment,
     Launch,
     RunEnd,
     Status,
+    open_output,
     read_allotment,
 )
 from mallob_py.malleable.sockets import connect, listen
@@ -119,7 +119,7 @@ def keep_remotely(folder: Path, launch: Launch) -> Status:
         die_with(keeper, signal.SIGTERM)
 
     try:
-        with open(folder / OUTPUT, "ab") as output:
+        with open_output(folder, launch.output) as output:
             shell = subprocess.Popen(
                 [*launch.remote, *python(), "-m", "mallob_py.batch.live.guard"],
                 stdin=subprocess.PIPE,

@@ -10,17 +10,19 @@
 Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (as many nodes as `#NODES` says), moldable (a number that
 the scheduler chooses), malleable (which it also changes) or evolving (which the job changes).
 `#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is taken and not used. Headers end
-at the first command.
+at the first command. A rigid job that says nothing has one node, and the required time that the scheduler
+gives to all that say none.
 
-Scripts for Slurm run as rigid jobs: of `#SBATCH` lines, the number of tasks (else of nodes), the time and the
-name are understood where no header says them. Options of the command line come before both. Which jobs one
-comes after is said there only: a script does not know their numbers.
+Scripts for Slurm run as rigid jobs: of `#SBATCH` lines, the cores of all tasks, the time, the name, the
+folder and the files for what is printed are understood where no header says them. Options of the command line
+come before both. Which jobs one comes after is said there only: a script does not know their numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -32,12 +34,17 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.speedup import Amdahl
 
 SCRIPT_MAX_BYTES = 1 << 20
-_HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", "REQUIRED_TIME", "MIN_NODES", "MAX_NODES", "NODES")
+_NUMBERS = ("REQUIRED_TIME", "MIN_NODES", "MAX_NODES", "NODES")
+_PATHS = ("JOB_FOLDER", "JOB_OUTPUT", "JOB_ERRORS")
+_HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", *_NUMBERS, *_PATHS)
 _HEADER = re.compile(r"#([A-Z]+(?:_[A-Z]+)*)\b[ \t]*(.*)")
 _NAME = re.compile(r"[\w.+-]{1,64}")
 #: of what is like a header: the least likeness that is a slip of the keyboard
 _LIKE = 0.8
 _REQUIRED_MAX_MS = 10**12
+_NODES_MAX = 1_000_000
+#: in names of files: the job's number and name
+_FILLED = re.compile("%(.?)")
 #: required times hold on any number of nodes, so that is what policies are told
 ANY_NUMBER = Amdahl(1.0)
 
@@ -55,6 +62,19 @@ class Wishes(msgspec.Struct, frozen=True):
     nodes: int
     nodes_min: int
     nodes_max: int
+    #: in which it runs, what it prints to, and what its errors go to; "": nothing was said
+    folder: str = ""
+    output: str = ""
+    errors: str = ""
+
+    def as_of(self, number: int, directory: str) -> Wishes:
+        """Return them with the paths of the job of a number that was submitted in a folder."""
+        folder = os.path.join(directory, self.folder) if self.folder else directory
+        paths = [
+            path and os.path.join(folder, _filled(path, number, self.name))
+            for path in (self.output, self.errors)
+        ]
+        return msgspec.structs.replace(self, folder=folder, output=paths[0], errors=paths[1])
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:
         """Return the job as policies see it; submitted at this time of the scheduler's clock."""
@@ -72,8 +92,13 @@ class Wishes(msgspec.Struct, frozen=True):
         )
 
 
-def parse_script(text: str, default_name: str, given: Mapping[str, str] | None = None) -> Wishes:
-    """Return the wishes of a script; `given` are headers that come before its own. Raises ScriptError."""
+def parse_script(
+    text: str, default_name: str, given: Mapping[str, str] | None = None, default_s: float | None = None
+) -> Wishes:
+    """Return the wishes of a script; `given` are headers that come before its own.
+
+    `default_s`: the required time if none is said; None: one has to be. Raises ScriptError.
+    """
     found = _headers(text)
     for header, value in slurm_lines(text)[0].items():
         found.setdefault(header, value)
@@ -88,12 +113,13 @@ def parse_script(text: str, default_name: str, given: Mapping[str, str] | None =
     if not _NAME.fullmatch(name):
         where = f"line {found['JOB_NAME'][0]}: " if "JOB_NAME" in found else ""
         raise ScriptError(f"{where}the name {name[:70]!r} is not one of 1 to 64 letters, digits and _ . + -")
-    required_ms = _number(found, "REQUIRED_TIME", _REQUIRED_MAX_MS)
+    default_ms = None if default_s is None else round(1000 * default_s)
+    required_ms = _number(found, "REQUIRED_TIME", _REQUIRED_MAX_MS, default_ms)
     if kind is Kind.RIGID:
         for header in ("MIN_NODES", "MAX_NODES"):
             if header in found:
                 raise ScriptError(f"line {found[header][0]}: a rigid job has #NODES and no #{header}")
-        low = high = nodes = _number(found, "NODES")
+        low = high = nodes = _number(found, "NODES", default=1)
     else:
         low, high = _number(found, "MIN_NODES"), _number(found, "MAX_NODES")
         if low > high:
@@ -101,7 +127,8 @@ def parse_script(text: str, default_name: str, given: Mapping[str, str] | None =
         nodes = _number(found, "NODES") if "NODES" in found else low
         if not low <= nodes <= high:
             raise ScriptError(f"line {found['NODES'][0]}: #NODES is {nodes}, not within {low} and {high}")
-    return Wishes(name, kind, required_ms / 1000.0, nodes, low, high)
+    paths = [_path(found, header) for header in _PATHS]
+    return Wishes(name, kind, required_ms / 1000.0, nodes, low, high, *paths)
 
 
 # --- Slurm's lines -----------------------------------------------------------------------------
@@ -115,10 +142,21 @@ class _SlurmOptions(argparse.ArgumentParser):
 _SLURM = _SlurmOptions(add_help=False, allow_abbrev=False)
 _SLURM.add_argument("-n", "--ntasks")
 _SLURM.add_argument("-N", "--nodes")
+_SLURM.add_argument("--ntasks-per-node")
+_SLURM.add_argument("-c", "--cpus-per-task")
 _SLURM.add_argument("-t", "--time")
 _SLURM.add_argument("-J", "--job-name")
+_SLURM.add_argument("-D", "--chdir")
+_SLURM.add_argument("-o", "--output")
+_SLURM.add_argument("-e", "--error")
 _SLURM.add_argument("-d", "--dependency")
 _SLURM.add_argument("-a", "--array")
+_SLURM_HEADERS = {
+    "job_name": "JOB_NAME",
+    "chdir": "JOB_FOLDER",
+    "output": "JOB_OUTPUT",
+    "error": "JOB_ERRORS",
+}
 _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
 
 
@@ -151,15 +189,26 @@ def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
         asked |= {key: (number, value) for key, value in vars(options).items() if value is not None}
         if others:
             unused.append(f"line {number}: #SBATCH {' '.join(others)}")
+    sizes = ["ntasks"] if "ntasks" in asked else ["nodes", "ntasks_per_node"]
     found: dict[str, tuple[int, str]] = {}
-    if (size := asked.get("ntasks", asked.get("nodes"))) is not None:
-        found["NODES"] = size
-    if "job_name" in asked:
-        found["JOB_NAME"] = asked["job_name"]
+    for key in (*sizes, "cpus_per_task"):
+        if key in asked:
+            found["NODES"] = _times(found.get("NODES", (0, "1")), asked[key], key)
+    for key, header in _SLURM_HEADERS.items():
+        if key in asked:
+            found[header] = asked[key]
     if "time" in asked:
         number, value = asked["time"]
         found["REQUIRED_TIME"] = number, str(_slurm_ms(number, value))
     return found, unused
+
+
+def _times(before: tuple[int, str], asked: tuple[int, str], key: str) -> tuple[int, str]:
+    number, text = asked
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
+        option = key.replace("_", "-")
+        raise ScriptError(f"line {number}: --{option}={text[:40]} is not a number from 1 to {_NODES_MAX}")
+    return number, str(int(before[1]) * int(text))
 
 
 def _slurm_ms(number: int, text: str) -> int:
@@ -210,14 +259,33 @@ def _kind(found: dict[str, tuple[int, str]]) -> Kind:
         raise ScriptError(f"line {number}: #JOB_CLASS is {value!r}, not one of {known}") from None
 
 
-def _number(found: dict[str, tuple[int, str]], header: str, most: int = 1_000_000) -> int:
+def _number(
+    found: dict[str, tuple[int, str]], header: str, most: int = _NODES_MAX, default: int | None = None
+) -> int:
     if header not in found:
-        option = {"NODES": ", or --nodes", "REQUIRED_TIME": ", or --time"}.get(header, "")
-        of_unit = "milliseconds" if header == "REQUIRED_TIME" else "nodes"
-        raise ScriptError(f"the header #{header} is missing: a number of {of_unit}{option}")
+        if default is None:
+            unit = "milliseconds" if header == "REQUIRED_TIME" else "nodes"
+            raise ScriptError(f"the header #{header} is missing: a number of {unit}")
+        return default
     number, text = found[header]
     value = int(text) if re.fullmatch(r"[0-9]{1,13}", text) else 0
     if not 1 <= value <= most:
         where = f"line {number}: " if number else ""
         raise ScriptError(f"{where}#{header} is {text[:40]!r}, not a number from 1 to {most}")
     return value
+
+
+def _path(found: dict[str, tuple[int, str]], header: str) -> str:
+    number, path = found.get(header, (0, ""))
+    where = f"line {number}: " if number else ""
+    if header in found and (not path or "\0" in path):
+        raise ScriptError(f"{where}#{header} names no file")
+    if header != "JOB_FOLDER" and (unknown := set(_FILLED.findall(path)) - {"j", "x", "%"}):
+        raise ScriptError(
+            f"{where}%{min(unknown)} in #{header} means nothing here: %j is the job's number, %x its name"
+        )
+    return path
+
+
+def _filled(path: str, number: int, name: str) -> str:
+    return _FILLED.sub(lambda found: {"j": str(number), "x": name}.get(found[1], "%"), path)

@@ -106,14 +106,14 @@ _SILENT_MAX = 256
 _BARS_AT_START = 200
 
 
-def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool = False) -> int:
+def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool, default_s: float) -> int:
     """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError.
 
-    `binds`: jobs get cores of their own.
+    `binds`: jobs get cores of their own. `default_s`: the required time of those that say none.
     """
     folder = Folder(path)
     folder.open()
-    server = _Server(folder, policy, machine, binds)
+    server = _Server(folder, policy, machine, binds, default_s)
     return server.loop.run(server.run())
 
 
@@ -133,10 +133,13 @@ class _Entry(msgspec.Struct):
 
 
 class _Server:
-    def __init__(self, folder: Folder, policy: Policy, machine: Machine, binds: bool) -> None:
+    def __init__(
+        self, folder: Folder, policy: Policy, machine: Machine, binds: bool, default_s: float
+    ) -> None:
         self.loop = LoopWatch(self._say)
         self._folder = folder
         self._binds = binds
+        self._default_s = default_s
         self._scheduler = LiveScheduler(policy, 0)
         self._nodes = MachineNodes(folder, machine, self._scheduler, self._say, self._want_decision)
         self._entries: dict[int, _Entry] = {}
@@ -354,7 +357,7 @@ class _Server:
         (job.path / "nodes").write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
         launch = KeeperLaunch(
             [str(job.script)],
-            submitted.directory,
+            entry.wishes.folder or submitted.directory,
             submitted.environment
             | dict(self._nodes.machine.environment)
             | self._variables(entry, len(slots)),
@@ -362,6 +365,8 @@ class _Server:
             remote=self._nodes.machine.shell(hosts[0]),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
             allotment=self._allotment(entry) if self._binds else None,
+            output=entry.wishes.output,
+            errors=entry.wishes.errors,
         )
         job.write("launch", launch)
         lock = job.lock()
@@ -626,7 +631,7 @@ class _Server:
         if len(request.script) > SCRIPT_MAX_BYTES:
             return Refused(f"the script has more than {SCRIPT_MAX_BYTES} bytes")
         try:
-            wishes = parse_script(request.script, request.name, request.headers)
+            wishes = parse_script(request.script, request.name, request.headers, self._default_s)
         except ScriptError as error:
             return Refused(str(error))
         if wishes.nodes_min > self._nodes.book.most:
@@ -637,6 +642,7 @@ class _Server:
             if not 0 < other < self._next:
                 return Refused(f"there is no job {other} that it could come after")
         before = request.after, request.after_ok
+        wishes = wishes.as_of(self._next, request.directory)
         submitted = Submitted(
             self._next, self._now_s, wishes, request.directory, request.environment, *before
         )
@@ -749,7 +755,7 @@ class _Server:
             start_s - entry.submit_s,
             now_s - start_s,
             wishes.required_s,
-            str(entry.folder.output),
+            wishes.output or str(entry.folder.output),
         )
 
     def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:

@@ -34,8 +34,11 @@ def test_comments_are_nobodys_business() -> None:
     [
         ("", "line 1: a script begins with what runs it"),
         ("echo\n", "line 1: a script begins with what runs it"),
-        (f"{HEAD}#REQUIRED_TIME 1\n", "the header #NODES is missing: a number of nodes, or --nodes"),
-        (f"{HEAD}#NODES 1\n", "the header #REQUIRED_TIME is missing: a number of milliseconds, or --time"),
+        (
+            f"{HEAD}#JOB_CLASS moldable\n#REQUIRED_TIME 1\n",
+            "the header #MIN_NODES is missing: a number of nodes",
+        ),
+        (f"{HEAD}#NODES 1\n", "the header #REQUIRED_TIME is missing: a number of milliseconds"),
         (f"{HEAD}#NODES 0\n#REQUIRED_TIME 1\n", "line 2: #NODES is '0', not a number from 1 to 1000000"),
         (f"{HEAD}#NODES 1\n#REQUIRED_TIME soon\n", "line 3: #REQUIRED_TIME is 'soon', not a number"),
         (f"{HEAD}#NODES 1\n#NODES 2\n", "line 3: #NODES stands in line 2 already"),
@@ -61,6 +64,9 @@ def test_comments_are_nobodys_business() -> None:
             f"{HEAD}#JOB_NAME a b\n#NODES 1\n#REQUIRED_TIME 1\n",
             "line 2: the name 'a b' is not one of 1 to 64",
         ),
+        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT a%N\n", "line 3: %N in #JOB_OUTPUT means nothing here: %j is"),
+        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_ERRORS a%\n", "line 3: % in #JOB_ERRORS means nothing here: %j is"),
+        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT\n", "line 3: #JOB_OUTPUT names no file"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, error: str) -> None:
@@ -87,6 +93,34 @@ def test_the_lines_of_slurm_scripts_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "slots"),
+    [
+        ("-n 4 -N 2", 4),
+        ("-N 2 --ntasks-per-node=3", 6),
+        ("-n 4 --ntasks-per-node=3", 4),
+        ("-n 3 -c 2", 6),
+        ("--cpus-per-task 4", 4),
+        ("--mem=1G", 1),
+    ],
+)
+def test_a_slurm_script_has_a_slot_for_each_core_of_its_tasks(line: str, slots: int) -> None:
+    assert parse_script(f"{HEAD}#SBATCH -t 1\n#SBATCH {line}\n", "x").nodes == slots
+
+
+def test_a_script_without_headers_is_a_job_of_one_slot_and_the_schedulers_time() -> None:
+    assert parse_script(f"{HEAD}true\n", "x", default_s=7.0) == Wishes("x", Kind.RIGID, 7.0, 1, 1, 1)
+
+
+def test_files_and_folder_are_seen_from_where_the_job_was_submitted() -> None:
+    text = f"{HEAD}#SBATCH -J sweep -D run -o %x-%j-%%.out -e /logs/%j\n"
+    wishes = parse_script(text, "x", default_s=1.0).as_of(12, "/home/me")
+    assert (wishes.folder, wishes.output) == ("/home/me/run", "/home/me/run/sweep-12-%.out")
+    assert wishes.errors == "/logs/12"
+    plain = parse_script(f"{HEAD}true\n", "x", default_s=1.0).as_of(12, "/home/me")
+    assert (plain.folder, plain.output, plain.errors) == ("/home/me", "", "")
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [("30", 1800), ("1:30", 90), ("2:00:30", 7230), ("1-12", 129600), ("1-0:30", 88200), ("1-0:0:5", 86405)],
 )
@@ -97,7 +131,9 @@ def test_times_are_those_of_slurm(text: str, seconds: int) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("#SBATCH -n many -t 1", "line 2: #NODES is 'many'"),
+        ("#SBATCH -n many -t 1", "line 2: --ntasks=many is not a number from 1"),
+        ("#SBATCH -n 1 -c 0", "line 2: --cpus-per-task=0 is not a number from 1"),
+        ("#SBATCH -n 1000 -c 9999999 -t 1", "line 2: #NODES is '9999999000', not a number from 1"),
         ("#SBATCH -n 1 -d afterok:12", "line 2: --dependency=afterok:12 names jobs by numbers of another"),
         ("#SBATCH -n 1 --dependency=afterany:1", "leave it out and submit with --after JOB"),
         ("#SBATCH -n 1 --array=1-4", "line 2: --array=1-4 is many jobs, and a script is one here"),
