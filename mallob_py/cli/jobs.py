@@ -474,7 +474,7 @@ class ProgressLine:
 def waiting_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
     """One line on a job that is being waited for."""
     if status is None:
-        return f"{identity}: no service is running; waiting since {age_text(waited_s)}"
+        return f"{identity}: no service answers; waiting since {age_text(waited_s)}"
     job = status.job(identity, client)
     if job is None:
         return f"{identity}: handed in, {age_text(waited_s)}"

@@ -24,6 +24,7 @@ import tty
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ from rich.text import Text
 from mallob_py.cli.client_options import StatusOptions, TopOptions
 from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.loop_rate import RESTS_BELOW
+from mallob_py.service.store.lock import holder_of
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
     EndedJob,
@@ -264,14 +266,24 @@ def _since(moment: float) -> float:
     return max(0.0, time.time() - moment)
 
 
+def _why_silent(api_dir: str, status: ServiceStatus | None) -> str:
+    """Return why there is nothing to show: nobody is there, or the rank that writes the status hangs."""
+    if status is None:
+        return f"no service is running on {api_dir}"
+    last = f"its last sign of life is {status.age_s():.0f} s old"
+    with contextlib.suppress(OSError):
+        if (holder := holder_of(Path(api_dir) / "jobs.0")) is not None:
+            return f"the service on {api_dir} does not answer ({holder}): {last}"
+    return f"no service is running on {api_dir} ({last})"
+
+
 # --- status --------------------------------------------------------------------------------
 
 
 def run_status(options: StatusOptions) -> int:
     status = read_status(options.api_dir)
     if status is None or status.is_stale():
-        last = "" if status is None else f" (its last sign of life is {status.age_s():.0f} s old)"
-        print(f"mallob-py status: no service is running on {options.api_dir}{last}", file=sys.stderr)
+        print(f"mallob-py status: {_why_silent(options.api_dir, status)}", file=sys.stderr)
         return 1
     status = of_user(status, options.user)
     if options.json:
@@ -339,8 +351,7 @@ class _View:
         if status is not None and not status.is_stale():
             status = of_user(status, self._options.user)
             return picture(status, columns, lines, self._sort, self._is_reversed), True
-        last = "" if status is None else f" (its last sign of life is {status.age_s():.0f} s old)"
-        text = Text(f"no service is running on {self._options.api_dir}{last}", no_wrap=True)
+        text = Text(_why_silent(self._options.api_dir, status), no_wrap=True)
         text.overflow = "ellipsis"
         return text, False
 

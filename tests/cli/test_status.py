@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 
 from mallob_py.cli import main as main_module
+from mallob_py.service.store.lock import DirectoryLock
 from mallob_py.service.telemetry.status import (
     STATUS_FILE_NAME,
     EndedJob,
@@ -184,7 +187,20 @@ def test_a_service_that_was_killed_leaves_a_stale_status(
 ) -> None:
     write_status(tmp_path, ServiceStatus(time.time() - 100, ranks=2, pes=4, busy=3))
     assert run(tmp_path) == 1
-    assert "last sign of life is 100 s old" in capsys.readouterr().err
+    assert "no service is running on" in (said := capsys.readouterr().err)
+    assert "last sign of life is 100 s old" in said
+
+
+def test_a_service_whose_rank_hangs_is_not_said_to_be_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_status(tmp_path, ServiceStatus(time.time() - 100, ranks=2, pes=4, busy=3))
+    (tmp_path / "jobs.0").mkdir()
+    with contextlib.closing(DirectoryLock(tmp_path / "jobs.0", pytest.fail)):
+        assert run(tmp_path) == 1
+    said = capsys.readouterr().err
+    assert f"does not answer (process {os.getpid()} on " in said
+    assert "last sign of life is 100 s old" in said
 
 
 def test_a_status_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:

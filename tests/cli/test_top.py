@@ -145,7 +145,7 @@ def test_progress_says_workers_and_age() -> None:
     text = waiting_text("alice.large", status_of(far), 0, 1.0)
     assert text.endswith(", 12 of 40 sources (30%), 0.5/s")
     assert "handed in" in waiting_text("u.unknown", status_of(LARGE), 0, 1.0)
-    assert "no service is running" in waiting_text("u.unknown", None, 0, 1.0)
+    assert "no service answers" in waiting_text("u.unknown", None, 0, 1.0)
 
 
 def test_once_prints_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
