@@ -192,7 +192,8 @@ def run_rank(
             patience_s=patience_of(settings.rank_timeout_s),
             survives=survives,
         )
-        rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell)
+        clock = service_clock(start_s)
+        rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell, clock)
         rank.lookout.end_with(launcher)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
@@ -281,6 +282,7 @@ def _make_rank(
     pool: WorkerPool,
     log: EventSink,
     stop_bell: StopBell,
+    clock: Callable[[], float],
 ) -> Rank:
     transport.links.patience_s = patience_of(settings.rank_timeout_s)
     with contextlib.suppress(OSError):  # else each worker that moves begins anew
@@ -292,7 +294,7 @@ def _make_rank(
         transport,
         pool,
         log,
-        service_clock(origin.start_s),
+        clock,
         Ring(transport.rank, members, settings.rank_timeout_s),
         Bells(transport, pool, stop_bell, peers),
         settings.time_limit_s if settings.time_limit_s is not None else math.inf,
@@ -315,7 +317,8 @@ def run_newcomer(
     """Be a rank that joins a running system; the same as `run_rank`, without MPI and what all do together."""
     settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else there is no joining
     try:
-        carrier, newcomer = join(read_invitation(), settings.pes, patience_of(settings.rank_timeout_s))
+        invitation = read_invitation()
+        carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))
     except JoinError as error:
         tell(f"{error}; this process ends")
         server.stop()
@@ -332,7 +335,8 @@ def run_newcomer(
     pool = WorkerPool(server, _pool_options(settings, pes))
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)
-        rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell)
+        clock = service_clock(invitation.start_s)
+        rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell, clock)
         problem = _log_stimuli(settings, rank, origin, tuple(newcomer.changes)) or _open_desk(rank, make_desk)
         if problem is not None:
             tell(problem)

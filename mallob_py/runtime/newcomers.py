@@ -6,6 +6,7 @@ What is said meanwhile, and when they join: `protocol/growth.py`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ class GrowthError(Exception):
 class Newcomers:
     """The ranks that one rank has ever started and that live."""
 
-    def __init__(self, transport: Carrier) -> None:
+    def __init__(self, transport: Carrier, clock: Callable[[], float]) -> None:
         self._transport = transport
+        self._clock = clock
         self._processes: dict[int, NewcomerProcess] = {}
         self._done: Callable[[Mapping[int, str]], None] = lambda problems: None
 
@@ -56,11 +58,11 @@ class Newcomers:
         if (place := self.listen(call)) is None:
             raise GrowthError(f"rank {transport.rank} cannot listen for them")
         me = Peer(transport.rank, here, process_here(), place)
-        folder = transport.folder
+        folder, start_s = transport.folder, time.time() - self._clock()
         started: dict[int, NewcomerProcess] = {}
         try:
             for address, site in zip(range(bound, call.bound), sites, strict=True):
-                invitation = Invitation(address, call.secret, me, capacity, wide, session_of(folder))
+                invitation = Invitation(address, call.secret, me, capacity, wide, session_of(folder), start_s)
                 started[address] = newcomer_process.start(
                     site, msgspec.msgpack.encode(invitation), folder.path / f"shell.{address}"
                 )

@@ -167,7 +167,7 @@ class Rank:
         self._desk: Desk | None = None
         #: who takes orders here, if anybody does
         self.orders: Orders | None = None
-        self._newcomers = Newcomers(transport)
+        self._newcomers = Newcomers(transport, clock)
         #: where all that the node is told is written down
         self.stimuli: StimulusLog | None = None
         #: called in each new generation

@@ -320,4 +320,14 @@ mallob_py/runtime/world/mpi.py
   the signal of a closed terminal is left to us when MPI's library is loaded
     prepare_mpi: without os.environ.setdefault(*_UCX_LEAVES_SIGNALS)
     test_a_closed_terminal_is_heard_of_once_mpi_is_loaded
+
+mallob_py/runtime/newcomers.py
+  a newcomer's clock does not depend on the time of day at the system's start
+    Newcomers.start: time.time() - self._clock() => time.time()
+    test_a_newcomers_clock_goes_with_its_hosts_whatever_the_time_of_day_was_set_to
+
+mallob_py/cli/status.py
+  a service whose rank hangs is not said to be gone
+    _why_silent: never (holder := holder_of(Path(api_dir) / "jobs.0")) is not None
+    test_a_service_whose_rank_hangs_is_not_said_to_be_gone
 """)

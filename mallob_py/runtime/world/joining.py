@@ -29,7 +29,8 @@ _INVITATION_BYTES_MAX = 1 << 20
 class Invitation(msgspec.Struct, frozen=True):
     """The invitation with which a newcomer is started. `pes`: its capacity, unless its options say so.
 
-    `session`: by which it finds the folder of its host (`session_folder_here`).
+    `session`: by which it finds the folder of its host (`session_folder_here`). `start_s`: when the system
+    was started, by the clocks as they are set now.
     """
 
     address: int
@@ -38,6 +39,7 @@ class Invitation(msgspec.Struct, frozen=True):
     pes: int
     wide: bool
     session: str
+    start_s: float
 
 
 class JoinError(Exception):

@@ -132,7 +132,6 @@ class StatusWriter:
         self._running = running
         self._users = users
         self._process = ClientProcess(socket.gethostname(), os.getpid())
-        self._started = time.time()
         self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
         self._history = HistoryWriter(api_dir / f"jobs.{client}")
         self._counters = counters
@@ -243,7 +242,7 @@ class StatusWriter:
             busy=balancer.total_volume,
             jobs=tuple(self._job_status(job, volumes.get(job, 0), now) for job in listed),
             clients=self._clients,
-            started=self._started,
+            started=time.time() - now,  # as the clock is set now
             totals=self._counters.totals(),
             processes=(self._process,),
             workers=self._node.reports.roll.workers(),

@@ -51,7 +51,7 @@ def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.
     time = Time()
     monkeypatch.setattr(joining, "time", time)
     monkeypatch.setattr(joining, "select", time)
-    invitation = Invitation(7, SECRET, Peer(0, 0, process_here(), host.place), 1, False, "session")
+    invitation = Invitation(7, SECRET, Peer(0, 0, process_here(), host.place), 1, False, "session", 0.0)
     with pytest.raises(JoinError, match="rank 7 was not taken in"):
         joining.join(invitation, None, PATIENCE_S)
     assert time.turns >= 3 * PATIENCE_S

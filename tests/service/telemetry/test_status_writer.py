@@ -20,6 +20,7 @@ from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJ
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.telemetry import status_writer
 from mallob_py.service.telemetry.status import Counters, HostStatus, UserStatus
 from mallob_py.service.telemetry.status_writer import ENDED_MAX, OTHERS_MAX, StatusWriter
 from mallob_py.service.turns import JobQueue
@@ -93,6 +94,15 @@ def test_what_the_pe_knows_of_a_job_is_told(client: Client) -> None:
     assert job.root_is_placed
     assert (status.busy, status.states) == (1, {"running": 1})
     assert status.users == {"u": UserStatus(1, 1)}
+
+
+def test_setting_the_clock_does_not_change_how_long_the_service_is_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for unix_s in (1e9, 1e9 - 3600.0):
+        monkeypatch.setattr(status_writer.time, "time", lambda unix_s=unix_s: unix_s)
+        status = client.writer.status(12.0)
+        assert (status.time, status.started) == (unix_s, unix_s - 12.0)
 
 
 def test_the_list_is_bounded_has_all_that_run_and_all_are_counted(client: Client) -> None:
