@@ -267,7 +267,7 @@ def _since(moment: float) -> float:
 
 
 def _why_silent(api_dir: str, status: ServiceStatus | None) -> str:
-    """Return why there is nothing to show: nobody is there, or the rank that writes the status hangs."""
+    """Return why there is nothing to show: no service runs, or the rank that writes the status hangs."""
     if status is None:
         return f"no service is running on {api_dir}"
     last = f"its last sign of life is {status.age_s():.0f} s old"

@@ -43,6 +43,9 @@ mallob_py/runtime/world/failure_detector.py
     test_a_rank_does_not_outlive_a_launcher_that_kills_nobody
 
 mallob_py/runtime/world/forked_world.py
+  ranks are not started whose shared file is larger than files may be
+    _open_folder: never 0 <= allowed < ranks * _SHARED_BYTES
+    test_no_ranks_are_started_whose_shared_file_is_larger_than_files_may_be
   what ranks leave behind holds up no end
     ForkedWorld.__init__: without os.set_blocking(reader, False)
     test_what_ranks_leave_behind_holds_up_no_end

@@ -24,6 +24,7 @@ import contextlib
 import gc
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -135,6 +136,8 @@ class PmiServer:
 #: how long ranks may take to end after they have been asked to
 STOP_GRACE_S = 30.0
 _LOOK_MAX_S = 60.0
+#: of the file that MPICH shares, for each rank
+_SHARED_BYTES = 2_200_000
 _RECEIVE_BYTES = 1 << 16
 
 
@@ -214,7 +217,7 @@ class ForkedWorld:
         self._rank_loss = rank_loss
         self._ranks = ranks
         controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
-        self._folder = _open_folder()
+        self._folder = _open_folder(ranks)
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
@@ -356,14 +359,20 @@ class ForkedWorld:
                 os.kill(pid, number)
 
 
-def _open_folder() -> PrivateFolder:
-    """Make the folder of the ranks to come. Raises LaunchError, also for want of what MPI could not start
+def _open_folder(ranks: int) -> PrivateFolder:
+    """Make the folder of so many ranks to come. Raises LaunchError, also for want of what MPI could not start
     without: it would say so in many words that name nothing.
     """
     if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
         raise LaunchError(problem)
     if shared_folder() != SHARED_MEMORY:
         raise LaunchError(f"MPICH needs {SHARED_MEMORY}, which cannot be written to: mount it as a tmpfs")
+    allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if 0 <= allowed < ranks * _SHARED_BYTES:  # less than 0: as large as they like
+        raise LaunchError(
+            f"MPICH needs a file of {ranks * _SHARED_BYTES} bytes for {ranks} ranks, and files may have"
+            f" {allowed}: raise that limit (ulimit -f), or start fewer ranks"
+        )
     return open_for_forks()
 
 

@@ -104,6 +104,15 @@ def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
     assert re.fullmatch("mallob-py solve: a rank may need [0-9]+ file descriptors, 64 are .*\n", done.stderr)
 
 
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_no_ranks_are_started_whose_shared_file_is_larger_than_files_may_be() -> None:
+    limited = ["sh", "-c", 'ulimit -f 1000 && exec "$@"', "sh"]
+    command = [*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch("mallob-py solve: MPICH needs a file of [0-9]+ bytes for 2 ranks, .*\n", done.stderr)
+
+
 def test_no_ranks_are_started_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (session_folder, forked_world):
         monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "none")
