@@ -139,7 +139,7 @@ class _Server:
         self.loop = LoopWatch(self._say)
         self._folder = folder
         self._binds = binds
-        self._default_s = default_s
+        self.default_s = default_s
         self._scheduler = LiveScheduler(policy, 0)
         self._nodes = MachineNodes(folder, machine, self._scheduler, self._say, self._want_decision)
         self._entries: dict[int, _Entry] = {}
@@ -631,7 +631,7 @@ class _Server:
         if len(request.script) > SCRIPT_MAX_BYTES:
             return Refused(f"the script has more than {SCRIPT_MAX_BYTES} bytes")
         try:
-            wishes = parse_script(request.script, request.name, request.headers, self._default_s)
+            wishes = parse_script(request.script, request.name, request.headers, self.default_s)
         except ScriptError as error:
             return Refused(str(error))
         if wishes.nodes_min > self._nodes.book.most:

@@ -27,7 +27,7 @@ def refusal(waiting: int, script: str) -> str:
     one._scheduler = type("Waiting", (), {"waiting": range(waiting)})
     one._nodes = SimpleNamespace(book=SimpleNamespace(most=1))
     one._folder, one._next = type("Kept", (), {"add": _keep}), 1
-    one._epoch_s, one._default_s = 0.0, 60.0
+    one._epoch_s, one.default_s = 0.0, 60.0
     answer = one._submit(Submit(script, "job", "/", {}))
     assert isinstance(answer, Refused)
     return answer.error
