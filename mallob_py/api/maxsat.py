@@ -6,6 +6,7 @@ MaxSAT. What was asked before is not kept: each question is a formula of its own
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -96,7 +97,7 @@ class Ipamir:
         """A solution in which the literal is true costs so much more; a later weight replaces the former."""
         if weight < 0:
             raise ValueError(f"a weight of {weight}; weights are not negative")
-        self._weights[literal] = weight
+        self._weights[operator.index(literal)] = weight
 
     def assume(self, literal: int) -> None:
         """The literal is to be true in the next question."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,9 +86,8 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
             )
         return Task(None, wcnf_text(formula.hard, zip(formula.wght, formula.soft, strict=True)))
     soft, offset = [], 0
-    for literal, weight in objective.items():
-        if not _is_integer(weight):
-            raise TypeError(f"weights are integers, not {weight!r:.40}")
+    for given, weight_given in objective.items():
+        literal, weight = _integer(given, "literals"), _integer(weight_given, "weights")
         if weight > 0:
             soft.append((weight, [-literal]))
         elif weight < 0:
@@ -99,7 +98,9 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
     """Raises ValueError or TypeError for what is no formula or objective: its sum is to be largest."""
-    task = minimizing(formula, {literal: -weight for literal, weight in objective.items()})
+    task = minimizing(
+        formula, {literal: -_integer(weight, "weights") for literal, weight in objective.items()}
+    )
     return Task(task.path, task.text, -task.offset, is_negated=True)
 
 
@@ -118,6 +119,13 @@ def _line(clause: Sequence[int]) -> str:
         if not _is_integer(literal) or literal == 0:
             raise ValueError(f"clause {clause!r:.60} holds {literal!r:.20}, which is not a literal")
     return " ".join(map(str, (*clause, 0)))
+
+
+def _integer(value: object, what: str) -> int:
+    """Return it as Python's integer, since numpy's may not have the negation. Raises TypeError."""
+    if not _is_integer(value):
+        raise TypeError(f"{what} are integers, not {value!r:.40}")
+    return int(cast(int, value))
 
 
 def _is_integer(value: object) -> bool:

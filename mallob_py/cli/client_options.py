@@ -98,7 +98,11 @@ class SubmitOptions(_Terms, Wishes, _Client):
     )
     user: str | None = option("--user USER", values.word, None, JOB, "who submits (default: you)")
     application: str | None = option(
-        "--application APP", values.word, None, JOB, f"kind of job (default {DEFAULT_APPLICATION})"
+        "--application APP",
+        values.word,
+        None,
+        JOB,
+        f"kind of job (default: by the file's name, else {DEFAULT_APPLICATION})",
     )
     settings: tuple[tuple[str, tuple[Any, ...]], ...] = list_option(
         "--set KEY=VALUE",
