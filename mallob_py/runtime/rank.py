@@ -528,8 +528,8 @@ class Rank:
         """Leave no process and no file behind; False if the other ranks could not be met."""
         if self._desk is not None:
             self._desk.close()
-        self._close_doors()
-        met = self._transport.close()
+        # Others may have processes that were forked here, and save what these have done.
+        met = self._transport.close(then=self._close_doors)
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met
 

@@ -432,6 +432,7 @@ REAL: dict[str, Callable[[argparse.Namespace], None]] = {
     "real-switch": lambda options: real_shares.switch(options.seconds),
     "real-queens": lambda options: real_shares.bags("QUEENS", options.pes, options.seconds),
     "real-uts": lambda options: real_shares.bags("UTS", options.pes, options.seconds),
+    "real-newcomers": lambda options: real_shares.newcomers(options.pes, options.count),
     "real-formulas": lambda options: real_shares.formulas(
         *(options.pes, options.count, options.rounds, options.order),
         lambda jobs: least_attained(min(options.pes, os.cpu_count() or 1), jobs),

@@ -2,6 +2,7 @@
 
 - *switch*: two jobs that burn a core on one PE: what a switch costs the rank, and how long nobody computes.
 - *bags*: endless bags of one worker each, m to 5m on m PEs: tasks done per second.
+- *newcomers*: formulas of two clauses beside endless jobs: how long until each runs, and is answered.
 - *formulas*: 200 formulas at once on four ranks, with turns and without: mean and last answer, and what
   became of the PEs' time.
 - *even*: endless jobs of different priorities: how far each is from its share in windows of 5 and 30 s.
@@ -145,6 +146,62 @@ def _tasks_done(service: Service) -> tuple[float, float]:
         if status is not None and status.time > asked_s:
             return status.time, sum(job.progress.done for job in status.jobs if job.progress is not None)
         time.sleep(0.01)
+
+
+# --- newcomers ------------------------------------------------------------------------------
+
+
+def newcomers(pes: int, count: int) -> None:
+    """One after the other beside twice as many endless formulas as PEs, or bags, or both."""
+    rows = []
+    chance = random.Random(1)
+    with TemporaryDirectory() as folder, running_service(pes, ["--preload", "SAT,QUEENS"]) as service:
+        hard, small = Path(folder, "hard.cnf"), Path(folder, "small.cnf")
+        hard.write_text(generate.uniform(600, 2760, 1).text("for a bench"))
+        small.write_text("p cnf 2 2\n1 2 0\n-1 2 0\n")
+        kinds: dict[str, dict[str, Any]] = {
+            "formulas": {"application": "SAT", "files": [f"{hard}"]},
+            "bags": {"application": "QUEENS", "configuration": _BAGS["QUEENS"]},
+        }
+        mixtures = {"formulas": ["formulas"], "bags": ["bags"], "both": ["formulas", "bags"]}
+        for name, mixture in mixtures.items():
+            endless = [
+                service.drop({"user": "bench", "name": f"{name}{number}", **kinds[kind]})
+                for number, kind in enumerate(mixture * (2 * pes // len(mixture)))
+            ]
+            time.sleep(_SETTLE_S)
+            took = []
+            for number in range(count):
+                time.sleep(chance.uniform(0.1, 0.6))
+                job = {"user": "new", "name": f"{name}.{number}", "application": "SAT", "files": [f"{small}"]}
+                took.append(service.await_reply(service.drop(job)))
+            rows.append((name, took))
+            _end(service, endless)
+    began = _times_until(service.events, LogEvent.STARTED)
+    print_table(
+        f"{count} newcomers beside {2 * pes} endless jobs on {pes} PEs [ms]",
+        ["beside", "runs after", "90 %", "last", "reply seen", "90 %", "last"],
+        [
+            [name, *(f"{1000 * each:.1f}" for values in (began[name], took) for each in _spread(values))]
+            for name, took in rows
+        ],
+    )
+
+
+def _times_until(events: Sequence[Event], what: LogEvent) -> dict[str, list[float]]:
+    """From the acceptance of each newcomer to the first such event of it, by what ran beside it."""
+    accepted: dict[int, tuple[str, float]] = {}
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.event == LogEvent.ACCEPTED and event.fields["user"] == "new":
+            accepted[event.fields["job"]] = event.fields["name"].partition(".")[0], event.t
+        elif event.event == what and (one := accepted.pop(event.fields["job"], None)) is not None:
+            times[one[0]].append(event.t - one[1])
+    return times
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return median(values), quantiles(values, n=10)[-1], max(values)
 
 
 # --- formulas -------------------------------------------------------------------------------

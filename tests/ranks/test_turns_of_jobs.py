@@ -213,6 +213,25 @@ def test_a_job_that_goes_from_rank_to_rank_keeps_its_process(tmp_path: Path) -> 
         assert "Traceback" not in service.output
 
 
+def test_bags_that_go_from_rank_to_rank_are_saved_when_the_service_is_stopped(tmp_path: Path) -> None:
+    """A rank that has forked the process of another one's root does not end before that has saved."""
+    names = ["one", "two", "three", "four", "five"]
+    with serving(tmp_path / "service", "--slice", "100ms", ranks=4, env=APPS) as service:
+        for name in names:
+            configuration = naps_until(tmp_path / "go")
+            service.submit(name, application="NAPS", configuration=configuration, max_demand=1)
+        poll_until(lambda: len(service.events("given")) >= 10, "processes have gone on at other ranks")
+        assert service.stop() == 0
+        assert not service.events("crashed")
+    (tmp_path / "go").touch()
+    with serving(tmp_path / "service", ranks=4, env=APPS) as service:
+        for name in names:
+            reply = service.reply(service.box() / "out" / f"u.{name}.json")
+            assert reply["result"]["value"] == SUM
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
 def test_when_a_rank_is_lost_no_process_is_left_that_it_had_or_had_forked(tmp_path: Path) -> None:
     apps = with_apps(BEGIN="rank_apps:Begin")
     names = [f"endless{number}" for number in range(5)]

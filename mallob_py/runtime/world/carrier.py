@@ -8,7 +8,7 @@ described there. This module needs no MPI.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
@@ -160,17 +160,19 @@ class Carrier:
 
     # --- leaving
 
-    def close(self, timeout_s: float = 10.0) -> bool:
+    def close(self, timeout_s: float = 10.0, then: Callable[[], object] = lambda: None) -> bool:
         """Finish all sends and meet the others; what still arrives is dropped.
 
-        All ranks call it. False if that was not done in time or a peer has failed: then
-        MPI_Finalize might hang, so the process should end by `leave`. Who is left meets the others also then.
+        All ranks call it. `then`: what is to be done before this host's folder is gone. False if they were
+        not met in time or a peer has failed: then MPI_Finalize might hang, so the process should end by
+        `leave`. Who is left meets the others also then.
         """
         if self._closed:
             return not self._lost
         self._closed = True
         self.links.part()
         met = self._meet(time.monotonic() + timeout_s)
+        then()
         self._hang_up()
         if self.keeper_of(self.rank) == self.rank:
             self.folder.remove()
