@@ -46,6 +46,9 @@ mallob_py/runtime/world/forked_world.py
   ranks are not started whose shared file is larger than files may be
     _open_folder: never 0 <= allowed < ranks * _SHARED_BYTES
     test_no_ranks_are_started_whose_shared_file_is_larger_than_files_may_be
+  those who are at work go on without a rank that is lost before it says that it is
+    ForkedWorld._bury: said or self._others_are_at_work() => said
+    test_those_at_work_go_on_without_a_rank_that_is_lost_before_it_says_that_it_is
   what ranks leave behind holds up no end
     ForkedWorld.__init__: without os.set_blocking(reader, False)
     test_what_ranks_leave_behind_holds_up_no_end

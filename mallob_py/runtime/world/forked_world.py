@@ -214,8 +214,7 @@ class ForkedWorld:
         rank_loss: RankLoss = RankLoss.RESTART,
     ) -> None:
         self._stops = stops
-        self._rank_loss = rank_loss
-        self._ranks = ranks
+        self._rank_loss, self._ranks = rank_loss, ranks
         controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
         self._folder = _open_folder(ranks)
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
@@ -226,6 +225,7 @@ class ForkedWorld:
         #: by rank, as long as it lives
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
+        self._said = [b""] * ranks
         #: when the ranks have had time enough to end
         self._deadline_s = math.inf
         self._told_to_stop = False
@@ -330,20 +330,28 @@ class ForkedWorld:
         pid = self._pids.pop(rank)
         _, status = os.waitpid(pid, 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
-        said = b""
-        with contextlib.suppress(BlockingIOError):
-            said = os.read(self._links[rank], 2)
+        said = self._said_by(rank)
         if rank in self._pmi.finalized or guard.LEAVES in said:
             return
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
             if not self._told_to_stop and not self._ends_by_force:
                 self._crashes.append(self._statuses[rank])
-            if self._rank_loss is RankLoss.SURVIVE and self._pids and said:
+            # When all others are at work, this one has done its part at the start, whether it said so or not.
+            if self._rank_loss is RankLoss.SURVIVE and self._pids and (said or self._others_are_at_work()):
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._end_by_force(rank, pid)
         else:  # all end now with words of their own, unless somebody waits for it
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
+
+    def _said_by(self, rank: int) -> bytes:
+        """Return what a rank has said by `guard` so far."""
+        with contextlib.suppress(BlockingIOError):
+            self._said[rank] += os.read(self._links[rank], 2)
+        return self._said[rank]
+
+    def _others_are_at_work(self) -> bool:
+        return all([self._said_by(rank) for rank in self._pids])
 
     def _end_by_force(self, rank: int, pid: int) -> None:
         """End the others if a rank has died, as they would wait for it; tell why, unless it was wanted."""

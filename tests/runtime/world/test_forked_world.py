@@ -104,6 +104,45 @@ def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
     assert re.fullmatch("mallob-py solve: a rank may need [0-9]+ file descriptors, 64 are .*\n", done.stderr)
 
 
+LATE = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from mallob_py.runtime.processes import StopRequests, no_orphans
+    from mallob_py.runtime.world import guard
+    from mallob_py.runtime.world.forked_world import ForkedWorld
+    from mallob_py.runtime.world.mpi import RankLoss
+
+    folder = Path(sys.argv[1])
+
+    def be_rank(control):
+        rank = int(os.environ["PMI_RANK"])
+        if rank == 0:
+            while not all((folder / f"{each}").exists() for each in (1, 2)):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        guard.may_be_lost()
+        (folder / f"{rank}").touch()
+        while os.getppid() == first and not (folder / "told").exists():
+            time.sleep(0.01)
+        return 0
+
+    first = os.getpid()
+    with no_orphans(), StopRequests() as stops:
+        world = ForkedWorld(3, be_rank, stops, title="rank", rank_loss=RankLoss.SURVIVE)
+        bury = world._bury
+        world._bury = lambda descriptor: (bury(descriptor), (folder / "told").touch())
+        print(world.wait().code)
+"""
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+def test_those_at_work_go_on_without_a_rank_that_is_lost_before_it_says_that_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(LATE), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert "the others go on" in done.stderr
+
+
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_no_ranks_are_started_whose_shared_file_is_larger_than_files_may_be() -> None:
     limited = ["sh", "-c", 'ulimit -f 1000 && exec "$@"', "sh"]
