@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, growing
 
 from mallob_py.runtime.world import deadlines
 from mallob_py.runtime.world.deadlines import START_PATIENCE_S, Launcher, LauncherGone, start_patience_s
@@ -49,7 +49,9 @@ def test_who_blocks_longer_is_ended_and_says_for_what() -> None:
 
 
 def test_who_keeps_pythons_lock_meanwhile_is_ended_by_the_kernel() -> None:
-    assert run(0.1, "locked").returncode == -signal.SIGALRM
+    # Within a short time a busy machine may not have come to the lock; then it ends as in the test above.
+    codes = (run(patience_s, "locked").returncode for patience_s in growing(0.1))
+    assert next(code for code in codes if code != 7) == -signal.SIGALRM
 
 
 def test_nothing_is_left_of_a_deadline_that_was_kept() -> None:
