@@ -40,6 +40,8 @@ _SETTLE_S = 3.0
 #: until each job has had its first turns, in which who has had least is first, and others have theirs back
 _YOUNG_S = 15.0
 _POLL_S = 0.002
+#: the same where replies are looked for among hundreds, which takes time of a core
+_SLOW_POLL_S = 0.01
 _WAYS = (("turns", ()), ("first come first served", ("--slice", "0")))
 
 
@@ -316,7 +318,7 @@ def _ended_s(jobs: Sequence[DroppedJob]) -> list[float]:
         come = waiting.intersection(os.listdir(folder))
         ended_s += [time.monotonic()] * len(come)
         waiting -= come
-        time.sleep(_POLL_S)
+        time.sleep(_SLOW_POLL_S)
     return ended_s
 
 
