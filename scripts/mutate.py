@@ -1,6 +1,6 @@
 """Do the tests notice when a rule is broken? Break each, one at a time, and see.
 
-Each mutation (`mutations/`) is applied to a copy of the sources; the sources themselves stay as
+Each mutation (`tests/mutations/`) is applied to a copy of the sources; the sources themselves stay as
 they are. On the copy its own test runs first, the one that the list names; if that one passes, all
 tests of its part, up to the first failure (of the protocol: the simulations as well, and then random
 seeds). What fails must fail again, and pass without the mutation: a test that fails now and then has
@@ -148,7 +148,7 @@ class Judge:
             try:
                 apply(mutation, (self._unchanged / mutation.file).read_text())
             except ValueError as error:
-                raise SystemExit(f"scripts/mutations does not fit the sources: {error}") from None
+                raise SystemExit(f"tests/mutations does not fit the sources: {error}") from None
         place = self._runner.run(self._unchanged, "-c", "import mallob_py; print(mallob_py.__file__)")
         assert place is not None
         assert Path(place.stdout.strip()).is_relative_to(self._unchanged), f"not the copy: {place.stdout}"

@@ -15,7 +15,7 @@ sys.path.append(str(_ROOT / "scripts"))
 
 import mutate  # noqa: E402
 import mutations  # noqa: E402
-from mutations.mutation import Mutation, change_of, table  # noqa: E402
+from mutations import Mutation, change_of, table  # noqa: E402
 
 _SOURCE = """
 class Fair:

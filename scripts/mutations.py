@@ -1,6 +1,7 @@
 """A mutation: a rule in words, the change that breaks it, and the test that notices it.
 
-Tables of them are text. A line without indent names the file (or is a comment); below it, each rule:
+The tables are kept by hand in `tests/mutations/*.txt`: one entry for each rule that somebody could take for
+superfluous. A line without indent names the file (or is a comment); below it, each rule:
 
     messages for this epoch are handled once it has come
       PE._on_epoch: self._parked[0][0] <= self.epoch => self._parked[0][0] < self.epoch
@@ -23,6 +24,7 @@ import ast
 import difflib
 import re
 import textwrap
+from pathlib import Path
 
 import msgspec
 
@@ -82,6 +84,14 @@ def table(text: str) -> tuple[Mutation, ...]:
             file = line
         at += len(line) + 1
     return tuple(found)
+
+
+#: all entries of all tables
+MUTATIONS = tuple(
+    mutation
+    for file in sorted((Path(__file__).resolve().parents[1] / "tests/mutations").glob("*.txt"))
+    for mutation in table(file.read_text())
+)
 
 
 def apply(mutation: Mutation, source: str) -> str:
