@@ -442,14 +442,15 @@ def launch(
     Otherwise mpiexec starts them with the same arguments.
     """
     from mallob_py.cli.main import outcome_of
-    from mallob_py.runtime.processes import no_orphans, raise_descriptor_limit
+    from mallob_py.runtime.processes import raise_descriptor_limit
     from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
+    from mallob_py.runtime.world.session_folder import nothing_left
 
     def outcome_of_rank(fork_server: socket.socket | None) -> int:
         return outcome_of(f"mallob-py {command}", lambda: be_rank(fork_server))
 
     raise_descriptor_limit()
-    with no_orphans():
+    with nothing_left():
         servers = _servers or ForkedServers((application,))
         servers.open(ranks)
         importlib.import_module(f"mallob_py.cli.{command}_rank")

@@ -144,8 +144,11 @@ def die_with(parent_pid: int, death_signal: int) -> None:
 
 
 @contextlib.contextmanager
-def no_orphans() -> Iterator[None]:
-    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end."""
+def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
+    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end.
+
+    `grace_s`: how long adopted processes may take to end by themselves before that.
+    """
     ours = os.getpid()
     before = set(_children(ours))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -153,6 +156,8 @@ def no_orphans() -> Iterator[None]:
         yield
     finally:
         if os.getpid() == ours:
+            if grace_s and _has_children():
+                left_of(set(_children(ours)) - before, grace_s)
             # Whoever is killed leaves us its own children.
             deadline_s = time.monotonic() + _BURIAL_S
             while _has_children() and (left := set(_children(ours)) - before):

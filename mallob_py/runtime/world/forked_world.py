@@ -15,7 +15,7 @@ asks is served; every other wish (spawning ranks) is declined.
 Guarantees, as of `launch.launch_world`: signals are passed on to the ranks, a second Ctrl-C or ranks that
 are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others, unless they are to
 survive it and all were at work (`guard.may_be_lost`); when we are gone the kernel asks the ranks to end;
-nothing of the world outlives the caller's `no_orphans`.
+nothing of the world outlives the caller's `nothing_left`.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class ForkedWorld:
     `servers`: those that ranks have instead of starting their own; `control` is the socket of one's server,
     or None. `env`: the ranks' environment (None: ours). `title`: what `ps` shows, with the rank's number
     behind.
-    The caller has a single thread, and is inside `no_orphans`.
+    The caller has a single thread, and is inside `nothing_left`.
     """
 
     def __init__(

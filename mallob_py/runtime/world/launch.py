@@ -44,7 +44,6 @@ from mallob_py.runtime.processes import (
     bury_orphans,
     die_with,
     import_places,
-    no_orphans,
     python,
 )
 from mallob_py.runtime.world.exit_file import ExitFile
@@ -55,7 +54,7 @@ from mallob_py.runtime.world.mpi import (
     WorldEnd,
     in_mpi_world,
 )
-from mallob_py.runtime.world.session_folder import shared_folder, sweep, temporary_folder
+from mallob_py.runtime.world.session_folder import nothing_left, temporary_folder
 
 __all__ = [
     "LaunchError",
@@ -169,11 +168,11 @@ def run_world(
 
 def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | None) -> WorldEnd:
     """Run a world whose ranks say by a file how they end; nothing of it is alive then."""
-    with _own_folder() as folder, no_orphans():
+    with _own_folder() as folder:
         exit_file = ExitFile(folder, rank_timeout_s)
         oom_kills = _oom_kills()
-        end = run(exit_file)
-        sweep(shared_folder())  # where all ranks of a host were killed, nobody has removed what they shared
+        with nothing_left():
+            end = run(exit_file)
         said = exit_file.said()
     return replace(
         end,

@@ -24,10 +24,11 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mallob_py.runtime.processes import no_orphans
 from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
 
 if TYPE_CHECKING:
@@ -109,6 +110,23 @@ def sweep(parent: Path) -> None:
         for name in [entry.name for entry in entries if _NAME.fullmatch(entry.name)]:
             with contextlib.suppress(OSError):
                 _sweep_one(parent / name)
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Be the parent of all processes of a world, and leave neither one of these nor what they shared.
+
+    A rank that joined ends by itself after the founders; its starter, who would wait for it, may be dead.
+    """
+    with contextlib.ExitStack() as stack:
+        # The folder of a process that had to be killed has no lock only after that.
+        stack.callback(lambda: sweep(shared_folder()))
+        stack.enter_context(no_orphans(_ENDING_S))
+        yield
+
+
+#: how long ranks that joined may end after all founders
+_ENDING_S = 2.0
 
 
 def _sweep_one(path: Path) -> None:

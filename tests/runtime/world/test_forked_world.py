@@ -20,7 +20,7 @@ PROGRAM = """
     import os, signal, sys, time
     from mallob_py.runtime.world import forked_world
     from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
-    from mallob_py.runtime.processes import no_orphans
+    from mallob_py.runtime.world.session_folder import nothing_left
     from mallob_py.runtime.processes import StopRequests
 
     forked_world.STOP_GRACE_S = 1.0
@@ -52,7 +52,7 @@ PROGRAM = """
             os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    with StopRequests() as stops, no_orphans():
+    with StopRequests() as stops, nothing_left():
         assert library_allows_forks()
         print("ended", ForkedWorld(2, be_rank, stops, title="rank").wait().code)
 """
@@ -107,7 +107,8 @@ def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
 LATE = """
     import os, signal, sys, time
     from pathlib import Path
-    from mallob_py.runtime.processes import StopRequests, no_orphans
+    from mallob_py.runtime.processes import StopRequests
+    from mallob_py.runtime.world.session_folder import nothing_left
     from mallob_py.runtime.world import guard
     from mallob_py.runtime.world.forked_world import ForkedWorld
     from mallob_py.runtime.world.mpi import RankLoss
@@ -127,7 +128,7 @@ LATE = """
         return 0
 
     first = os.getpid()
-    with no_orphans(), StopRequests() as stops:
+    with nothing_left(), StopRequests() as stops:
         world = ForkedWorld(3, be_rank, stops, title="rank", rank_loss=RankLoss.SURVIVE)
         bury = world._bury
         world._bury = lambda descriptor: (bury(descriptor), (folder / "told").touch())

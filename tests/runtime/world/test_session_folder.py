@@ -228,3 +228,42 @@ def test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into(
         assert session_folder.session_of(later) == session
         for folder in (ours, later):
             folder.close()
+
+
+ENDS_LATE = """
+import os, sys
+from pathlib import Path
+from mallob_py.runtime.world import session_folder
+session_folder.SHARED_MEMORY, session_folder._ENDING_S = Path(sys.argv[1]), float(sys.argv[2])
+with session_folder.nothing_left():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:  # it has lost its parent by then
+            folder = session_folder.PrivateFolder.create(Path(sys.argv[1]))
+            (folder.path / "memory").touch()
+            os.write(writer, b"!")
+            os.read(0, 1)
+            folder.remove()
+            Path(sys.argv[3]).touch()
+            os._exit(0)
+        os._exit(0)
+    os.read(reader, 1)
+    os.wait()
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("may_end", [True, False])
+def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(may_end: bool, tmp_path: Path) -> None:
+    shared, done = tmp_path / "shared", tmp_path / "done"
+    shared.mkdir()
+    command = [sys.executable, "-c", ENDS_LATE, shared, str(DEADLINE_S if may_end else 0.001), done]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
+        assert world.stdout is not None and world.stdin is not None
+        assert world.stdout.readline() == b"ended\n"
+        assert len(list(shared.iterdir())) == 1 or not may_end
+        if may_end:
+            world.stdin.close()
+        assert world.wait(DEADLINE_S) == 0
+    assert list(shared.iterdir()) == []
+    assert done.exists() == may_end
