@@ -186,12 +186,27 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
     return False
 
 
+#: a program that chooses its cores itself, again and again, is not fought with
+_PASSES_MAX = 20
+
+
 def bind(root: int, cores: Sequence[int]) -> None:
-    """All that has come from a process may use these cores, and no others, from now on."""
-    for pid in descendants(root):
-        with contextlib.suppress(OSError):  # it has just ended
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(thread), cores)
+    """Have all that has come from a process use these cores, and no others, from now on.
+
+    A process that is forked during a pass has the cores of its parent before; so there are passes until one
+    of them has nothing to change.
+    """
+    wanted = set(cores)
+    for _ in range(_PASSES_MAX):
+        is_bound = True
+        for pid in descendants(root):
+            with contextlib.suppress(OSError):  # it has just ended
+                for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+                    if os.sched_getaffinity(thread) != wanted:
+                        is_bound = False
+                        os.sched_setaffinity(thread, wanted)
+        if is_bound:
+            return
 
 
 if __name__ == "__main__":
