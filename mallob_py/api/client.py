@@ -39,18 +39,18 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.api import optimization
+from mallob_py.api.formulas import FormulaLike, clauses_of, literals_of, raw_content
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
@@ -62,64 +62,6 @@ from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.store.own_folder import WANTING
 from mallob_py.service.store.spare_file import SpareFile
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
-
-#: a file; clauses; an object with `clauses`, such as PySAT's CNF; an array: integers with a 0 after each
-#: clause, or a row for each clause (0 fills up short ones)
-#: or bytes, the content of an input file of any application
-FormulaLike: TypeAlias = bytes | str | os.PathLike[str] | Iterable[Iterable[int]] | NDArray[np.integer[Any]]
-
-LITERAL_MAX = 2**31 - 2
-#: opens the assumptions in raw files
-_ASSUMPTIONS_MARK = 2**31 - 1
-
-
-def integers_of(formula: Any) -> NDArray[np.int32]:
-    """Clauses closed by 0. Raises ValueError or TypeError, which name the clause at fault."""
-    if isinstance(formula, np.ndarray):
-        integers = _of_array(formula)
-    else:
-        clauses = getattr(formula, "clauses", formula)
-        if getattr(formula, "atmosts", ()):  # left out, the answer would be that of another formula
-            raise ValueError("the service takes clauses; encode constraints on numbers of literals as such")
-        integers = np.array(list(chain.from_iterable(map(_closed, clauses))) or (), dtype=np.int64)
-    if integers.size and int(np.abs(integers).max()) > LITERAL_MAX:
-        raise ValueError(f"literals go from 1 to {LITERAL_MAX} and -1 to -{LITERAL_MAX}")
-    return integers.astype(np.int32)
-
-
-def raw_content(integers: NDArray[np.int32], assumptions: Sequence[int]) -> bytes:
-    """A file of content mode `raw`."""
-    end = np.array([_ASSUMPTIONS_MARK, *assumptions, 0], dtype="<i4")
-    return integers.astype("<i4").tobytes() + end.tobytes()
-
-
-def _of_array(array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"an array of {array.dtype} holds no literals; integers are needed")
-    if array.ndim == 1:
-        if array.size and array[-1] != 0:
-            raise ValueError("the last clause of the array is not closed by 0")
-        return array.astype(np.int64)
-    if array.ndim != 2:
-        raise ValueError(f"an array of {array.ndim} dimensions; 1 or 2 are possible")
-    closed = np.concatenate((array.astype(np.int64), np.zeros((len(array), 1), np.int64)), axis=1)
-    # of each row its literals, in order, and the 0 added last
-    wanted = closed != 0
-    wanted[:, -1] = True
-    result: NDArray[np.int64] = closed[wanted]
-    return result
-
-
-def _closed(clause: Iterable[int]) -> list[int]:
-    try:
-        literals = [*clause, 0]
-    except TypeError:
-        raise TypeError(f"{clause!r:.60} is not a clause; clauses are lists of integers") from None
-    for literal in literals[:-1]:
-        if isinstance(literal, bool) or not isinstance(literal, int | np.integer) or literal == 0:
-            raise ValueError(f"clause {literals[:-1]!r:.60} holds {literal!r:.20}, which is not a literal")
-    return literals
-
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
 _INPUTS = "inputs"
@@ -280,7 +222,7 @@ class Client:
     def submit(
         self,
         formula: FormulaLike | None = None,
-        assumptions: Sequence[int] = (),
+        assumptions: Iterable[int] = (),
         *,
         name: str = "",
         wallclock_limit_s: float | None = None,
@@ -302,7 +244,7 @@ class Client:
             job["wallclock-limit"] = format_duration(wallclock_limit_s)
         if cpu_limit_s is not None:
             job["cpu-limit"] = format_duration(cpu_limit_s)
-        input_file = self._put_formula(job, formula, [int(literal) for literal in assumptions])
+        input_file = self._put_formula(job, formula, literals_of(assumptions, "assumptions"))
         if job.get("incremental"):
             self._keep(job, input_file)
             input_file = None
@@ -332,7 +274,7 @@ class Client:
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
-    def solve(self, formula: FormulaLike, assumptions: Sequence[int] = (), **fields: Any) -> Answer:
+    def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
         """Hand in a job and wait. Raises what `submit` and its future raise."""
         return self.submit(formula, assumptions, **fields).result()
 
@@ -508,12 +450,14 @@ class Client:
 
     def _put_formula(self, job: dict[str, Any], formula: Any, assumptions: list[int]) -> Path | None:
         """Add the fields that hold or name the formula; the file that was written, if one was."""
+        if formula is not None and (other := {"files", "literals"} & job.keys()):
+            raise ValueError(f"a formula is given, and {min(other)} as well; give one of the two")
         if isinstance(formula, str | os.PathLike):
             job["files"] = [os.path.abspath(formula)]
-        elif isinstance(formula, bytes):
-            return self._put_input(job, formula)
+        elif isinstance(formula, bytes | bytearray | memoryview):
+            return self._put_input(job, bytes(formula))
         elif formula is not None:
-            integers = integers_of(formula)
+            integers = clauses_of(formula)
             if integers.size > _INLINE_MAX:
                 path = self._put_input(job, raw_content(integers, assumptions))
                 job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}

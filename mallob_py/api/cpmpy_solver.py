@@ -33,6 +33,7 @@ from cpmpy.transformations.to_cnf import to_cnf_objective
 from mallob_py.api import optimization
 from mallob_py.api.client import Client
 from mallob_py.api.cpmpy_pairs import Integers
+from mallob_py.api.formulas import clauses_of, wcnf_text
 
 #: of CPMpy
 NAME = "mallob"
@@ -143,16 +144,14 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
     ) -> Iterator[_Found]:
         assumed = [int(literal) for literal in assumptions or ()]
         limit_s = None if time_limit is None else time_limit.total_seconds()
-        lines = self.to_dimacs().split("\n", 1)[1]
+        clauses = np.array(self.to_dimacs().split("\n", 1)[1].split(), dtype=np.int64)
         with Client(self._api_dir) if self._client is None else nullcontext(self._client) as client:
             if self.soft is None:
-                clauses = np.array(lines.split(), dtype=np.int32)
                 answer = client.submit(clauses, assumed, wallclock_limit_s=limit_s).result()
                 yield _Found(answer.satisfiable, answer.model, answer.core)
                 return
-            hard = "".join(f"h {line}\n" for line in lines.splitlines())
-            text = hard.encode() + optimization.wcnf_text([[literal] for literal in assumed], self.soft)
-            task = optimization.Task(None, text)
+            hard = np.append(clauses_of(clauses), clauses_of([[literal] for literal in assumed]))
+            task = optimization.Task(None, wcnf_text(hard, self.soft))
             best = client.optimize(task, wallclock_limit_s=limit_s).result()
         self.is_optimal = best.is_optimal
         yield _Found(best.satisfiable, best.model, None)

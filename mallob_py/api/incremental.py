@@ -24,11 +24,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.api.client import Answer, Client, FormulaLike, JobError, integers_of
+from mallob_py.api.client import Answer, Client, JobError
+from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
 
 #: the field at fault of a job that failed though it was run
 _FAILED_AT_WORK = "application"
-_NO_ATMOST = "the service takes clauses; encode constraints on numbers of literals with pysat.card"
 
 
 class _Chain:
@@ -52,7 +52,7 @@ class _Chain:
 
     def add(self, formula: FormulaLike) -> None:
         self._check()
-        integers = integers_of(formula)
+        integers = clauses_of(formula)
         if integers.size:
             self._new.append(integers)
             self.n_clauses += int(np.count_nonzero(integers == 0))
@@ -61,7 +61,7 @@ class _Chain:
     def solve(self, assumptions: Iterable[int], **fields: Any) -> Answer:
         self._check()
         self.answer = None
-        assumed = list(assumptions)
+        assumed = literals_of(assumptions, "assumptions")
         self.n_vars = max(self.n_vars, *map(abs, assumed), 0) if assumed else self.n_vars
         if self._last:
             fields["precursor"] = f"{self._client.user}.{self._last}"
@@ -131,8 +131,6 @@ class IncrementalSolver:
 
     def append_formula(self, formula: FormulaLike, no_return: bool = True) -> bool | None:
         """Add clauses, in any form that `Client.submit` takes but for a path."""
-        if getattr(formula, "atmosts", ()):
-            self.add_atmost((), 0)
         self._chain.add(formula)
         return None if no_return else True
 
@@ -141,12 +139,12 @@ class IncrementalSolver:
         return False
 
     def activate_atmost(self) -> None:
-        raise NotImplementedError(_NO_ATMOST)
+        raise NotImplementedError(NO_BOUNDS)
 
     def add_atmost(
         self, lits: Iterable[int], k: int, weights: Sequence[int] = (), no_return: bool = True
     ) -> bool | None:
-        raise NotImplementedError(_NO_ATMOST)
+        raise NotImplementedError(NO_BOUNDS)
 
     def add_xor_clause(self, lits: Iterable[int], value: bool = True) -> None:
         raise NotImplementedError("the service takes clauses; encode XORs as such")
@@ -222,9 +220,15 @@ class IncrementalSolver:
         """Assumptions of the last call that cannot hold together; None if it did not say UNSAT."""
         return None if self._chain.answer is None else self._chain.answer.core
 
-    def enum_models(self, assumptions: Sequence[int] = ()) -> Iterator[list[int]]:
-        """All models, each excluded for good by a new clause, as with PySAT."""
-        while self.solve(assumptions):
+    def enum_models(self, assumptions: Iterable[int] = ()) -> Iterator[list[int]]:
+        """All models, each excluded for good by a new clause, as with PySAT.
+
+        Raises TimeoutError if a limit or an interruption ended a job, since more models may exist then.
+        """
+        assumed = literals_of(assumptions, "assumptions")
+        while (found := self.solve(assumed)) is not False:
+            if found is None:
+                raise TimeoutError("a limit or an interruption ended the enumeration; more models may exist")
             model = self.get_model()
             assert model is not None
             yield model
@@ -261,15 +265,15 @@ class Ipasir:
         return "mallob-py"
 
     def add(self, literal_or_zero: int) -> None:
-        if literal_or_zero:
-            self._clause.append(literal_or_zero)
+        if literal_or_zero != 0:
+            self._clause.append(literal_of(literal_or_zero))
         else:
             self._chain.add([self._clause])
             self._clause = []
 
     def assume(self, literal: int) -> None:
         """For the next call of `solve` only."""
-        self._assumptions.append(literal)
+        self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
         if self._clause:

@@ -6,13 +6,15 @@ MaxSAT. What was asked before is not kept: each question is a formula of its own
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from mallob_py.api.client import Client
-from mallob_py.api.optimization import Optimum, Task, wcnf_text
+from mallob_py.api.formulas import clauses_of, literal_of, literals_of, wcnf_text, weight_of, weighted_of
+from mallob_py.api.optimization import Optimum, Task
 
 
 class RC2:
@@ -22,9 +24,8 @@ class RC2:
         """`fields` are those of job files, for each question (see `Client.submit`)."""
         self._client = client
         self._fields = fields
-        self._hard = [list(clause) for clause in formula.hard]
-        self._soft = list(zip(formula.wght, map(list, formula.soft), strict=True))
-        self._n_vars = max((abs(literal) for clause in self._clauses() for literal in clause), default=0)
+        hard, self._soft = weighted_of(formula)
+        self._hard = [hard]
         #: of the solution found last
         self.cost = 0
 
@@ -36,24 +37,20 @@ class RC2:
     ) -> None:
         self.delete()
 
-    def _clauses(self) -> Iterator[list[int]]:
-        yield from self._hard
-        yield from (clause for _, clause in self._soft)
-
-    def add_clause(self, clause: Sequence[int], weight: int | None = None) -> None:
+    def add_clause(self, clause: Iterable[int], weight: int | None = None) -> None:
         """A further clause, hard without a weight."""
-        self._n_vars = max([self._n_vars, *map(abs, clause)])
         if weight is None:
-            self._hard.append(list(clause))
+            self._hard.append(clauses_of([clause]))
         else:
-            self._soft.append((weight, list(clause)))
+            self._soft.append((weight_of(weight), literals_of(clause)))
 
     def compute(self) -> list[int] | None:
         """A solution of least cost, which `cost` then tells; None if there is no solution.
 
         Raises TimeoutError if a limit ended the job before its optimum was known.
         """
-        best = self._client.optimize(Task(None, wcnf_text(self._hard, self._soft)), **self._fields).result()
+        task = Task(None, wcnf_text(np.concatenate(self._hard), self._soft))
+        best = self._client.optimize(task, **self._fields).result()
         if best.satisfiable is False:
             return None
         if not best.is_optimal:
@@ -67,7 +64,7 @@ class RC2:
         """All solutions, those of less cost first; `cost` is that of the last one."""
         while (model := self.compute()) is not None:
             yield model
-            self._hard.append([-literal for literal in model])
+            self.add_clause([-literal for literal in model])
 
     def delete(self) -> None:
         """There is nothing to give back."""
@@ -87,27 +84,25 @@ class Ipamir:
 
     def add_hard(self, literal_or_zero: int) -> None:
         """A literal of the clause that is being added; 0 closes it."""
-        if literal_or_zero:
-            self._clause.append(literal_or_zero)
+        if literal_or_zero != 0:
+            self._clause.append(literal_of(literal_or_zero))
         else:
             self._hard.append(self._clause)
             self._clause = []
 
     def add_soft(self, literal: int, weight: int) -> None:
         """A solution in which the literal is true costs so much more; a later weight replaces the former."""
-        if weight < 0:
-            raise ValueError(f"a weight of {weight}; weights are not negative")
-        self._weights[operator.index(literal)] = weight
+        self._weights[literal_of(literal)] = weight_of(weight)
 
     def assume(self, literal: int) -> None:
         """The literal is to be true in the next question."""
-        self._assumptions.append(literal)
+        self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
         """30: the optimum, 20: no solution, 10: a solution, 0: none found in time."""
         if self._clause:
             raise ValueError(f"the clause {self._clause} is not closed by 0")
-        hard = [*self._hard, *([literal] for literal in self._assumptions)]
+        hard = clauses_of([*self._hard, *([literal] for literal in self._assumptions)])
         soft = [(weight, [-literal]) for literal, weight in self._weights.items()]
         self._assumptions = []
         self._best = self._client.optimize(Task(None, wcnf_text(hard, soft)), **self._fields).result()

@@ -8,13 +8,15 @@ objective is the weight of the soft clauses that do not hold.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mallob_py.api.formulas import clauses_of, is_integer, literals_of, wcnf_text, weight_of, weighted_of
 
 _OPTIMUM, _SATISFIABLE, _UNSATISFIABLE = 30, 10, 20
 
@@ -80,56 +82,37 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
     if objective is None:
         if isinstance(formula, str | os.PathLike):
             return Task(os.path.abspath(formula), b"")
-        if not all(hasattr(formula, name) for name in ("hard", "soft", "wght")):
-            raise TypeError(
-                "an objective is needed: {literal: weight}, or a weighted formula instead of clauses"
-            )
-        return Task(None, wcnf_text(formula.hard, zip(formula.wght, formula.soft, strict=True)))
+        if isinstance(formula, bytes | bytearray | memoryview):
+            return Task(None, bytes(formula))
+        return Task(None, wcnf_text(*weighted_of(formula)))
+    if not isinstance(objective, Mapping):
+        raise TypeError(f"an objective is a mapping, {{literal: weight}}, not {objective!r:.40}")
     soft, offset = [], 0
     for given, weight_given in objective.items():
         literal, weight = _integer(given, "literals"), _integer(weight_given, "weights")
         if weight > 0:
-            soft.append((weight, [-literal]))
+            soft.append((weight_of(weight), literals_of([-literal])))
         elif weight < 0:
-            soft.append((-weight, [literal]))
+            soft.append((weight_of(-weight), literals_of([literal])))
             offset += weight
-    return Task(None, wcnf_text(getattr(formula, "clauses", formula), soft), offset)
+    return Task(None, wcnf_text(clauses_of(formula), soft), offset)
 
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
     """Raises ValueError or TypeError for what is no formula or objective: its sum is to be largest."""
+    if not isinstance(objective, Mapping):
+        return minimizing(formula, objective)
     task = minimizing(
         formula, {literal: -_integer(weight, "weights") for literal, weight in objective.items()}
     )
     return Task(task.path, task.text, -task.offset, is_negated=True)
 
 
-def wcnf_text(hard: Iterable[Sequence[int]], soft: Iterable[tuple[int, Sequence[int]]]) -> bytes:
-    """Raises ValueError for what is no clause or weight."""
-    lines = [f"h {_line(clause)}" for clause in hard]
-    for weight, clause in soft:
-        if not _is_integer(weight) or not 0 <= weight < 2**63:
-            raise ValueError(f"a weight is a whole number from 0 to 2^63-1, not {weight!r:.40}")
-        lines.append(f"{weight} {_line(clause)}")
-    return "\n".join([*lines, ""]).encode()
-
-
-def _line(clause: Sequence[int]) -> str:
-    for literal in clause:
-        if not _is_integer(literal) or literal == 0:
-            raise ValueError(f"clause {clause!r:.60} holds {literal!r:.20}, which is not a literal")
-    return " ".join(map(str, (*clause, 0)))
-
-
 def _integer(value: object, what: str) -> int:
     """Return it as Python's integer, since numpy's may not have the negation. Raises TypeError."""
-    if not _is_integer(value):
+    if not is_integer(value):
         raise TypeError(f"{what} are integers, not {value!r:.40}")
     return int(cast(int, value))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 class OptimumFuture(Future[Optimum]):

@@ -146,7 +146,7 @@ def test_what_the_service_refuses_is_an_error_with_its_field(client: Client, tmp
     [
         ([[1, 0]], "0"),
         ([[1.5]], "1.5"),
-        ([1, 2], "not a clause"),
+        ([1, 2], "not a list of integers"),
         ([[2**31]], "literals go from"),
         (np.array([1, 2]), "not closed by 0"),
         (np.array([1.0]), "float64"),
