@@ -13,7 +13,7 @@ from pysat.formula import CNF, WCNF, Atom, CNFPlus, IDPool, WCNFPlus
 
 from mallob_py import RC2, Client, FormulaExecutor, IncrementalSolver, Ipamir, Ipasir, solve
 from mallob_py.api import client as client_module
-from mallob_py.api.formulas import LITERAL_MAX, clauses_of
+from mallob_py.api.formulas import LITERAL_MAX, BoundsError, clauses_of
 from mallob_py.service.store.directory import JobDirectory
 
 CLAUSES = [[1, 2, 3], [-1, 3], [-2, -3]]
@@ -38,6 +38,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
     with pytest.MonkeyPatch.context() as patch, Client(folder / "api", user="u") as opened:
         patch.setattr(client_module.service, "submit", hand_in)
+        patch.chdir(folder)
+        (folder / ".api").symlink_to("api")
         yield opened
     directory.close()
 
@@ -143,8 +145,8 @@ CONTENT: dict[str, Callable[[Path], Any]] = {
 FORMS = PLAIN | WEIGHTED | REFUSED
 
 
-def with_executor(client: Client, formula: Any) -> None:
-    executor = FormulaExecutor(client._api_dir)
+def with_executor(_: Client, formula: Any) -> None:
+    executor = FormulaExecutor()
     try:
         executor.submit(solve, formula)
     finally:
@@ -194,6 +196,19 @@ def test_a_formula_is_handed_in_whole_or_refused_by_a_sentence(client: Client, f
     content, assumptions = handed.value.args
     assert assumptions == []
     assert content == (flat(CLAUSES) if door in SOLVING | ADDING else wcnf(CLAUSES, SOFT))
+
+
+def test_a_sentence_says_what_of_a_formula_cannot_be_held(client: Client) -> None:
+    bounded, bounded_and_weighted = with_bounds(plus()), with_bounds(weighted(WCNFPlus))
+    for ask in (
+        lambda: client.solve(bounded),
+        lambda: client.minimize(bounded_and_weighted),
+        lambda: RC2(bounded_and_weighted, client),
+    ):
+        with pytest.raises(BoundsError, match="numbers of literals"):
+            ask()
+    with pytest.raises(TypeError, match=r"Client\.minimize takes"):
+        client.solve(weighted())
 
 
 @pytest.mark.parametrize("door", DOORS)

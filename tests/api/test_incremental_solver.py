@@ -115,3 +115,13 @@ def test_what_several_solvers_together_cannot_do_is_refused_with_a_reason(desk: 
     ):
         with pytest.raises(NotImplementedError, match=" "):
             refused()
+
+
+def test_an_enumeration_keeps_its_assumptions_and_tells_when_it_is_cut_short(desk: Desk) -> None:
+    models = IncrementalSolver(desk.client, [[1, 2]]).enum_models(iter([1]))
+    for answer in (SAT, SAT):
+        model, fields = desk.during(desk.say(answer), lambda: next(models))
+        assert model == [1]
+        assert fields["assumptions"] == [1]
+    error, _ = desk.during(desk.say({"result": {"resultcode": 0}}), lambda: next(models))
+    assert isinstance(error, TimeoutError)
