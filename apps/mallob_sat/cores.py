@@ -8,7 +8,8 @@ result is small as a rule, but need not be minimal.
 A core is worth nothing if it is satisfiable. So before it leaves, another solver without any
 selectors must find it unsatisfiable.
 
-Numbers of clauses count from 1 in the order of the input, those with empty or repeated clauses too.
+Numbers of clauses count from 1 in the order of the input, those with empty or repeated clauses too. An XOR
+is one of them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class CoreFinding:
             raise InputError(
                 f"the formula is too large for a core: variables and clauses exceed {MAX_VARIABLE}"
             )
-        return {} if self.file is None else self.file.prepare()
+        file = {} if self.file is None else self.file.prepare()
+        return file if formula.line_starts is None else {**file, "line_starts": formula.line_starts}
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
         result = race(
@@ -76,9 +78,12 @@ class CoreFinding:
         if result.code != UNSATISFIABLE:
             return result
         core = np.asarray(result.fields["core"], dtype=np.int64)
+        part = part_of(formula, core - 1, result.solution)
+        if (starts := context.payload.get("line_starts")) is not None:
+            core = np.unique(np.searchsorted(starts, core - 1, side="right"))
         if self.file is not None:
-            _write(part_of(formula, core - 1, result.solution), core, self.file, context.payload)
-        fields = dict(result.fields) | {"core-size": int(core.size)}
+            _write(part, core, self.file, context.payload)
+        fields = dict(result.fields) | {"core": core.tolist(), "core-size": int(core.size)}
         if core.size > NUMBERS_MAX:
             del fields["core"]
         return replace(result, fields=fields)

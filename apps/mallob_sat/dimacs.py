@@ -30,6 +30,7 @@ _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
 #: one of so many literals takes 512 clauses
 XOR_LENGTH_MAX = 10
+_ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
 _INTEGER = re.compile(rb"-?[0-9]+")
 _TRAILER = re.compile(rb"%[ \t\r]*(?:\n[ \t\r\n]*(?:0[ \t\r\n]*)?)?")
@@ -65,7 +66,8 @@ def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
     header = _Header(chunks, path)
     body = _Body(header)
     body.read(chunks)
-    return Formula(body.literals(), header.n_vars, header.n_clauses, np.zeros(0, dtype=np.int32))
+    no_assumptions = np.zeros(0, dtype=np.int32)
+    return Formula(body.literals(), header.n_vars, header.n_clauses, no_assumptions, body.line_starts())
 
 
 class _Header:
@@ -118,6 +120,10 @@ class _Body:
         self._error = header.error
         self._literals: Literals = np.zeros(0, dtype=np.int32)
         self._clauses = 0
+        #: how many clauses an XOR has become, by its place among the clauses of the input
+        self._xors: dict[int, int] = {}
+        #: clauses that the formula has more than the input
+        self._added = 0
         #: where a clause beyond the declared ones begins
         self._surplus_line: int | None = None
         #: the last chunk with text, and the line that it begins in
@@ -127,6 +133,14 @@ class _Body:
         """All of them, if they are what the header declares."""
         self._check_clauses()
         return self._literals
+
+    def line_starts(self) -> NDArray[np.int64] | None:
+        """As `Formula` has it."""
+        if not self._xors:
+            return None
+        sizes = np.ones(self._clauses - self._added, dtype=np.int64)
+        sizes[list(self._xors)] = list(self._xors.values())
+        return np.cumsum(sizes) - sizes
 
     def read(self, chunks: Iterator[bytes]) -> None:
         line = self._header.line
@@ -144,20 +158,29 @@ class _Body:
 
     def _with_clauses_for_xors(self, line: int, text: bytes) -> bytes:
         """Each XOR as clauses, which stay in its line; the header counts it as one clause."""
-
-        def clauses_of(match: re.Match[bytes]) -> bytes:
+        parts, at = list[bytes](), 0
+        found, is_open = self._clauses, bool(self._literals.size and self._literals[-1])
+        for match in _XOR.finditer(text):
             words = match[1].split()
             if words[-1:] != [b"0"] or b"0" in words[:-1] or not all(map(_INTEGER.fullmatch, words)):
-                return match[0]  # found to be wrong as any other text
+                continue  # found to be wrong as any other text
+            before = text[at : match.start()]
+            if last := before.split()[-1:]:
+                is_open = not _ZERO.fullmatch(last[0])
             clauses = xor_clauses([int(word) for word in words[:-1]])
-            if clauses is None:
-                xor_line = line + text.count(b"\n", 0, match.start())
-                problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it by further variables"
-                raise self._error(xor_line, problem)
+            if clauses is None or is_open:
+                problem = "an XOR inside of a clause, which a 0 has to close before"
+                if clauses is None:
+                    problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it by further variables"
+                raise self._error(line + text.count(b"\n", 0, match.start()), problem)
+            found += len(_ZERO.findall(before))
+            self._xors[found - self._added] = len(clauses)
+            found += len(clauses)
+            self._added += len(clauses) - 1
             self._header.n_clauses += len(clauses) - 1
-            return b" ".join(b"%d" % literal for clause in clauses for literal in (*clause, 0))
-
-        return _XOR.sub(clauses_of, text)
+            parts += [before, b" ".join(b"%d" % literal for clause in clauses for literal in (*clause, 0))]
+            at = match.end()
+        return b"".join((*parts, text[at:]))
 
     def _take(self, line: int, text: bytes) -> None:
         if not text.strip(_BLANKS):
@@ -211,7 +234,7 @@ class _Body:
         return None
 
     def _check_clauses(self) -> None:
-        declared, found = self._header.n_clauses, self._clauses
+        declared, found = self._header.n_clauses - self._added, self._clauses - self._added
         line, text = self._last
         last_line = line + text.rstrip().count(b"\n")
         if self._literals.size and self._literals[-1] != 0:
@@ -222,9 +245,9 @@ class _Body:
                 f"the file ends after {found} clauses but its header declares {declared}; truncated?"
                 " Correct the header if not",
             )
-        if self._surplus_line is not None:
+        if found > declared:
             raise self._error(
-                self._surplus_line,
+                self._surplus_line or last_line,
                 f"a clause beyond the {declared} that the header declares ({found} found); correct the"
                 " header if all belong to the formula",
             )

@@ -11,7 +11,7 @@ zeros is n_clauses, and the last integer is a 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,6 +39,9 @@ class Formula:
     n_vars: int
     n_clauses: int
     assumptions: Literals
+    #: position of the first clause of each clause of the input; None: they are the same. An XOR is one clause
+    #: of the input and becomes several, or none. Not part of the payload
+    line_starts: NDArray[np.int64] | None = None
 
     def to_payload(self) -> Payload:
         return {
@@ -71,11 +74,10 @@ class Formula:
                     f" -1 to -{MAX_VARIABLE}",
                     "assumptions",
                 )
-        return Formula(
-            self.literals,
-            max([self.n_vars, *map(abs, literals)]),
-            self.n_clauses,
-            np.concatenate((self.assumptions, np.array(literals, dtype=np.int32))),
+        return replace(
+            self,
+            n_vars=max([self.n_vars, *map(abs, literals)]),
+            assumptions=np.concatenate((self.assumptions, np.array(literals, dtype=np.int32))),
         )
 
     def bounds(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -28,7 +28,9 @@ Binary (as CaDiCaL writes it):  'a' ID LITERALS 0 HINTS 0  and  'd' IDS 0, where
 number 2|x| + (x < 0) in groups of seven bits, lowest first, all but the last with the eighth bit set.
 
 Guarantees: `check` returns only if the empty clause was derived, else it raises Refuted. Clause k of the
-formula is at position k - 1; a file that does not hold exactly the clauses that its header declares raises
+formula is at position k - 1, where an XOR (a line `x1 2 -3 0`: an odd number of these is true) stands for a
+clause for each assignment that it rules out, in ascending order of variables and then of values, of which the
+first variable's weighs most. A file that does not hold exactly the clauses that its header declares raises
 Unreadable. A step is yielded only if it is complete; everything else raises MalformedStep with its place.
 A proof is never held in memory.
 """
@@ -41,6 +43,7 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import BinaryIO, NamedTuple, cast
 
 
@@ -69,6 +72,7 @@ def _decompressed(magic: bytes, file: BinaryIO) -> BinaryIO:
 
 
 Clause = tuple[int, ...]
+_XOR_VARIABLES_MAX = 10
 
 
 def read_clauses(path: str) -> list[Clause]:
@@ -97,6 +101,13 @@ def _clauses(text: bytes) -> list[Clause]:
             header = words
             n_vars, n_clauses = int(header[2]), int(header[3])
             continue
+        if words[0].startswith(b"x"):
+            if literals:
+                raise ValueError(f"line {number}: an XOR inside of a clause")
+            xor = _parity_clauses(line.replace(b"x", b" ", 1), n_vars, number)
+            clauses += xor
+            n_clauses += len(xor) - 1
+            continue
         if line.translate(None, b"-0123456789 \t\r"):  # int() reads 1_0 and +1 too
             raise ValueError(f"line {number}: not all are integers: {line[:60]!r}")
         for literal in map(int, words):
@@ -113,6 +124,23 @@ def _clauses(text: bytes) -> list[Clause]:
         raise ValueError("the last clause is not closed by 0 (truncated?)")
     if len(clauses) != n_clauses:
         raise ValueError(f"{len(clauses)} clauses found, but {n_clauses} declared")
+    return clauses
+
+
+def _parity_clauses(line: bytes, n_vars: int, number: int) -> list[Clause]:
+    words = line.split()
+    literals = [] if line.translate(None, b"-0123456789 \t\r") else [int(word) for word in words[:-1]]
+    variables = sorted({abs(x) for x in literals if sum(abs(x) == abs(y) for y in literals) % 2})
+    if len(literals) != len(words) - 1 or words[-1] != b"0" or 0 in literals:
+        raise ValueError(f"line {number}: not an XOR, such as x1 2 -3 0")
+    if max(map(abs, literals), default=0) > n_vars or len(variables) > _XOR_VARIABLES_MAX:
+        raise ValueError(f"line {number}: an XOR of other than the {n_vars} variables, or of more than ten")
+    clauses = []
+    for values in product((0, 1), repeat=len(variables)):
+        # A variable that is left out occurs an even number of times, so its value does not matter.
+        true = {variable: value for variable, value in zip(variables, values, strict=True)}
+        if sum(true.get(abs(x), 0) == (x > 0) for x in literals) % 2 == 0:
+            clauses.append(tuple(-x if true[x] else x for x in variables))
     return clauses
 
 
@@ -259,7 +287,9 @@ class Checker:
         self._known = {literal for clause in self.clauses.values() for literal in clause}
 
     def check(self, steps: Iterator[Step]) -> None:
-        """Follow the proof up to the empty clause. Raises Refuted."""
+        """Follow the proof up to the empty clause, which the formula may have itself. Raises Refuted."""
+        if () in self.clauses.values():
+            return
         for step in steps:
             self.steps += 1
             if step.hints is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import proof_reference
 import pytest
+from dimacs_text import parse_dimacs
 from proof_reference import RawStep
 from proving import cadical_proof, dimacs, unsatisfiable_formula
 
@@ -335,6 +336,14 @@ def test_the_formula_is_read_as_it_stands(tmp_path: Path) -> None:
         "p cnf 2 1\n+1 0\n",
         "p cnf 2 1\n1 - 2 0\n",
         "p wcnf 2 1\n1 0\n",
+        "p cnf 2 1\n1\nx2 0\n",
+        "p cnf 2 1\nx1 2\n",
+        "p cnf 2 1\nx1 0 2 0\n",
+        "p cnf 2 1\nx\n",
+        "p cnf 2 1\nx1 y 0\n",
+        "p cnf 2 1\nx1 3 0\n",
+        "p cnf 2 2\nx1 2 0\n",
+        "p cnf 20 1\nx1 2 3 4 5 6 7 8 9 10 11 0\n",
     ],
 )
 def test_a_formula_in_doubt_is_not_read(content: str, tmp_path: Path) -> None:
@@ -351,3 +360,28 @@ def test_a_cut_compressed_formula_is_not_read(tmp_path: Path) -> None:
         read_clauses(str(path))
     with pytest.raises(Unreadable, match="No such file"):
         read_clauses(str(tmp_path / "none"))
+
+
+def test_two_readers_take_an_xor_for_the_same_clauses_in_the_same_order(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    path = tmp_path / "f.cnf"
+    for _ in range(200):
+        xors = [[rng.choice((-1, 1)) * rng.randint(1, 5) for _ in range(rng.randint(0, 7))] for _ in range(3)]
+        lines = [f"x{' '.join(map(str, (*xor, 0)))}" for xor in xors]
+        text = "\n".join(["p cnf 5 4", *lines[:2], "1 -2 0", lines[2], ""])
+        path.write_text(text)
+        flat = [literal for clause in read_clauses(str(path)) for literal in (*clause, 0)]
+        assert flat == parse_dimacs(text.encode(), "f.cnf").literals.tolist()
+
+
+def test_a_proof_of_a_formula_with_xors_names_the_clauses_that_they_become(tmp_path: Path) -> None:
+    path = tmp_path / "f.cnf"
+    path.write_text("p cnf 3 3\nx1 2 3 0\nx-1 2 3 0\n1 0\n")
+    clauses = read_clauses(str(path))
+    assert len(clauses) == 9
+    check(clauses, cadical_proof([list(clause) for clause in clauses]).decode())
+
+
+@pytest.mark.parametrize("formula", [[[]], [[1], [], [2]]])
+def test_a_formula_with_the_empty_clause_needs_no_proof(formula: list[list[int]]) -> None:
+    check(formula, "")

@@ -107,6 +107,27 @@ def test_the_core_as_a_file_is_a_formula(tmp_path: Path) -> None:
     assert solve(parse_dimacs(path.read_bytes(), "core"), Strategy("ergo")).code == 20
 
 
+@pytest.mark.parametrize(
+    ("text", "core"),
+    [
+        ("p cnf 3 4\nx1 2 3 0\n1 2 0\n3 0\n-3 0\n", [3, 4]),
+        ("p cnf 5 5\n4 0\nx1 -1 0\nx1 2 3 0\nx1 2 -3 0\n5 0\n", [3, 4]),
+    ],
+)
+def test_a_core_names_clauses_of_the_input_in_which_an_xor_is_one(
+    text: str, core: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "f.cnf").write_text(text)
+    configuration = {"core": str(tmp_path / "core.cnf")}
+    application = SatApplication()
+    payload = application.read(JobInput(files=(str(tmp_path / "f.cnf"),), configuration=configuration))
+    result = application.run(FakeContext(payload, 0, configuration))
+    result_file.discard_unfinished(configuration["core"])
+    assert result.fields["core"] == core
+    assert result.fields["core-size"] == 2
+    assert solve(parse_dimacs((tmp_path / "core.cnf").read_bytes(), "core"), Strategy("ergo")).code == 20
+
+
 def test_a_long_core_is_counted_but_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "NUMBERS_MAX", 1)
     result = run([1, 0, -1, 0], core=True)

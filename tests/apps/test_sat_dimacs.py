@@ -122,3 +122,29 @@ def test_an_xor_that_is_too_long_or_wrong_is_named_with_its_line() -> None:
         parse_dimacs(f"p cnf 20 2\n1 0\nx{long} 0\n".encode(), "f.cnf")
     with pytest.raises(InputError, match=r"line 2: 'x1' is not"):
         parse_dimacs(b"p cnf 2 1\nx1 2\n", "f.cnf")
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 30, 1000])
+def test_clauses_of_the_input_are_told_apart_from_those_that_xors_become(block_bytes: int) -> None:
+    text = b"p cnf 3 9\n1 0 -0 2\n3 0\nx1 2 3 0\nx1 -1 0\n00\nx1 -2 0 \n3 0\nx2 -2 0\n"
+    formula = parse_dimacs(text, "f.cnf", block_bytes)
+    assert formula.n_clauses == 3 + 4 + 0 + 1 + 2 + 1 + 0
+    assert formula.line_starts is not None
+    assert formula.line_starts.tolist() == [0, 1, 2, 3, 7, 7, 8, 10, 11]
+    assert parse_dimacs(b"p cnf 1 1\n1 0\n", "f.cnf").line_starts is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"p cnf 3 2\n1 2\nx1 3 0\n-2 0\n", "line 3: an XOR inside of a clause"),
+        (b"p cnf 3 3\n1 0 2\nx1 3 0\n-2 0\n", "line 3: an XOR inside of a clause"),
+        (b"p cnf 3 5\nx1 2 3 0\n-2 0\n", "ends after 2 clauses but its header declares 5"),
+        (b"p cnf 3 1\nx1 2 3 0\n-2 0\n", r"line 3: a clause beyond the 1 .* \(2 found\)"),
+        (b"p cnf 3 1\n2 0\nx1 -1 0\n", r"a clause beyond the 1 .* \(2 found\)"),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [1, 1000])
+def test_an_xor_counts_as_one_clause_and_stands_in_none(text: bytes, words: str, block_bytes: int) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_dimacs(text, "f.cnf", block_bytes)
