@@ -71,7 +71,7 @@ class LogEvent(enum.StrEnum):
     ENDED = (
         "ended",
         "a job is over",
-        "job outcome response_s wallclock_s pe_s cpu_s max_volume peak_memory_bytes",
+        "job outcome response_s wallclock_s turns_s pe_s cpu_s max_volume peak_memory_bytes",
     )
     PROBLEM = "problem", "something that an operator should know", "message"
     SHORT_OF_MEMORY = (

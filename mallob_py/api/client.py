@@ -17,7 +17,7 @@ The same as an executor of the standard library, whose calls are formulas:
     from mallob_py import FormulaExecutor, solve
 
     with FormulaExecutor(".api") as executor:
-        future = executor.submit(solve, "formula.cnf.xz", wallclock_limit_s=600)
+        future = executor.submit(solve, "formula.cnf.xz", time_limit_s=600)
         for answer in executor.map(solve, formulas):       # in their order
             print(answer.satisfiable)
 
@@ -225,6 +225,7 @@ class Client:
         assumptions: Iterable[int] = (),
         *,
         name: str = "",
+        time_limit_s: float | None = None,
         wallclock_limit_s: float | None = None,
         cpu_limit_s: float | None = None,
         file_mode: int = service.PUBLIC,
@@ -232,7 +233,8 @@ class Client:
     ) -> JobFuture:
         """Hand in a job. `fields` are further ones of a job file, `_` for `-` (`max_demand=4`).
 
-        `file_mode`: permissions of the job's file, as `os.open` takes them.
+        `time_limit_s` counts while the job has a PE, `wallclock_limit_s` from its start on, `cpu_limit_s` all
+        of its workers. `file_mode`: permissions of the job's file, as `os.open` takes them.
 
         The future's result is an `Answer`; its exception a `JobError` if the service refused the job.
         Its `name` is the job's, and `cancel` ends the job. Raises ValueError or TypeError for what is not a
@@ -240,10 +242,12 @@ class Client:
         """
         job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
         job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
-        if wallclock_limit_s is not None:
-            job["wallclock-limit"] = format_duration(wallclock_limit_s)
-        if cpu_limit_s is not None:
-            job["cpu-limit"] = format_duration(cpu_limit_s)
+        limits_s = {"time": time_limit_s, "wallclock": wallclock_limit_s, "cpu": cpu_limit_s}
+        job |= {
+            f"{kind}-limit": format_duration(limit_s)
+            for kind, limit_s in limits_s.items()
+            if limit_s is not None
+        }
         input_file = self._put_formula(job, formula, literals_of(assumptions, "assumptions"))
         if job.get("incremental"):
             self._keep(job, input_file)
@@ -290,6 +294,7 @@ class Client:
         name: str = "",
         priority: float = 1.0,
         max_demand: int = 0,
+        time_limit_s: float | None = None,
         wallclock_limit_s: float | None = None,
         cpu_limit_s: float | None = None,
         **configuration: Any,
@@ -306,6 +311,7 @@ class Client:
             name=name,
             priority=priority,
             max_demand=max_demand,
+            time_limit_s=time_limit_s,
             wallclock_limit_s=wallclock_limit_s,
             cpu_limit_s=cpu_limit_s,
             configuration=configuration,

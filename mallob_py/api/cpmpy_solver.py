@@ -110,6 +110,8 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
     def solve(self, time_limit: float | None = None, assumptions: Iterable[Any] | None = None) -> bool:
         """Whether there is a solution, as far as found in time. With an objective there is no core.
 
+        `time_limit`: seconds in which its job has a PE.
+
         The status is OPTIMAL, or FEASIBLE if better solutions may exist. Raises what `Client.submit` and its
         future raise.
         """
@@ -147,12 +149,12 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
         clauses = np.array(self.to_dimacs().split("\n", 1)[1].split(), dtype=np.int64)
         with Client(self._api_dir) if self._client is None else nullcontext(self._client) as client:
             if self.soft is None:
-                answer = client.submit(clauses, assumed, wallclock_limit_s=limit_s).result()
+                answer = client.submit(clauses, assumed, time_limit_s=limit_s).result()
                 yield _Found(answer.satisfiable, answer.model, answer.core)
                 return
             hard = np.append(clauses_of(clauses), clauses_of([[literal] for literal in assumed]))
             task = optimization.Task(None, wcnf_text(hard, self.soft))
-            best = client.optimize(task, wallclock_limit_s=limit_s).result()
+            best = client.optimize(task, time_limit_s=limit_s).result()
         self.is_optimal = best.is_optimal
         yield _Found(best.satisfiable, best.model, None)
 

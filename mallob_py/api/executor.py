@@ -185,7 +185,7 @@ class Executor(concurrent.futures.Executor):
         the results' places. An exception has the worker's traceback as its `__cause__`, and a note names the
         call.
         `priority`, `max_demand`, `name`: as of the executor, for a job of this map's own.
-        `time_limit`, `cpu_limit`: seconds that its job may take (by the clock, of all its workers together);
+        `time_limit`, `cpu_limit`: seconds that its job may have a PE, and all its workers together;
         calls that are not done by then end with TimeLimit or JobEnded.
 
         Raises CannotSend, ValueError.

@@ -161,13 +161,13 @@ class IncrementalSolver:
         raise NotImplementedError("there are no proofs of revisions; see `mallob-py solve --proof`")
 
     def solve(self, assumptions: Iterable[int] = (), **fields: Any) -> bool | None:
-        """True, False, or None if a limit (`wallclock_limit_s=10`) or an interruption ended it."""
+        """True, False, or None if a limit (`time_limit_s=10`) or an interruption ended it."""
         return self._chain.solve(assumptions, **fields).satisfiable
 
     def solve_limited(
         self, assumptions: Iterable[int] = (), expect_interrupt: bool = False, **fields: Any
     ) -> bool | None:
-        """As `solve`; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always possible."""
+        """As `solve`; limits are times, such as `time_limit_s=10`. `interrupt` is always possible."""
         return self.solve(assumptions, **fields)
 
     def interrupt(self) -> None:
@@ -248,7 +248,7 @@ class IncrementalSolver:
 def _refuse_budget(of: str, budget: int) -> None:
     if budget != -1:
         raise NotImplementedError(
-            f"nobody counts the {of} of all workers; limit the time: solve_limited(wallclock_limit_s=10)"
+            f"nobody counts the {of} of all workers; limit the time: solve_limited(time_limit_s=10)"
         )
 
 

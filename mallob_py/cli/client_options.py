@@ -335,8 +335,8 @@ class HistoryOptions(_OfUser):
         values.word,
         None,
         OUTPUT,
-        "only jobs that ended so: result, failed, refused, interrupted, wallclock-limit, cpu-limit, or"
-        " with this result, such as SAT",
+        "only jobs that ended so: result, failed, refused, interrupted, time-limit, wallclock-limit,"
+        " cpu-limit, or with this result, such as SAT",
     )
     since_s: float | None = option(
         "--since T",

@@ -43,8 +43,8 @@ _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs"
 #: what others call our flags, and ours, of which a command may have one
 _ELSEWHERE = (
     (
-        ("-t", "--time", "--timeout", "--time-limit", "--wallclock-limit"),
-        ("--time-limit", "--wallclock-limit"),
+        ("-t", "--time", "--timeout", "--wallclock-limit"),
+        ("--time-limit",),
     ),
     (
         ("-n", "-c", "-j", "-np", "--np", "--jobs", "--cores", "--workers"),

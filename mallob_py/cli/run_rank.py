@@ -130,7 +130,7 @@ class RunDesk(OneShotDesk):
     def _time_is_up(self, now: float) -> None:
         if not self._interrupt(_JOB):
             statistics = replies.JobStatistics(total_s=now - self._began_s)
-            self._answer(replies.Ending(Outcome.WALLCLOCK_LIMIT), statistics)
+            self._answer(replies.Ending(Outcome.TIME_LIMIT), statistics)
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
@@ -146,7 +146,7 @@ class RunDesk(OneShotDesk):
             return
         if ended.body is None:
             # Nobody but us ends a job before its time: it is our own limit, however it was done.
-            ended = msgspec.structs.replace(ended, outcome=Outcome.WALLCLOCK_LIMIT)
+            ended = msgspec.structs.replace(ended, outcome=Outcome.TIME_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
             self._rank.log.write(

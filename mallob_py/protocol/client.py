@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -169,13 +169,15 @@ class ClientJob:
         self.submitted_s = now
         self.balanced_s: float | None = None
         self.scheduled_s: float | None = None
-        before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0)
+        before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0, 0.0)
         self.started_s: float | None = before.started_s
         self.volume = 0
         #: it has never had a volume, not even 0
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
+        #: time since its first execution in which its root had a PE
+        self.turns_s = before.turns_s
         self.cpu_s = before.cpu_s
         self.peak_memory_bytes = before.peak_memory_bytes
         #: of a job that has told how far it is
@@ -223,9 +225,16 @@ class ClientJob:
             return 0.0
         return self.pe_s + (now - self._counted_until_s) * self._workers() * threads
 
+    def turns_s_until(self, now: float) -> float:
+        """Return the time with a PE, as `count` would have it."""
+        if self.started_s is None or not self._has_turn:
+            return self.turns_s
+        return self.turns_s + (now - self._counted_until_s)
+
     def count(self, now: float, threads: int) -> None:
-        """Add the budget used up to `now` with the volume held until then."""
+        """Add the budget used up to `now` with the volume and the root's PE held until then."""
         self.pe_s = self.pe_s_until(now, threads)
+        self.turns_s = self.turns_s_until(now)
         self._counted_until_s = now
 
     def begin_anew(self, now: float, root: int | None) -> None:
@@ -245,6 +254,11 @@ class ClientJob:
         return 1 if self.is_first else self.volume
 
     @property
+    def _has_turn(self) -> bool:
+        """It has a PE: it does not rest, and no PE is sought for its root."""
+        return self._workers() > 0 and self.root_pe >= 0
+
+    @property
     def had_turn(self) -> bool:
         """It has had what it is to have before it is said to rest."""
         spent = self.parameters.spent
@@ -254,25 +268,25 @@ class ClientJob:
         """The limit that is reached, if any (budgets must be counted up to `now`)."""
         if self.started_s is None:
             return None
-        limit_s = self.parameters.wallclock_limit_s
-        if limit_s and now >= self.started_s + limit_s:
-            return Outcome.WALLCLOCK_LIMIT
-        # The same sum that `deadline` gives, so that a tick at the deadline always ends the job.
-        if self.parameters.cpu_limit_s and now >= self.deadline(threads):
-            return Outcome.CPU_LIMIT
-        return None
+        reached = (outcome for limit_s, outcome in self._limits(threads) if now >= limit_s)
+        return next(reached, None)
 
     def deadline(self, threads: int) -> float:
         """When a limit will be reached at the present volume."""
-        deadline = math.inf
+        return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
+
+    def _limits(self, threads: int) -> Iterator[tuple[float, Outcome]]:
+        """Yield when each limit will be reached at the present volume, from the last `count` on."""
         if self.started_s is None:
-            return deadline
+            return
         if self.parameters.wallclock_limit_s:
-            deadline = self.started_s + self.parameters.wallclock_limit_s
+            yield self.started_s + self.parameters.wallclock_limit_s, Outcome.WALLCLOCK_LIMIT
+        if self.parameters.time_limit_s and self._has_turn:
+            left_s = self.parameters.time_limit_s - self.turns_s
+            yield self._counted_until_s + max(0.0, left_s), Outcome.TIME_LIMIT
         if self.parameters.cpu_limit_s and (workers := self._workers()):
             left_s = (self.parameters.cpu_limit_s - self.pe_s) / (workers * threads)
-            deadline = min(deadline, self._counted_until_s + max(0.0, left_s))
-        return deadline
+            yield self._counted_until_s + max(0.0, left_s), Outcome.CPU_LIMIT
 
     def stats(self, now: float) -> JobStats:
         def since_submission(moment: float | None) -> float | None:
@@ -289,6 +303,7 @@ class ClientJob:
             max_volume=self.max_volume,
             peak_memory_bytes=self.peak_memory_bytes,
             root=self.root,
+            turns_s=self.turns_s,
         )
 
 
@@ -422,9 +437,8 @@ class ClientJobs:
         self._balancer.author(self._final_event(record))
 
     def _tell_given_up(self, record: ClientJob) -> None:
-        spent = Spent(
-            record.started_s, record.pe_s, record.cpu_s, record.max_volume, record.peak_memory_bytes
-        )
+        used = record.pe_s, record.cpu_s, record.max_volume, record.peak_memory_bytes, record.turns_s
+        spent = Spent(record.started_s, *used)
         self._out.act(Log("given up", {"job": record.job, "pe_s": record.pe_s}))
         self._out.act(JobGivenUp(record.job, spent))
 
@@ -559,8 +573,10 @@ class ClientJobs:
         if record is None or record.is_withdrawn or offer.epoch < record.since_epoch:
             self._out.send(source, offer.rejection())
             return
+        record.count(now, self._config.threads)
         if not record.seats.receive_offer(source, offer, self._volume(record), self._balancer.epoch):
             return
+        self._schedule(record)
         if record.scheduled_s is None:
             record.scheduled_s = now
             record.root = source
@@ -581,8 +597,10 @@ class ClientJobs:
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
         self._now = now
-        record = self.jobs.get(message.job)
-        if record is None or not record.seats.receive_left(source, message):
+        if (record := self.jobs.get(message.job)) is None:
+            return
+        record.count(now, self._config.threads)
+        if not record.seats.receive_left(source, message):
             return
         if message.lost:
             record.lost_at.append(source)
@@ -593,6 +611,7 @@ class ClientJobs:
                 self._end(record, Outcome.FAILED, reason=reason)
                 return
         record.seats.fit(self._volume(record), self._balancer.epoch, now)
+        self._schedule(record)
 
     def receive_remember(self, message: Remember) -> None:
         if (record := self.jobs.get(message.job)) is None:
@@ -764,6 +783,7 @@ class ClientJobs:
             "outcome": outcome.value,
             "response_s": stats.response_s,
             "wallclock_s": stats.wallclock_s,
+            "turns_s": stats.turns_s,
             "pe_s": stats.pe_s,
             "cpu_s": stats.cpu_s,
             "max_volume": stats.max_volume,

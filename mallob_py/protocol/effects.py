@@ -22,6 +22,7 @@ class Outcome(Enum):
     """Why a job has ended."""
 
     RESULT = "result"
+    TIME_LIMIT = "time-limit"
     WALLCLOCK_LIMIT = "wallclock-limit"
     CPU_LIMIT = "cpu-limit"
     INTERRUPTED = "interrupted"
@@ -175,6 +176,8 @@ class JobStats(msgspec.Struct, frozen=True):
     #: CPU time of its workers' processes, as far as it has been told
     cpu_s: float = 0.0
     root: int | None = None
+    #: the part of `wallclock_s` in which the job had a PE: what a time limit bounds
+    turns_s: float = 0.0
 
 
 class JobSought(Effect, frozen=True):
@@ -201,6 +204,8 @@ class Spent(msgspec.Struct, frozen=True):
     cpu_s: float
     max_volume: int
     peak_memory_bytes: int
+    #: as in `JobStats`
+    turns_s: float = 0.0
 
 
 class JobGivenUp(Effect, frozen=True):

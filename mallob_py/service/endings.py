@@ -49,6 +49,7 @@ def early_statistics(live: LiveJob, now: float) -> JobStatistics:
         max_volume=spent.max_volume,
         peak_memory_bytes=spent.peak_memory_bytes,
         used_cpu_s=spent.cpu_s,
+        used_turns_s=spent.turns_s,
     )
 
 
@@ -139,6 +140,7 @@ class Endings:
             "outcome": outcome.value,
             "response_s": statistics.total_s,
             "wallclock_s": statistics.used_wallclock_s,
+            "turns_s": statistics.used_turns_s,
             "pe_s": statistics.used_pe_s,
             "cpu_s": 0.0 if live.spent is None else statistics.used_cpu_s,
             "max_volume": statistics.max_volume,

@@ -1,9 +1,9 @@
 """The inputs of jobs are read by helper processes, each into the description that workers get.
 
-A job's limits hold for the reading of its input, too. A revision is read on top of the description of those
-before it in its chain (`jobs/chains.py`), which is kept for that. What comes through a named pipe cannot be
-read again, and later revisions add to it: so a revision that is interrupted meanwhile is read to its end,
-within a while.
+A job's limits hold for the reading of its input, too; a time limit does not count while the job waits for a
+reader. A revision is read on top of the description of those before it in its chain (`jobs/chains.py`), which
+is kept for that. What comes through a named pipe cannot be read again, and later revisions add to it: so a
+revision that is interrupted meanwhile is read to its end, within a while.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -55,8 +55,7 @@ class Inputs:
         """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
         self._jobs.enter(live, JobState.READING)
         live.reading_s = now
-        terms = live.terms
-        if limits_s := [limit_s for limit_s in (terms.wallclock_limit_s, terms.cpu_limit_s) if limit_s]:
+        if limits_s := [limit_s for limit_s, _, _ in self._limits(live, now)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
             self.deadline_s = min(self.deadline_s, now + min(limits_s))
         place = self._chains.place_of(live.id)
@@ -94,20 +93,27 @@ class Inputs:
             live = self._jobs.get(job)
             if live is None or live.state is not JobState.READING:
                 continue
-            lasted_s, cpu_s = now - live.reading_s, self._rank.pool.read_cpu_s(job)
-            if live.terms.wallclock_limit_s and lasted_s >= live.terms.wallclock_limit_s:
-                outcome = Outcome.WALLCLOCK_LIMIT
-            elif live.terms.cpu_limit_s and cpu_s >= live.terms.cpu_limit_s:
-                outcome = Outcome.CPU_LIMIT
-            else:
-                left_s = [live.terms.wallclock_limit_s - lasted_s] if live.terms.wallclock_limit_s else []
-                left_s += [live.terms.cpu_limit_s - cpu_s] if live.terms.cpu_limit_s else []
-                heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, min(left_s)), job))
+            limits = list(self._limits(live, now))
+            outcome = next((outcome for limit_s, used_s, outcome in limits if used_s >= limit_s), None)
+            if outcome is None:
+                left_s = min(limit_s - used_s for limit_s, used_s, _ in limits)
+                heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, left_s), job))
                 continue
+            spent = _spent(live, now, self._rank.pool.read_cpu_s(job))
             self._stop(job)
-            beyond.append((live, outcome, _spent(live, now, cpu_s)))
+            beyond.append((live, outcome, spent))
         self._note_deadline()
         return beyond
+
+    def _limits(self, live: LiveJob, now: float) -> Iterator[tuple[float, float, Outcome]]:
+        """Yield each limit of a job that is being read, and what the reading has used of the limit."""
+        terms, pool = live.terms, self._rank.pool
+        if terms.wallclock_limit_s:
+            yield terms.wallclock_limit_s, now - live.reading_s, Outcome.WALLCLOCK_LIMIT
+        if terms.time_limit_s:
+            yield terms.time_limit_s, pool.read_s(live.id), Outcome.TIME_LIMIT
+        if terms.cpu_limit_s:
+            yield terms.cpu_limit_s, pool.read_cpu_s(live.id), Outcome.CPU_LIMIT
 
     def cut_off(self, now: float) -> list[LiveJob]:
         """The interrupted revisions that do not come to the end of their pipes; they are read no further."""

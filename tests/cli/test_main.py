@@ -78,7 +78,7 @@ def test_help_begins_with_what_the_command_is_about(command: str, capsys: pytest
         *((["slove"], "solve"), (["btach"], "batch"), (["batch", "sumbit"], "submit")),
         (["submit", "f.cnf", "--wiat=3"], "--wait"),
         *((["ps"], "status"), (["sbatch", "x"], "batch submit"), (["batch", "squeue"], "queue")),
-        *((["solve", "-t", "5", "f"], "--time-limit"), (["submit", "--timeout", "5"], "--wallclock-limit")),
+        *((["solve", "-t", "5", "f"], "--time-limit"), (["submit", "--timeout", "5"], "--time-limit")),
         *((["solve", "-j", "2", "f"], "--ranks"), (["batch", "serve", "-n", "2"], "--slots")),
         ([__file__], f"solve {__file__}' or 'submit {__file__}"),
     ],

@@ -17,6 +17,7 @@ from mallob_py.protocol.pe import PE
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import (
     DescriptionMissing,
+    HostRests,
     JobInterrupted,
     JobParameters,
     JobSubmitted,
@@ -24,6 +25,7 @@ from mallob_py.protocol.stimuli import (
     TermsChanged,
     Tick,
     WorkerAnswered,
+    WorkerLost,
     WorkerProgresses,
     WorkerStarted,
     WorkerUsed,
@@ -153,6 +155,53 @@ def test_a_waiting_job_uses_no_budget() -> None:
     alone.wait_until(70.0)
     assert alone.ended[1].outcome is Outcome.CPU_LIMIT
     assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
+
+
+def test_a_time_limit_counts_while_a_job_has_a_pe_and_a_wallclock_limit_all_the_time() -> None:
+    alone = Alone()
+    alone.submit(1, time_limit_s=10.0)
+    alone.start()
+    alone.wait_until(4.0)
+    alone.submit(2, priority=1000.0, wallclock_limit_s=50.0)
+    alone.wait_until(5.0)
+    alone.start()
+    alone.wait_until(54.0)
+    assert not alone.ended
+    alone.wait_until(70.0)
+    assert alone.ended[1].outcome is Outcome.TIME_LIMIT
+    stats = alone.ended[1].stats
+    assert stats.turns_s == pytest.approx(10.0)
+    assert stats.turns_s == pytest.approx(stats.pe_s)
+    assert stats.wallclock_s > 50.0
+
+
+def test_a_time_limit_does_not_count_while_no_pe_has_the_root_of_a_job() -> None:
+    """The process of the root is lost, and the host gives none for a while."""
+    alone = Alone()
+    alone.submit(1, time_limit_s=10.0)
+    alone.start()
+    alone.now = 4.0
+    alone.pe.handle(HostRests(30.0), alone.now)
+    alone.pe.handle(WorkerLost(alone.started[-1].worker, "no memory"), alone.now)
+    alone.collect()
+    alone.wait_until(29.0)
+    assert not alone.ended
+    assert alone.pe.client.jobs[1].turns_s_until(alone.now) == pytest.approx(4.0)
+    alone.wait_until(31.0)
+    alone.start()
+    alone.wait_until(50.0)
+    assert alone.ended[1].outcome is Outcome.TIME_LIMIT
+    assert alone.ended[1].stats.turns_s == pytest.approx(10.0)
+
+
+def test_a_time_limit_is_no_multiple_of_the_workers_of_a_job() -> None:
+    cluster = Cluster(4)
+    cluster.submit(1, time_limit_s=10.0)
+    cluster.run(until_s=60.0)
+    stats = cluster.ended[1].stats
+    assert cluster.ended[1].outcome is Outcome.TIME_LIMIT
+    assert (stats.wallclock_s, stats.turns_s) == (pytest.approx(10.0), pytest.approx(10.0))
+    assert stats.pe_s > 35.0
 
 
 def test_a_job_whose_process_runs_first_when_its_pe_is_anothers_uses_no_budget() -> None:

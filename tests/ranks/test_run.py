@@ -72,7 +72,7 @@ def test_without_a_result_in_time_it_says_so() -> None:
     done = run("SLEEP", "-n", 2, "--time-limit", "500ms")
     assert done.returncode == 1
     result = json.loads(done.stdout)["result"]
-    assert (result["resultstring"], result["outcome"]) == ("UNKNOWN", "wallclock-limit")
+    assert (result["resultstring"], result["outcome"]) == ("UNKNOWN", "time-limit")
 
 
 @pytest.mark.parametrize(

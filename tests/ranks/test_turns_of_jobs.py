@@ -13,7 +13,7 @@ from test_bags_move import APPS, SUM, naps_until
 from waiting import poll_until
 
 from mallob_py.protocol.config import Config
-from mallob_py.service.telemetry.explanation import explain
+from mallob_py.service.telemetry.explanation import explain, explain_ended
 from mallob_py.service.telemetry.status import look, read_live_status
 from mallob_sat.generate import uniform
 
@@ -61,16 +61,22 @@ def test_a_formula_is_answered_while_more_jobs_than_ranks_go_on_for_ever(tmp_pat
         assert "Traceback" not in service.output
 
 
-@pytest.mark.parametrize("limit", ["cpu-limit", "wallclock-limit"])
+@pytest.mark.parametrize("limit", ["time-limit", "cpu-limit", "wallclock-limit"])
 def test_limits_end_jobs_that_have_turns(tmp_path: Path, limit: str) -> None:
     with serving(tmp_path, ranks=1) as service:
         fields = {limit.replace("-", "_"): "2s"}
-        paths = [service.submit(name, application="SLEEP", **fields) for name in ("one", "two")]
-        for path in paths:
+        paths = {name: service.submit(name, application="SLEEP", **fields) for name in ("one", "two")}
+        for name, path in paths.items():
             reply = service.reply(path)
             assert reply["result"]["resultcode"] == UNKNOWN
             stats = reply["stats"]
-            assert stats["used_pe_seconds" if limit == "cpu-limit" else "used_wallclock_seconds"] >= 1.9
+            bounded = {"time-limit": "used_turns_seconds", "cpu-limit": "used_pe_seconds"}
+            assert reply["result"]["outcome"] == limit
+            assert stats[bounded.get(limit, "used_wallclock_seconds")] >= 1.9
+            if limit != "wallclock-limit":
+                assert stats["used_wallclock_seconds"] >= 2.5, "it has not rested"
+            if limit == "time-limit":
+                assert any("rested" in line for line in explain_ended(name, reply))
             assert stats["used_pe_seconds"] <= stats["used_wallclock_seconds"] + 0.1
 
 

@@ -136,6 +136,16 @@ def test_a_wallclock_limit_ends_a_job_that_waits_to_begin_again(express: Client)
     assert express.turns.turn(9.0) == []
 
 
+def test_a_time_limit_does_not_end_a_job_that_waits_to_begin_again(express: Client) -> None:
+    live = express.take(1, accepted_s=0.0, since_s=0.0)
+    live.terms = JobTerms(time_limit_s=3.0)
+    express.turns.wait(live, 0.0)
+    express.turns.next()
+    express.turns.given_up(live, Spent(0.5, 0.25, 0.2, 1, 0, 0.25), False, 1.0)
+    assert express.turns.turn(100.0) == []
+    assert early_statistics(live, 100.0).used_turns_s == 0.25
+
+
 def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
     """The one PE is its own; a job that can begin anew has a turn beside it."""
     revision, further, other = (express.take(job, accepted_s=0.0, since_s=0.0) for job in (1, 2, 3))

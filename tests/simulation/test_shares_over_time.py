@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -167,6 +168,27 @@ def test_a_cpu_limit_counts_what_a_job_has_used_and_a_wallclock_limit_runs_while
     assert used.stats.wallclock_s > 6.0
     assert timed.stats.wallclock_s == pytest.approx(3.0)
     assert timed.stats.pe_s < 1.6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_time_limit_counts_the_rests_of_a_job(seed: int) -> None:
+    """Of many jobs on few PEs each has its whole limit, however they come, rest, are given up and go on."""
+    watched = Watched(1 + seed % 4, seed)
+    choose, jobs = random.Random(seed), range(12)
+    limits_s = [choose.choice((0.3, 1.0, 2.5)) for _ in jobs]
+    for job in jobs:
+        terms = {"time_limit_s": limits_s[job], "max_demand": choose.randint(1, 3)}
+        watched.cluster.submit(job, job % watched.cluster.size, choose.random() < 0.5, **terms)
+        watched.play(choose.choice((0.0, 0.2)))
+    for _ in range(40):
+        watched.cluster.set_back(choose.choice(jobs))
+        watched.play(1.0)
+    assert watched.cluster.folders.given_up
+    for job in jobs:
+        ended = watched.cluster.ended[job]
+        assert ended.outcome is Outcome.TIME_LIMIT
+        assert ended.stats.turns_s == pytest.approx(limits_s[job])
+    assert max(one.stats.wallclock_s for one in watched.cluster.ended.values()) > 4.0
 
 
 def test_a_job_that_rests_can_be_interrupted_and_nothing_is_left_of_it() -> None:

@@ -384,7 +384,7 @@ class Hub:
                 configuration=configuration,
                 priority=terms.priority,
                 max_demand=terms.max_demand,
-                wallclock_limit_s=terms.time_limit_s,
+                time_limit_s=terms.time_limit_s,
                 cpu_limit_s=terms.cpu_limit_s,
                 name=terms.name if lane.serial == 1 else "",
                 file_mode=0o644 if self._is_others else 0o600,

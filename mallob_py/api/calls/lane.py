@@ -529,7 +529,7 @@ def _of_job(error: BaseException, call: str) -> BaseException:
 
 
 _ENDINGS = {
-    "wallclock-limit": "the time limit was reached",
+    "time-limit": "the time limit was reached",
     "cpu-limit": "the limit of CPU time was reached",
     "interrupted": "the job was interrupted",
 }

@@ -272,7 +272,7 @@ class WorkerPool:
         ):
             self._enqueue(task)
             return
-        task.link, task.kept = kept.link, kept
+        task.link, task.kept, task.since_s = kept.link, kept, self._clock()
         works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
         if kept.index == 0 and not works:  # it may go ahead
             place = 0, 1, (), self._options.threads, wire.Inline(b"")
@@ -288,6 +288,11 @@ class WorkerPool:
         if task is None or task.link is None:
             return 0.0
         return max(0.0, cpu_seconds_of(task.link.pid) - task.link.cpu_before_s)
+
+    def read_s(self, request_id: int) -> float:
+        """Return how long a read has been under way; 0: it waits for a process."""
+        task = self._reads.get(request_id)
+        return 0.0 if task is None else max(0.0, self._clock() - task.since_s)
 
     def cancel_read(self, request_id: int) -> None:
         if (task := self._reads.pop(request_id, None)) is not None:
@@ -453,6 +458,8 @@ class WorkerPool:
             del self._waiting[task]
             link = self.processes.idle.pop()
             task.link = link
+            if isinstance(task, ReadTask):
+                task.since_s = min(task.since_s, self._clock())
             self._at_work[link.serial] = task
             link.send(task.first_message())
             self._watch.watch(link)

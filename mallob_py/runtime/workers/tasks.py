@@ -267,6 +267,8 @@ class ReadTask(_Patient):
     kept: KeptWorker | None = None
     goes_on: bool = False
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
+    #: since when a process has been at it; inf: it waits for its first one
+    since_s: float = math.inf
 
     def first_message(self) -> wire.ToWorker:
         return self.read

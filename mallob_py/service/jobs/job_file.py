@@ -277,7 +277,7 @@ class JobFile(msgspec.Struct, frozen=True):
     application: str
     files: tuple[str, ...]
     literals: array.array[int] | None
-    #: with the wallclock limit as required time, unless it says itself how long it takes
+    #: with its lower limit of time as required time, unless it says itself how long it takes
     terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]
@@ -434,7 +434,8 @@ def _terms(job: JobFields) -> JobTerms:
     for key, number in (("workers", terms.workers), ("min-workers", terms.min_workers)):
         if 0 < terms.max_demand < number:
             raise JobFileError(key, f"is {number}, above max-demand {terms.max_demand}")
-    return replace(terms, required_time_s=terms.required_time_s or terms.wallclock_limit_s)
+    limits_s = [limit_s for limit_s in (terms.time_limit_s, terms.wallclock_limit_s) if limit_s]
+    return replace(terms, required_time_s=terms.required_time_s or min(limits_s, default=0.0))
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:
@@ -566,7 +567,7 @@ def is_valid_text(text: str) -> bool:
 
 
 #: how others call fields of ours
-_ELSEWHERE = dict.fromkeys(("time-limit", "timeout", "time"), "wallclock-limit")
+_ELSEWHERE = dict.fromkeys(("timeout", "time"), "time-limit")
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:

@@ -63,6 +63,8 @@ class JobStatistics(msgspec.Struct, frozen=True):
     max_volume: int = 0
     peak_memory_bytes: int = 0
     used_cpu_s: float = 0.0
+    #: as `JobStats.turns_s`
+    used_turns_s: float = 0.0
 
 
 def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStatistics:
@@ -78,6 +80,7 @@ def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStati
         max_volume=stats.max_volume,
         peak_memory_bytes=stats.peak_memory_bytes,
         used_cpu_s=stats.cpu_s,
+        used_turns_s=stats.turns_s,
     )
 
 
@@ -245,6 +248,7 @@ def _statistics(statistics: JobStatistics) -> dict[str, Any]:
         "used_cpu_seconds": statistics.used_cpu_s,
         "used_pe_seconds": statistics.used_pe_s,
         "used_wallclock_seconds": statistics.used_wallclock_s,
+        "used_turns_seconds": statistics.used_turns_s,
         "max_volume": statistics.max_volume,
         "peak_memory_bytes": statistics.peak_memory_bytes,
     }

@@ -14,6 +14,13 @@ from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 _NAMED_MAX = 5
 #: so young, a job may not have asked for more than its root yet
 _JUST_BEGUN_S = 0.1
+#: a rest of less is not worth telling: in seconds, and beside the time since the start
+_REST_MIN_S, _REST_MIN_PART = 0.1, 0.01
+#: what of a job's limits counts its rests
+_COUNTS_REST = (
+    ("time-limit", "its time-limit does not count that"),
+    ("wallclock-limit", "its wallclock-limit counts that"),
+)
 _STATES_AT_WORK = ("reading", "submitted", "waiting", "resting", "running")
 
 
@@ -56,6 +63,8 @@ def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | 
         ]
         parts.append(f"{_duration(times.get('processing', 0.0))} running")
         told.append(f"It took {_duration(times['total'])} from its acceptance on: {', '.join(parts)}.")
+    if rested := _rested(stats.get("used_wallclock_seconds"), stats.get("used_turns_seconds")):
+        told.append(f"{rested} since its start{_counted(reply)}.")
     if stats.get("max_volume"):
         used = f"It had up to {_count(stats['max_volume'], 'worker')} at a time"
         used += f" and used {stats.get('used_pe_seconds', 0.0):.4g} PE-seconds"
@@ -76,6 +85,8 @@ def _ending(reply: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         how = "refused" if outcome == "refused" else "failed"
         return f"{how}, {error.get('field', '')}: {error.get('message', '')}".rstrip(".")
     match outcome:
+        case "time-limit":
+            return f"it reached its time-limit ({reply.get('time-limit', '?')} with a PE) without an answer"
         case "wallclock-limit":
             return f"it reached its wallclock-limit ({reply.get('wallclock-limit', '?')}) without an answer"
         case "cpu-limit":
@@ -84,6 +95,21 @@ def _ending(reply: Mapping[str, Any], result: Mapping[str, Any]) -> str:
             return "it was interrupted"
     solver = f", found by {result['solver']}" if "solver" in result else ""
     return f"its result is {result.get('resultstring', result.get('resultcode', '?'))}{solver}"
+
+
+def _rested(running_s: object, turns_s: object) -> str:
+    """Return the words for the time that a job rested; "" if that is next to nothing, or not known."""
+    if isinstance(running_s, int | float) and isinstance(turns_s, int | float):
+        rested_s = running_s - turns_s
+        if rested_s >= max(_REST_MIN_S, _REST_MIN_PART * running_s):
+            return f"It rested, or waited for a PE, for {_duration(rested_s)} of the {_duration(running_s)}"
+    return ""
+
+
+def _counted(limits: Mapping[str, Any]) -> str:
+    """Return which limits of a job count that it rested; `limits` by their names in a job file."""
+    told = [text for name, text in _COUNTS_REST if limits.get(name)]
+    return f"; {' and '.join(told)}" if told else ""
 
 
 # --- live jobs ----------------------------------------------------------------------------------
@@ -322,9 +348,16 @@ def _crashes(job: JobStatus) -> Iterator[str]:
 
 
 def _limits(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    rested = _rested(job.running_s, job.turns_s)
+    if job.time_limit_s:
+        left_s = max(0.0, job.time_limit_s - job.turns_s)
+        yield f"Its time-limit of {_duration(job.time_limit_s)} leaves it {_duration(left_s)} with a PE."
     if job.wallclock_limit_s:
         left_s = max(0.0, job.wallclock_limit_s - job.running_s)
         yield f"Its wallclock-limit of {_duration(job.wallclock_limit_s)} leaves it {_duration(left_s)}."
+    if rested and (job.time_limit_s or job.wallclock_limit_s):
+        limits = {"time-limit": job.time_limit_s, "wallclock-limit": job.wallclock_limit_s}
+        yield f"{rested} since its start{_counted(limits)}."
     if job.cpu_limit_s:
         left_s = max(0.0, job.cpu_limit_s - job.pe_s)
         at_this = (

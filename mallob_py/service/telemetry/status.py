@@ -181,7 +181,9 @@ class JobStatus(JobTerms, frozen=True):
     #: who waits gets a PE by it, the largest first
     standing: float = 0.0
     root_is_placed: bool = False
+    #: since its first execution, and the part of that in which it had a PE
     running_s: float = 0.0
+    turns_s: float = 0.0
     pe_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
@@ -218,6 +220,8 @@ class EndedJob(msgspec.Struct, frozen=True):
     max_volume: int = 0
     total_s: float = 0.0
     wallclock_s: float = 0.0
+    #: the part of it in which the job had a PE
+    turns_s: float = 0.0
     pe_s: float = 0.0
     cpu_s: float = 0.0
     client: int = 0

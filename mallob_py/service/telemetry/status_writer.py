@@ -191,6 +191,7 @@ class StatusWriter:
                 max_volume=statistics.max_volume,
                 total_s=statistics.total_s,
                 wallclock_s=statistics.used_wallclock_s,
+                turns_s=statistics.used_turns_s,
                 pe_s=statistics.used_pe_s,
                 cpu_s=statistics.used_cpu_s,
                 client=self._client,
@@ -299,7 +300,7 @@ class StatusWriter:
         """And what the PE knows, if it has the job."""
         record = self._node.pe.client.jobs.get(status.id)
         if record is None:
-            return self._with_former_account(status)
+            return self._with_former_account(status, now)
         balancer = self._node.pe.balancer
         rotation, slices, back_s = balancer.rotation, self._node.config.slices, 0.0
         if record.rests and slices is not None and status.id in rotation.shares:
@@ -316,6 +317,7 @@ class StatusWriter:
             standing=record.standing,
             root_is_placed=record.scheduled_s is not None,
             running_s=0.0 if record.started_s is None else now - record.started_s,
+            turns_s=record.turns_s_until(now),
             pe_s=record.pe_s_until(now, self._node.config.threads),
             cpu_s=record.cpu_s,
             peak_memory_bytes=record.peak_memory_bytes,
@@ -323,13 +325,15 @@ class StatusWriter:
             interim=interim_of(record.interim),
         )
 
-    def _with_former_account(self, status: JobStatus) -> JobStatus:
+    def _with_former_account(self, status: JobStatus, now: float) -> JobStatus:
         """And what it had before it was given up, if it was."""
         live = self._jobs[status.id]
         if (spent := live.spent) is None:
             return status
         return msgspec.structs.replace(
             status,
+            running_s=0.0 if spent.started_s is None else now - spent.started_s,
+            turns_s=spent.turns_s,
             pe_s=spent.pe_s,
             cpu_s=spent.cpu_s,
             peak_memory_bytes=spent.peak_memory_bytes,

@@ -92,6 +92,13 @@ def test_one_file_may_be_named_as_mallob_did_at_first() -> None:
     assert refusal(file="/f", files=["/g"]).field == "file"
 
 
+def test_the_lower_limit_of_time_is_how_long_a_job_takes_unless_it_says_so() -> None:
+    limits = {"time-limit": "5m", "wallclock-limit": "4m"}
+    assert parse(**limits).terms == JobTerms(time_limit_s=300, wallclock_limit_s=240, required_time_s=240)
+    assert parse(**{"time-limit": "5m"}).terms.required_time_s == 300
+    assert parse(**limits, **{"required-time": "9m"}).terms.required_time_s == 540
+
+
 def test_what_the_ipasir_bridge_of_mallob_writes_is_understood() -> None:
     fields = {"application": "SAT", "files": ["/tmp/x.pipe"], "content-mode": "raw", "incremental": True}
     limits = {"wallclock-limit": "0", "cpu-limit": "0"}
@@ -282,7 +289,7 @@ def test_unknown_field_is_refused_and_the_nearest_suggested() -> None:
     error = refusal(**{"wallclock_limit": "5s"})
     assert error.field == "wallclock_limit"
     assert "'wallclock-limit'" in error.message
-    assert "did you mean 'wallclock-limit'" in refusal(time_limit=1).message
+    assert "did you mean 'time-limit'" in refusal(timeout=1).message
     assert "leave it out" in refusal(zzzzzz=1).message
 
 

@@ -240,6 +240,25 @@ def test_limits_and_what_is_left_of_them_are_told() -> None:
     assert "cpu-limit of 100 PE-seconds leaves it 40, 10 s with this volume" in text
 
 
+def test_it_is_told_how_much_of_its_time_a_job_rested_and_which_limit_counts_that() -> None:
+    spent = {"running_s": 40.0, "turns_s": 10.0}
+    text = told(job(volume=1, demand=1, time_limit_s=60.0, **spent))
+    assert "Its time-limit of 1 min leaves it 50 s with a PE." in text.replace("60 s", "1 min")
+    rested = (
+        "It rested, or waited for a PE, for 30 s of the 40 s since its start; its time-limit does not count"
+    )
+    assert rested in text
+    assert "wallclock" not in text
+    text = told(job(volume=1, demand=1, time_limit_s=60.0, wallclock_limit_s=90.0, **spent))
+    assert "its time-limit does not count that and its wallclock-limit counts that." in text
+    assert "rested" not in told(job(volume=1, demand=1, time_limit_s=60.0, running_s=40.0, turns_s=40.0))
+    stats = {"used_wallclock_seconds": 40.0, "used_turns_seconds": 10.0}
+    ended = {"result": {"outcome": "time-limit"}, "time-limit": "10s", "stats": stats}
+    lines = explain_ended("u.n", ended)
+    assert "reached its time-limit (10s with a PE)" in lines[0]
+    assert any(line.startswith("It rested") and line.endswith("does not count that.") for line in lines)
+
+
 # --- ended jobs -------------------------------------------------------------------------------
 
 STATS = {

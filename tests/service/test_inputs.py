@@ -1,0 +1,37 @@
+"""Limits of jobs while their inputs are read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.job_terms import JobTerms
+from mallob_py.service.inputs import Inputs
+from mallob_py.service.jobs.bookkeeping import JobState
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [("time_limit_s", Outcome.TIME_LIMIT), ("wallclock_limit_s", Outcome.WALLCLOCK_LIMIT)],
+)
+def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, outcome: Outcome) -> None:
+    """Its reader begins 100 s after the job could be read, and takes longer than the limit of 10 s."""
+    pool = Mock(read_cpu_s=lambda job: 0.0)
+    live: Any = Mock(id=1, terms=JobTerms(**{limit: 10.0}), state=JobState.READING, accepted_s=0.0)
+    jobs: Any = {1: live}
+    jobs = SimpleNamespace(enter=Mock(), get=jobs.get)
+    chains: Any = Mock(place_of=lambda job: None)
+    live.known_file = Mock(files=(), literals=None, assumptions=())
+    inputs = Inputs(Mock(pool=pool), jobs, chains, Mock(return_value={}), Mock())
+    ended = []
+    inputs.read(live, 0.0)
+    for now in range(0, 200):
+        pool.read_s = lambda job, now=now: max(0.0, now - 100.0)
+        if now >= inputs.deadline_s:
+            ended += [(now, how) for _, how, _ in inputs.beyond_limits(now)]
+    assert ended == [(110 if outcome is Outcome.TIME_LIMIT else 10, outcome)]
+    pool.cancel_read.assert_called_once_with(1)
