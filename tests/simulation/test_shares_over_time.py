@@ -177,7 +177,7 @@ def test_no_time_limit_counts_the_rests_of_a_job(seed: int) -> None:
     choose, jobs = random.Random(seed), range(12)
     limits_s = [choose.choice((0.3, 1.0, 2.5)) for _ in jobs]
     for job in jobs:
-        terms = {"time_limit_s": limits_s[job], "max_demand": choose.randint(1, 3)}
+        terms = {"time_limit_s": limits_s[job], "max_demand": 1 + job % 2}
         watched.cluster.submit(job, job % watched.cluster.size, choose.random() < 0.5, **terms)
         watched.play(choose.choice((0.0, 0.2)))
     for _ in range(40):
@@ -188,6 +188,7 @@ def test_no_time_limit_counts_the_rests_of_a_job(seed: int) -> None:
         ended = watched.cluster.ended[job]
         assert ended.outcome is Outcome.TIME_LIMIT
         assert ended.stats.turns_s == pytest.approx(limits_s[job])
+        assert job % 2 or ended.stats.pe_s == pytest.approx(limits_s[job], abs=0.05)
     assert max(one.stats.wallclock_s for one in watched.cluster.ended.values()) > 4.0
 
 
