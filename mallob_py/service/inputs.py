@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
@@ -55,7 +56,7 @@ class Inputs:
         """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
         self._jobs.enter(live, JobState.READING)
         live.reading_s = now
-        if limits_s := [limit_s for limit_s, _, _ in self._limits(live, now)]:
+        if limits_s := [limit_s for limit_s, _, _ in _limits(live.terms)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
             self.deadline_s = min(self.deadline_s, now + min(limits_s))
         place = self._chains.place_of(live.id)
@@ -93,27 +94,17 @@ class Inputs:
             live = self._jobs.get(job)
             if live is None or live.state is not JobState.READING:
                 continue
-            limits = list(self._limits(live, now))
+            read_s, cpu_s = self._rank.pool.read_used_s(job)
+            limits = list(_limits(live.terms, now - live.reading_s, read_s, cpu_s))
             outcome = next((outcome for limit_s, used_s, outcome in limits if used_s >= limit_s), None)
             if outcome is None:
                 left_s = min(limit_s - used_s for limit_s, used_s, _ in limits)
                 heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, left_s), job))
                 continue
-            spent = _spent(live, now, self._rank.pool.read_cpu_s(job))
             self._stop(job)
-            beyond.append((live, outcome, spent))
+            beyond.append((live, outcome, _spent(live, now, cpu_s)))
         self._note_deadline()
         return beyond
-
-    def _limits(self, live: LiveJob, now: float) -> Iterator[tuple[float, float, Outcome]]:
-        """Yield each limit of a job that is being read, and what the reading has used of the limit."""
-        terms, pool = live.terms, self._rank.pool
-        if terms.wallclock_limit_s:
-            yield terms.wallclock_limit_s, now - live.reading_s, Outcome.WALLCLOCK_LIMIT
-        if terms.time_limit_s:
-            yield terms.time_limit_s, pool.read_s(live.id), Outcome.TIME_LIMIT
-        if terms.cpu_limit_s:
-            yield terms.cpu_limit_s, pool.read_cpu_s(live.id), Outcome.CPU_LIMIT
 
     def cut_off(self, now: float) -> list[LiveJob]:
         """The interrupted revisions that do not come to the end of their pipes; they are read no further."""
@@ -181,3 +172,18 @@ def comes_through_pipe(file: JobFile) -> bool:
 def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
     """Return the cost of a job whose input is still being read."""
     return JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s, used_cpu_s=cpu_s)
+
+
+def _limits(
+    terms: JobTerms, lasted_s: float = 0.0, read_s: float = 0.0, cpu_s: float = 0.0
+) -> Iterator[tuple[float, float, Outcome]]:
+    """Yield each limit of a job that is being read, and what the reading has used of the limit.
+
+    `lasted_s`: since the job could be read; `read_s`: since a process reads it.
+    """
+    if terms.wallclock_limit_s:
+        yield terms.wallclock_limit_s, lasted_s, Outcome.WALLCLOCK_LIMIT
+    if terms.time_limit_s:
+        yield terms.time_limit_s, read_s, Outcome.TIME_LIMIT
+    if terms.cpu_limit_s:
+        yield terms.cpu_limit_s, cpu_s, Outcome.CPU_LIMIT

@@ -20,7 +20,7 @@ from mallob_py.service.jobs.bookkeeping import JobState
 )
 def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, outcome: Outcome) -> None:
     """Its reader begins 100 s after the job could be read, and takes longer than the limit of 10 s."""
-    pool = Mock(read_cpu_s=lambda job: 0.0)
+    pool = Mock()
     live: Any = Mock(id=1, terms=JobTerms(**{limit: 10.0}), state=JobState.READING, accepted_s=0.0)
     jobs: Any = {1: live}
     jobs = SimpleNamespace(enter=Mock(), get=jobs.get)
@@ -30,7 +30,7 @@ def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, 
     ended = []
     inputs.read(live, 0.0)
     for now in range(0, 200):
-        pool.read_s = lambda job, now=now: max(0.0, now - 100.0)
+        pool.read_used_s.return_value = max(0.0, now - 100.0), 0.0
         if now >= inputs.deadline_s:
             ended += [(now, how) for _, how, _ in inputs.beyond_limits(now)]
     assert ended == [(110 if outcome is Outcome.TIME_LIMIT else 10, outcome)]

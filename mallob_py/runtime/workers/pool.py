@@ -282,17 +282,13 @@ class WorkerPool:
         kept.link.send(read)
         self._watch.watch(kept.link)
 
-    def read_cpu_s(self, request_id: int) -> float:
-        """Return the CPU time that a read has taken so far, or is about to have taken."""
+    def read_used_s(self, request_id: int) -> tuple[float, float]:
+        """Return the time since a read has a process, and the CPU time that the read has taken so far."""
         task = self._reads.get(request_id)
         if task is None or task.link is None:
-            return 0.0
-        return max(0.0, cpu_seconds_of(task.link.pid) - task.link.cpu_before_s)
-
-    def read_s(self, request_id: int) -> float:
-        """Return how long a read has been under way; 0: it waits for a process."""
-        task = self._reads.get(request_id)
-        return 0.0 if task is None else max(0.0, self._clock() - task.since_s)
+            return 0.0, 0.0
+        cpu_s = max(0.0, cpu_seconds_of(task.link.pid) - task.link.cpu_before_s)
+        return max(0.0, self._clock() - task.since_s), cpu_s
 
     def cancel_read(self, request_id: int) -> None:
         if (task := self._reads.pop(request_id, None)) is not None:

@@ -269,7 +269,7 @@ def test_the_time_that_a_process_has_used_before_is_not_that_of_a_read(rank: Ran
     _, pid = ask(rank, 10, 0, then="burn")
     os.kill(pid, signal.SIGSTOP)
     rank.pool.read(1, read(tmp_path / "1", [1], wire.Before(1, None, ())), CHAIN)
-    assert rank.pool.read_cpu_s(1) < 0.1 < cpu_seconds_of(pid)
+    assert rank.pool.read_used_s(1)[1] < 0.1 < cpu_seconds_of(pid)
     os.kill(pid, signal.SIGCONT)
     rank.hear(ReadDone)
 

@@ -254,7 +254,9 @@ with session_folder.nothing_left():
 
 
 @pytest.mark.parametrize("may_end", [True, False])
-def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(may_end: bool, tmp_path: Path) -> None:
+def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(
+    may_end: bool, tmp_path: Path
+) -> None:
     shared, done = tmp_path / "shared", tmp_path / "done"
     shared.mkdir()
     command = [sys.executable, "-c", ENDS_LATE, shared, str(DEADLINE_S if may_end else 0.001), done]
