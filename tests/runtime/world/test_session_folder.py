@@ -261,7 +261,8 @@ def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(
     shared.mkdir()
     command = [sys.executable, "-c", ENDS_LATE, shared, str(DEADLINE_S if may_end else 0.001), done]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
-        assert world.stdout is not None and world.stdin is not None
+        assert world.stdout is not None
+        assert world.stdin is not None
         assert world.stdout.readline() == b"ended\n"
         assert len(list(shared.iterdir())) == 1 or not may_end
         if may_end:
