@@ -11,7 +11,7 @@ COPY --chown=mallob . .
 RUN chown mallob .
 USER mallob
 ENV PATH=/home/mallob/mallob-py/.venv/bin:$PATH
-RUN make .venv/.stamps/run && .venv/bin/python -m pip install --quiet --editable '.[mpich,web,functions]' \
+RUN make .venv/.stamps/run && .venv/bin/python -m pip install --quiet --editable '.[mpich,web]' \
     && chmod -R a+rX /home/mallob
 # Whoever runs it may write here, whatever user that is.
 ENV HOME=/tmp

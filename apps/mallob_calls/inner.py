@@ -5,24 +5,49 @@ Each executor that is made within a call is a pool with one thread, so that a ca
 always gets on, however deep that goes. Calls that have not begun are offered to the executor outside; it asks
 for some when workers are idle, and brings back what they have come to. What an outer worker loses is its own
 matter: here the calls have just not been answered yet.
+
+Function and arguments are taken as they are when a call is submitted, and its result as it is when the call
+returns, wherever it is done. What cannot be pickled is done here with the objects themselves.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 from mallob_py.kit.calls import messages
-from mallob_py.kit.calls.values import CannotSend, dump, load, load_error, name_of
+from mallob_py.kit.calls.delivering import Deliverer
+from mallob_py.kit.calls.values import (
+    CannotSend,
+    Pickled,
+    copied,
+    load,
+    load_error,
+    no_stop,
+    packed,
+    restored,
+    snapshot,
+    snapshot_of_call,
+)
 from mallob_py.kit.calls.wire import Buffer
 
 #: calls of which this many are waiting are told anew when their number has doubled
 _OFFER_FIRST = 1
 
-_Entry = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], "Future[Any]"]
+
+class _Entry(NamedTuple):
+    """A call that was submitted; `pickled` is None if it cannot be done elsewhere."""
+
+    function: Callable[..., Any]
+    pickled: Pickled | None
+    #: args and kwargs, or a snapshot of both
+    call: Any
+    future: Future[Any]
 
 
 class Pools:
@@ -31,6 +56,7 @@ class Pools:
     def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
         self._mutex = threading.Lock()
+        self.deliverer = Deliverer("mallob-py-inner-results")
         self._pools: list[_Pool] = []
         #: calls given away, by group
         self._away: dict[int, list[_Entry]] = {}
@@ -64,40 +90,26 @@ class Pools:
                     entries.append(entry)
                 if entries:
                     break
-        entries = [each for each in entries if each[3].set_running_or_notify_cancel()]
-        if entries:
-            self._give(entries)
+        entries = [each for each in entries if each.future.set_running_or_notify_cancel()]
+        if entries and (function := entries[0].pickled) is not None:
+            self._give(function, entries)
         self.offer(is_news=True)
 
-    def _give(self, entries: list[_Entry]) -> None:
-        function = entries[0][0]
-        try:
-            function_buffers = dump(function, f"the function {name_of(function)}")
-            buffers = dump([(tuple(args), dict(kwargs)) for _, args, kwargs, _ in entries], "its arguments")
-        except CannotSend:
-            for entry in entries:  # nobody else can do them
-                threading.Thread(target=_call, args=(entry,), daemon=True).start()
-            return
+    def _give(self, function: Pickled, entries: list[_Entry]) -> None:
+        buffers = packed(entry.call for entry in entries)
         with self._mutex:
             self._groups += 1
             group = self._groups
             self._away[group] = entries
-        self._send(messages.Inner(group, len(entries), len(function_buffers)), [*function_buffers, *buffers])
+        count = len(function.buffers)
+        message = messages.Inner(group, len(entries), count, function.is_kept)
+        self._send(message, [*function.buffers, *buffers])
 
     def take_results(self, group: int, is_ok: Sequence[bool], buffers: Sequence[Buffer]) -> None:
         with self._mutex:
             entries = self._away.pop(group, [])
-        try:
-            values = load(buffers)
-        except Exception as error:
-            for entry in entries:
-                entry[3].set_exception(error)
-            return
-        for (function, _, _, future), ok, value in zip(entries, is_ok, values, strict=True):
-            if ok:
-                future.set_result(value)
-            else:
-                future.set_exception(load_error(value, f"a call of {name_of(function)} within a call"))
+        for entry, ok, value in zip(entries, is_ok, load(buffers), strict=True):
+            self.deliverer.put(partial(_deliver, entry, ok, value))
 
 
 class _Pool:
@@ -114,11 +126,23 @@ class _Pool:
     def is_over(self) -> bool:
         return self._is_closed and not self.waiting
 
+    @property
+    def is_own_thread(self) -> bool:
+        return self._pools.deliverer.is_own_thread
+
     def submit(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        known: Pickled | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Future[Any]:
         future: Future[Any] = Future()
-        self.waiting.append((function, args, kwargs, future))
+        entry = _Entry(function, None, (args, kwargs), future)
+        if known is not None:
+            with suppress(CannotSend):
+                entry = _Entry(function, known, snapshot_of_call(args, kwargs), future)
+        self.waiting.append(entry)
         self._news.release()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mallob-py-inner", daemon=True)
@@ -131,12 +155,12 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """A call of the same function as the others, if there are any."""
+        """A call of the same function as the others, if there are any; None: no call, or not of that one."""
         try:
             entry = self.waiting.pop()
         except IndexError:
             return None
-        if others and entry[0] is not others[0][0]:
+        if entry.pickled is None or (others and entry.pickled != others[0].pickled):
             self.waiting.append(entry)
             self._news.release()
             return None
@@ -151,15 +175,43 @@ class _Pool:
                 if self._is_closed:
                     return
                 continue
-            if entry[3].set_running_or_notify_cancel():
-                _call(entry)
+            if entry.future.set_running_or_notify_cancel():
+                self._pools.deliverer.put(partial(_deliver, entry, *_outcome(entry)))
 
 
-def _call(entry: _Entry) -> None:
-    function, args, kwargs, future = entry
+def _outcome(entry: _Entry) -> tuple[bool, Any]:
+    """Do a call here: whether it has returned, and a snapshot of its result, or the exception."""
     try:
+        function, known = entry.function, entry.pickled
+        if known is not None and not known.is_kept:
+            function = load(copied(known.buffers))
+        args, kwargs = restored(entry.call)
         value = function(*args, **kwargs)
     except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+        return False, error
+    try:
+        return True, snapshot(value, "its result")
+    except CannotSend:
+        return True, _Itself(value)
+
+
+class _Itself(NamedTuple):
+    """A result that cannot be pickled."""
+
+    value: Any
+
+
+def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
+    """Give a future its outcome; an exception comes as it is, or dumped."""
+    if is_ok:
+        try:
+            result = value.value if isinstance(value, _Itself) else restored(value)
+        except BaseException as error:
+            is_ok, value = False, error
+        else:
+            entry.future.set_result(result)
+            return
+    if not isinstance(value, BaseException):
+        assert entry.pickled is not None
+        value = load_error(value, f"a call of {entry.pickled.name} within a call")
+    entry.future.set_exception(no_stop(value))

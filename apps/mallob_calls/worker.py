@@ -3,7 +3,9 @@ job.
 
 So the executor can ask back what has not begun while a call takes its time, and a call may use what only main
 threads may. Calls that belong together come as one batch; their results go back together, or after 10 ms
-those that are there.
+those that are there. Each call has its arguments to itself, and its result is pickled when it returns.
+
+A call whose result is not wanted any more is interrupted as by Ctrl-C. If it goes on, the process ends.
 
 Nothing needs to be handed over when the worker is suspended or killed: the executor knows what it had.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -27,7 +30,7 @@ import msgspec
 
 from mallob_py.kit import InputError, Result, WorkerContext
 from mallob_py.kit.calls import here, messages
-from mallob_py.kit.calls.values import EXTRA, CannotSend, dump, dump_error, load
+from mallob_py.kit.calls.values import copied, dump_error, load, packed, restored, snapshot
 from mallob_py.kit.calls.wire import (
     Buffer,
     FrameReader,
@@ -47,8 +50,14 @@ _TOLD_S = 0.1
 _CONNECT_S = 10.0
 #: who hears nothing for so long looks at the clock
 _LOOK_S = 0.25
+#: how long an interrupted call may take to end
+_STOP_S = 1.0
 #: it says so often where it is, which tells that it is not suspended
 _PLACE_S = 0.5
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised in a call whose result is not wanted any more."""
 
 
 class Meeting(msgspec.Struct, frozen=True):
@@ -91,9 +100,13 @@ class Worker:
         self._open: dict[int, _Batch] = {}
         self._raw_functions: dict[int, list[Buffer]] = {}
         self._functions: dict[int, Any] = {}
+        #: functions that are unpickled once
+        self._kept: set[int] = set()
         self._is_idle = True
         #: batch and place of the call that is running
         self._running: tuple[int, int] | None = None
+        #: calls that nobody wants: batch, places, and when the process ends if one is still running
+        self._unwanted: tuple[int, frozenset[int], float] | None = None
         self._next_told_s = 0.0
         self._mutex = threading.Lock()
         #: of the job, as the executor has told: calls done, and all
@@ -122,6 +135,7 @@ class Worker:
             messages.Hello(meeting.lane, meeting.serial, meeting.python, socket.gethostname(), os.getpid())
         )
         here.worker = self
+        signal.signal(signal.SIGUSR2, self._on_stop)
         threading.Thread(target=self._talk, name="mallob-py-talk", daemon=True).start()
         while (batch := self._batches.get()) is not None:
             if batch.order:
@@ -165,45 +179,85 @@ class Worker:
     def _do(self, batch: _Batch) -> None:
         told = batch.told
         try:
-            function = self._function(told.function)
             items = load(batch.buffers)
+            function = self._function(told.function)
         except BaseException as error:
             batch.order.clear()
-            self.send(messages.Unreadable(told.batch), dump(_unreadable(error), "an error"))
+            self.send(messages.Unreadable(told.batch), packed([_unreadable(error)]))
             return
         batch.buffers = []
         outcomes = _Outcomes(told.batch)
         last_s = begun_s = time.perf_counter()
-        order, has_keywords = batch.order, told.has_keywords
+        order = batch.order
         while True:
             try:
                 place = order.popleft()
             except IndexError:
                 break
             item, items[place] = items[place], None
-            self._running = (told.batch, place)
-            tries = told.retries
-            while True:
-                try:
-                    value = function(*item[0], **item[1]) if has_keywords else function(*item)
-                    is_ok = True
-                except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too
-                    self._end_if_forked(error)
-                    if tries > 0 and isinstance(error, Exception):
-                        tries -= 1
-                        continue
-                    value, is_ok = dump_error(error, __file__), False
-                break
+            try:
+                is_ok, value = self._call(told, place, function, item)
+            except Stopped as error:  # it came when the call had just ended
+                self._running = None
+                is_ok, value = False, dump_error(error, __file__)
             self._end_if_forked(None)
             outcomes.add(place, is_ok, value)
-            value = item = None
+            item = None
             now_s = time.perf_counter()
-            if now_s - last_s > _FLUSH_S and order and not told.is_whole:
+            is_due = now_s - last_s > _FLUSH_S or (type(value) is list and len(value) > 1)
+            if is_due and order and not told.is_whole:
                 self._send_outcomes(outcomes, now_s - begun_s)
                 last_s = begun_s = time.perf_counter()
-        self._running = None
+            value = None
         if outcomes.places:
             self._send_outcomes(outcomes, time.perf_counter() - begun_s)
+
+    def _call(self, told: messages.Calls, place: int, function: Any, item: Any) -> tuple[bool, Any]:
+        """Return whether a call has returned, and a snapshot of its result, or the exception dumped."""
+        tries = told.retries
+        while True:
+            is_read = False
+            try:
+                self._running = (told.batch, place)
+                callee = function if function is not None else self._fresh_function(told.function)
+                arguments = restored(item if tries == 0 else copied(item))
+                is_read = True
+                args, kwargs = arguments if told.has_keywords else (arguments, {})
+                value = callee(*args, **kwargs)
+                # What has buffers is sent before another call begins, so that these need no copy.
+                value = snapshot(value, "its result", is_copied=told.is_whole)
+                self._running = None
+                return True, value
+            except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too
+                self._running = None
+                self._end_if_forked(error)
+                if tries > 0 and is_read and isinstance(error, Exception):
+                    tries -= 1
+                    continue
+                return False, dump_error(error, __file__) if is_read else _unreadable(error)
+
+    def _on_stop(self, *_: object) -> None:
+        """Interrupt the running call if its result is not wanted. Called by the main thread."""
+        if (unwanted := self._unwanted) is not None and self._is_running(unwanted):
+            raise Stopped("nobody wants the result of this call any more")
+
+    def _is_running(self, unwanted: tuple[int, frozenset[int], float]) -> bool:
+        running = self._running
+        return running is not None and running[0] == unwanted[0] and running[1] in unwanted[1]
+
+    def _stop(self, batch: int, places: list[int]) -> None:
+        unwanted = self._unwanted = (batch, frozenset(places), time.monotonic() + _STOP_S)
+        if self._is_running(unwanted):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+    def _look_after_stopped(self, now_s: float) -> None:
+        """End the process if the call that was interrupted goes on: the job gets another worker for it."""
+        if (unwanted := self._unwanted) is None:
+            return
+        if not self._is_running(unwanted):
+            self._unwanted = None
+        elif now_s >= unwanted[2]:
+            os._exit(1)
 
     def _end_if_forked(self, error: BaseException | None) -> None:
         """End a process that a call has forked and that comes back from the call: its parent answers."""
@@ -220,14 +274,19 @@ class Worker:
         os._exit(code & 0xFF)
 
     def _function(self, number: int) -> Any:
+        """Return a function that is kept; None: one that each call gets anew."""
+        if number not in self._kept:
+            return None
         if number not in self._functions:
             self._functions[number] = load(self._raw_functions[number])
         return self._functions[number]
 
+    def _fresh_function(self, number: int) -> Any:
+        return load(copied(self._raw_functions[number]))
+
     def _send_outcomes(self, outcomes: _Outcomes, spent_s: float) -> None:
-        buffers = outcomes.dumped()
         message = messages.Results(outcomes.batch, outcomes.places, outcomes.is_ok, spent_s)
-        self.send(message, buffers)
+        self.send(message, packed(outcomes.values))
         outcomes.clear()
 
     def report_progress(self, done: float, total: float | None) -> None:
@@ -280,6 +339,9 @@ class Worker:
                 self.send(messages.Place(*place))
             for frame in reader.read():
                 self._take(messages.decode_to_worker(frame.head), list(frame.buffers))
+            self._look_after_stopped(now_s)
+            if self._pools is not None:
+                self._pools.deliverer.look(now_s)
             if self._progress is not None and self._progress[1]:
                 context.report_progress(*self._progress, "calls")
             poll.poll(_LOOK_S * 1000)
@@ -289,15 +351,20 @@ class Worker:
             case messages.Calls():
                 batch = self._open[message.batch] = _Batch(message, buffers)
                 self._batches.put(batch)
-            case messages.Function(number):
+            case messages.Function(number, is_kept):
                 self._raw_functions[number] = buffers
+                if is_kept:
+                    self._kept.add(number)
             case messages.Forget(numbers):
                 for number in numbers:
                     self._raw_functions.pop(number, None)
                     self._functions.pop(number, None)
+                    self._kept.discard(number)
             case messages.Recall(numbers):
                 for number in numbers:
                     self._give_back(number)
+            case messages.Stop(batch_number, places):
+                self._stop(batch_number, places)
             case messages.Steer(demand, done, total):
                 self._context.set_demand(demand)
                 self._progress = (done, total)
@@ -348,33 +415,19 @@ class _Outcomes:
     def clear(self) -> None:
         self.places: list[int] = []
         self.is_ok: list[bool] = []
-        self._values: list[Any] = []
+        #: snapshots of results, dumped exceptions
+        self.values: list[Any] = []
 
     def add(self, place: int, is_ok: bool, value: Any) -> None:
         self.places.append(place)
         self.is_ok.append(is_ok)
-        self._values.append(value)
-
-    def dumped(self) -> list[Buffer]:
-        """Return a pickled value; one that cannot be pickled becomes an error instead."""
-        try:
-            return dump(self._values, "its result")
-        except CannotSend:
-            for index, value in enumerate(self._values):
-                try:
-                    dump(value, "its result")
-                except CannotSend as error:
-                    self.is_ok[index], self._values[index] = False, dump_error(error, __file__)
-            return dump(self._values, "its result")
+        self.values.append(value)
 
 
 def _unreadable(error: BaseException) -> tuple[bytes | None, str, str]:
     """An error of unpickling, with what to do."""
     _, told, text = dump_error(error, __file__)
     where = f"on {socket.gethostname()} with {sys.executable}"
-    if isinstance(error, ModuleNotFoundError) and error.name == "cloudpickle":
-        hint = f"what comes by value needs an extra where the service's workers run: {EXTRA}"
-    else:
-        hint = "the function or its arguments cannot be read by the worker; is their module installed there?"
+    hint = "the function or its arguments cannot be read by the worker; is their module installed there?"
     note = f"{hint} ({where})"
     return None, f"{told}; {note}", f"{text}{note}\n"

@@ -211,6 +211,11 @@ class Client:
         """Whether the service is running; if not, jobs wait for it."""
         return service.service_is_running(self._api_dir, self._client)
 
+    @property
+    def api_dir(self) -> Path:
+        """The service's folder."""
+        return self._api_dir
+
     def service_user(self) -> int:
         """The user id of the service that uses the folder, or has used it last."""
         folder = service.folder_of(self._api_dir, self._client)

@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from joblib import register_parallel_backend
-from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+from joblib.parallel import AutoBatchingMixin, BatchedCalls, ParallelBackendBase
 
 from mallob_py.api.executor import Executor
+from mallob_py.kit.calls.values import dump, load, restored, snapshot
 
 #: of joblib
 NAME = "mallob"
@@ -65,6 +66,8 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Future[Any]], None]) -> Future[Any]:
         """A batch of calls."""
+        if isinstance(func, BatchedCalls) and len(func) > 1:
+            func = _OneByOne(func)
         future: Future[Any] = self._pool().submit(func)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
@@ -73,7 +76,8 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def retrieve_result_callback(self, future: Future[Any]) -> Any:
         """Return the results of the batch, or raise its exception."""
-        return future.result()
+        results = future.result()
+        return [*map(restored, results)] if isinstance(results, _Snapshots) else results
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         for future in tuple(self._futures):
@@ -83,3 +87,18 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         if self._own is not None:
             self._own.shutdown(cancel_futures=True)
             self._own = None
+
+
+class _Snapshots(list[Any]):
+    """Results as they were when their calls returned."""
+
+
+class _OneByOne:
+    """A batch whose calls share no objects."""
+
+    def __init__(self, batch: BatchedCalls) -> None:
+        terms = batch._backend, batch._n_jobs
+        self._calls = [dump(BatchedCalls([item], terms), "a call of joblib's") for item in batch.items]
+
+    def __call__(self) -> _Snapshots:
+        return _Snapshots(snapshot(load(call)()[0], "its result") for call in self._calls)

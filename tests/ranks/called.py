@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
+import random
 import signal
 import socket
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from mallob_py import Executor, report_progress
 
@@ -103,3 +110,145 @@ def append_and_nap(folder: str, call: int) -> int:
 def host_of(_: object) -> str:
     time.sleep(0.02)
     return socket.gethostname()
+
+
+# --- calls that change what they get or give --------------------------------------------------------------
+
+
+class Counter:
+    """Counts, and says so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, step: int = 1) -> int:
+        self.count += step
+        return self.count
+
+    bump = __call__
+
+
+BUFFER = np.zeros(20)
+LARGE_BUFFER = np.zeros(5000)
+LIST: list[int] = []
+
+
+def changed(thing: Any) -> Any:
+    """Change a thing in place, and tell what it is then."""
+    if isinstance(thing, dict):
+        return thing.pop("mode"), len(thing)
+    if isinstance(thing, list | deque | bytearray):
+        thing.append(1)
+        return len(thing)
+    if isinstance(thing, set):
+        thing.add(len(thing))
+        return len(thing)
+    if isinstance(thing, np.random.Generator | random.Random):
+        return float(thing.random())
+    if isinstance(thing, np.ndarray):
+        thing += 1
+        return float(thing[0]), float(thing[-1])
+    if isinstance(thing, tuple):
+        return changed(thing[0])
+    return thing.bump() if isinstance(thing, Counter) else next(thing)
+
+
+def filled(number: int) -> Any:
+    """The same objects of the module for each call."""
+    BUFFER[:] = LARGE_BUFFER[:] = number
+    LIST[:] = [number]
+    return BUFFER, LARGE_BUFFER, LIST
+
+
+def changed_within(thing: Any, count: int) -> tuple[list[Any], list[Any]]:
+    with Executor() as executor:
+        futures = [executor.submit(changed, thing) for _ in range(count)]
+        return list(executor.map(changed, [thing] * count)), [future.result() for future in futures]
+
+
+def adds_until_third_try(path: str, items: list[int]) -> int:
+    """The number of items, to which each try adds one."""
+    items.append(0)
+    fails_twice(path)
+    return len(items)
+
+
+def first_below(number: int, bound: int) -> int:
+    return next(iter(range(number, bound)))
+
+
+def map_that_stops() -> list[int]:
+    with Executor() as executor:
+        return list(executor.map(first_below, range(5), [2] * 5))
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice(Exception):
+    text: str = "noticed"
+
+
+class TwoArguments(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class GuardsAttributes(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise SystemExit(name)
+
+
+class OddNotes(Exception):
+    __notes__ = 3  # type: ignore[assignment]
+
+
+class CannotBeShown(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class QuitsWhereItIsRead(Exception):
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+class HoldsALock(Exception):
+    def __init__(self) -> None:
+        super().__init__(threading.Lock())
+
+
+EXCEPTIONS: dict[str, Callable[[], BaseException]] = {
+    "frozen": Notice,
+    "two arguments": lambda: TwoArguments(7, "seven"),
+    "guarded": GuardsAttributes,
+    "odd notes": OddNotes,
+    "not shown": CannotBeShown,
+    "quits": QuitsWhereItIsRead,
+    "holds a lock": HoldsALock,
+    "exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+    "stop": lambda: StopIteration(1),
+    "group": lambda: ExceptionGroup("two", [ValueError(1), Notice()]),
+}
+
+
+def raises(kind: str) -> None:
+    raise EXCEPTIONS[kind]()
+
+
+class Odd:
+    """Raises when it is pickled, or where it is read."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __reduce__(self) -> Any:
+        if self.where == "here":
+            sys.exit(3)
+        return (sys.exit, (3,)) if self.where == "there" else (Odd, (self.where,))
+
+
+def gives_odd(where: str) -> Odd:
+    return Odd(where)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +46,6 @@ def test_the_document_has_the_examples_that_are_tested() -> None:
 def test_an_example_prints_what_the_document_says(name: str, tmp_path: Path) -> None:
     if name == "search.py":
         pytest.importorskip("joblib", reason="joblib is not installed")
-    pytest.importorskip("cloudpickle", reason="the extra `functions` is not installed")
     content = dict(_EXAMPLE.findall(DOCUMENT.read_text()))[name]
     (tmp_path / name).write_text(content)
     command = [sys.executable, name]
@@ -54,6 +54,16 @@ def test_an_example_prints_what_the_document_says(name: str, tmp_path: Path) -> 
     )
     assert done.stdout == PRINTED[name], done.stderr
     assert done.returncode == 0
+
+
+def test_the_snippet_of_the_readme_runs(tmp_path: Path) -> None:
+    text = (DOCUMENT.parents[1] / "README.md").read_text()
+    found = re.search(r"^    from mallob_py import Executor\n(?:    .*\n|\n)*", text, re.MULTILINE)
+    assert found is not None
+    (tmp_path / "snippet.py").write_text(textwrap.dedent(found[0]))
+    command = [sys.executable, "snippet.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2 * DEADLINE_S)
+    assert (done.stdout, done.stderr) == ("333328333350000\n", "")
 
 
 def test_joblib_runs_on_the_pool(executor: Executor) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -66,6 +66,7 @@ class Group:
         "is_ready",
         "is_whole",
         "left",
+        "limit",
         "losses",
         "mean_bytes",
         "mean_s",
@@ -73,14 +74,26 @@ class Group:
         "state",
     )
 
-    def __init__(self, content: Any, count: int = 0, *, chunk: int = 0, is_whole: bool = False) -> None:
-        """`chunk`: calls per batch, 0: as is best. `is_whole`: not asked back. `content` is the user's."""
+    def __init__(
+        self,
+        content: Any,
+        count: int = 0,
+        *,
+        chunk: int = 0,
+        is_whole: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """`chunk`: calls per batch, 0: as is best. `is_whole`: not asked back. `content` is the user's.
+
+        `limit`: calls from there on are not to be sent yet (`Book.extend`).
+        """
         self.content = content
         self.chunk = chunk
         self.is_whole = is_whole
         #: whether it is among those with calls to be sent
         self.is_ready = False
         self.state = bytearray(count)
+        self.limit = count if limit is None else limit
         #: the first call that was never sent
         self.next = 0
         #: calls to be sent again, and those of them that go out alone
@@ -94,7 +107,7 @@ class Group:
 
     @property
     def has_waiting(self) -> bool:
-        return self.next < len(self.state) or bool(self.again) or bool(self.alone)
+        return self.next < self.limit or bool(self.again) or bool(self.alone)
 
 
 @dataclass(slots=True)
@@ -163,6 +176,7 @@ class Book:
         """Take in a new group (before all others), or `count` more calls of one."""
         if count:
             group.state += bytes(count)
+            group.limit += count
             group.left += count
         else:
             count = group.left
@@ -170,6 +184,12 @@ class Book:
         if group.left:
             self._groups[group] = None
         self._make_ready(group, is_first)
+
+    def extend(self, group: Group, limit: int) -> None:
+        """Calls of it up to `limit` may be sent now."""
+        group.limit = max(group.limit, limit)
+        if group.left:
+            self._make_ready(group)
 
     def done_without_worker(self, group: Group, calls: Sequence[int]) -> list[int]:
         """Calls that are cancelled or cannot be sent: those of them that were not done."""
@@ -179,15 +199,24 @@ class Book:
         """No further call of it is to be begun: those that no worker has."""
         group.again.clear()
         group.alone.clear()
-        group.next = len(group.state)
+        group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state == _WAITING])
 
     def cancel(self, group: Group) -> list[int]:
         """Nothing of it is to be done any more: its calls that were not done."""
         group.again.clear()
         group.alone.clear()
-        group.next = len(group.state)
+        group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
+
+    def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
+        """Workers and batches with calls of a group, or with some of these `calls` of it."""
+        return [
+            (number, batch.number)
+            for number, worker in self._workers.items()
+            for batch in worker.batches.values()
+            if batch.group is group and (calls is None or any(call in calls for call in batch.calls))
+        ]
 
     # --- workers -----------------------------------------------------------------------------------
 
@@ -394,7 +423,7 @@ class Book:
             call = group.again.popleft()
             if state[call] == _WAITING:
                 calls.append(call)
-        end = min(len(state), group.next + size - len(calls))
+        end = min(group.limit, group.next + size - len(calls))
         calls += [call for call in range(group.next, end) if state[call] == _WAITING]
         group.next = max(group.next, end)
         return calls
@@ -408,7 +437,7 @@ class Book:
         if group.mean_bytes:
             size = min(size, BATCH_BYTES / group.mean_bytes)
         workers = max(1, sum(not worker.is_away for worker in self._workers.values()))
-        waiting = len(group.state) - group.next + len(group.again)
+        waiting = group.limit - group.next + len(group.again)
         return max(1, min(int(size), math.ceil(waiting / (2 * workers))))
 
     def _assigned(self, worker: int, group: Group, calls: Sequence[int], now: float) -> Assignment:

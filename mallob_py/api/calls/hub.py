@@ -21,9 +21,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ import msgspec
 
 from mallob_py.accepting import Doorkeeper
 from mallob_py.api.calls.book import Group
-from mallob_py.api.calls.lane import CallSet, Lane, Terms
+from mallob_py.api.calls.lane import CallSet, FunctionRef, Lane, Terms
 from mallob_py.api.calls.sinks import CallFuture, FutureSink, MapResults
 from mallob_py.api.client import Answer, Client
 from mallob_py.kit.calls import messages
+from mallob_py.kit.calls.delivering import Deliverer
+from mallob_py.kit.calls.values import Pickled, told
 from mallob_py.kit.calls.wire import (
     KEY_BYTES,
     Buffer,
@@ -64,9 +67,6 @@ _NOT_ELSEWHERE = (
     "the service is another user's and has ranks on other hosts, with which an executor would have to talk by"
     " a key that all users can read: ask for a service of your own, or one on this host alone"
 )
-
-#: a function as pickled, its name
-Pickled = tuple[list[Buffer], str]
 
 
 class _Connection:
@@ -119,36 +119,75 @@ class _Connection:
 class _OpenGroup:
     """Calls of one function that were submitted one after the other, to which others are added."""
 
-    def __init__(self, lane: Lane, terms: Terms, function: Pickled) -> None:
+    def __init__(self, lane: Lane, terms: Terms, function: Pickled, retries: int) -> None:
         self._lane = lane
         self._terms = terms
+        self._retries = retries
         self._function = function
         self._group: Group | None = None
         self._count = 0
         self.items: list[Any] = []
         self.sink = FutureSink()
 
-    def fits(self, terms: Terms, function: Pickled) -> bool:
+    def fits(self, terms: Terms, function: Pickled, retries: int) -> bool:
         """Whether a call may be added."""
         if len(self.items) >= _GROUP_MAX or (terms is not self._terms and terms != self._terms):
             return False
-        ours = self._function
-        is_same = function is ours or (len(function[0]) == len(ours[0]) == 1 and function[0][0] == ours[0][0])
+        is_same = retries == self._retries and (function is self._function or function == self._function)
         return is_same and (self._group is None or self._group.left > 0)
 
     def hand_on(self) -> bool:
         """Have what was added done. Whether more may be added."""
         new, self._count = len(self.items) - self._count, len(self.items)
         if self._group is None:
-            content = CallSet(self._lane.function_of(*self._function), self.items, True, self.sink)
+            function = self._lane.function_of(self._function)
+            content = CallSet(function, self.items, True, self.sink, self._retries)
             self._group = Group(content)
         if new:
             self._lane.add(self._group, new)
         return self._group.left > 0
 
 
+class MapCalls:
+    """The calls of a map, whose arguments are handed in bit by bit."""
+
+    def __init__(self, hub: Hub, lane_of: Callable[[], Lane], group: Group, content: CallSet) -> None:
+        self._hub = hub
+        self._lane_of = lane_of
+        self._group = group
+        self._content = content
+        #: the lane that does them, once the hub has taken them in
+        self._lane: Lane | None = None
+
+    def begin(self, function: Pickled) -> None:
+        """Called by the hub's thread."""
+        self._lane = lane = self._lane_of()
+        self._content.function = lane.function_of(function)
+        lane.add(self._group)
+
+    def extend(self, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
+        """Hand in arguments of further calls; the calls that are `bad` end with their error."""
+
+        def extend() -> None:
+            if self._lane is not None:  # else: a map of no calls
+                self._lane.extend(self._group, items, bad)
+
+        self._hub.call(extend)
+
+    def cancel(self) -> None:
+        def cancel() -> None:
+            if self._lane is not None:
+                self._lane.cancel(self._group, time.monotonic())
+
+        self._hub.call(cancel)
+
+
 class Hub:
-    """Its public methods may be called by any thread."""
+    """Its public methods may be called by any thread.
+
+    The user's code (unpickling, callbacks) runs in threads of their own, never in the hub's. If that ends, by
+    whatever, all calls that are there end with an error, and so does each that comes.
+    """
 
     def __init__(self, client: Client, other_hosts: Callable[[], bool], service_user: int) -> None:
         """`other_hosts`: whether there are ranks elsewhere, looked at when a job begins. `service_user`: the
@@ -175,7 +214,8 @@ class Hub:
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: submitted one by one: terms, function, arguments, future
-        self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any]]] = deque()
+        self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any], int]] = deque()
+        self._deliverer = Deliverer("mallob-py-results", self._all_delivered)
         self._is_woken = False
         self._lanes: dict[Terms, Lane] = {}
         self._all_lanes: list[Lane] = []
@@ -186,42 +226,59 @@ class Hub:
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: why there is no service any more
-        self._lost = ""
+        #: the error of all calls once there is no service any more, or the workers do not start
+        self._broken: Callable[[str], BaseException] | None = None
+        #: the error of all calls once the thread has ended
+        self._over: Callable[[], BaseException] | None = None
+        self._refusing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
         self._thread.start()
 
     # --- for other threads ---------------------------------------------------------------------
 
-    def submit(self, terms: Terms, function: Pickled, item: Any, future: CallFuture[Any]) -> None:
-        self._submitted.append((terms, function, item, future))
+    def submit(
+        self, terms: Terms, function: Pickled, call: Any, future: CallFuture[Any], retries: int = 0
+    ) -> None:
+        """`call`: a snapshot of args and kwargs."""
+        self._submitted.append((terms, function, call, future, retries))
         self._call()
 
     def map(
         self,
         terms: Terms,
         function: Pickled,
-        items: list[Any],
-        has_keywords: bool,
+        count: int,
         chunk: int,
         retries: int,
         is_own_job: bool,
         results_of: Callable[[Callable[[], None]], MapResults[Any]],
-    ) -> MapResults[Any]:
+    ) -> tuple[MapCalls, MapResults[Any]]:
         """`results_of` makes the results, given what cancels the map. `is_own_job`: of this map alone."""
-        lane: list[Lane] = []
-        group = Group(None, len(items), chunk=chunk)
-        results = results_of(lambda: self.call(lambda: lane[0].cancel(group) if lane else None))
+        group = Group(None, count, chunk=chunk, limit=0)
+        ref = FunctionRef(0, function)
+        calls: MapCalls
+        results = results_of(lambda: calls.cancel())
+        group.content = CallSet(ref, [], False, results.sink, retries, of=count)
+        calls = MapCalls(
+            self, lambda: self._new_lane(terms) if is_own_job else self._lane(terms), group, group.content
+        )
+        if count:
+            self.call(lambda: calls.begin(function))
+        return calls, results
 
-        def begin() -> None:
-            lane.append(self._new_lane(terms) if is_own_job else self._lane(terms))
-            ref = lane[0].function_of(*function)
-            group.content = CallSet(ref, items, has_keywords, results, retries, is_map=True)
-            lane[0].add(group)
+    def abandon(self, futures: Sequence[CallFuture[Any]]) -> None:
+        """End calls whose outcomes are not wanted any more."""
 
-        if items:
-            self.call(begin)
-        return results
+        def abandon() -> None:
+            now = time.monotonic()
+            for future in futures:
+                if (place := future._place) is not None and not future.done():
+                    for lane in self._all_lanes:
+                        lane.abandon(*place, now)
+
+        for future in futures:
+            future.cancel()
+        self.call(abandon)
 
     def call(self, command: Callable[[], None]) -> None:
         """Have this done by the hub's thread."""
@@ -233,6 +290,18 @@ class Hub:
             self._is_woken = True
             with suppress(OSError):
                 os.eventfd_write(self._wake, 1)
+        if self._over is not None:
+            self._refuse(self._over)
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is called by the hub, or by a callback of one of its futures."""
+        return threading.current_thread() is self._thread or self._deliverer.is_own_thread
+
+    @property
+    def left(self) -> int:
+        """Calls that are not done, as far as the hub has taken them in."""
+        return sum(lane.left for lane in tuple(self._all_lanes))
 
     def cancel_waiting(self) -> None:
         """Nothing that no worker has begun is begun any more."""
@@ -243,13 +312,18 @@ class Hub:
 
         self.call(cancel)
 
-    def lose_service(self, why: str) -> None:
-        """All calls end with that, also those to come: there is no service any more."""
+    def break_off(self, error_of: Callable[[str], BaseException]) -> None:
+        """All calls end with an error, made of the name of the call, also those to come."""
 
-        def lose() -> None:
-            self._lost = why
+        def break_off() -> None:
+            self._broken = self._broken or error_of
 
-        self.call(lose)
+        self.call(break_off)
+
+    @property
+    def failure(self) -> str:
+        """Why no further calls are taken, or nothing."""
+        return "" if self._over is None else str(self._over())
 
     def close(self) -> None:
         """After all calls that are there are done. Does not wait."""
@@ -260,25 +334,51 @@ class Hub:
         self.call(begin_to_close)
 
     def join(self) -> None:
-        if threading.current_thread() is not self._thread:
+        """Wait until all calls are done; not within one of their callbacks, which they wait for."""
+        if not self.is_own_thread:
             self._thread.join()
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        over: Callable[[], BaseException] = partial(RuntimeError, "the executor was shut down; not done")
         try:
             while not (self._is_closing and self._has_ended()):
                 self._turn()
         except BaseException as error:
-            why = f"the executor has failed ({error!r}); not done"
-            for lane in self._all_lanes:
-                lane.fail(lambda call: RuntimeError(f"{why}: {call}"))
-            raise
+            over = partial(RuntimeError, f"the executor has failed: {told(error)}; not done")
         finally:
+            self._over = over
+            self._refuse(over)
             self._end()
+
+    def _refuse(self, over: Callable[[], BaseException]) -> None:
+        """End everything that is there and will not be done any more."""
+        with self._refusing:
+            self._fail_lanes(over)
+            while self._submitted:
+                future = self._submitted.popleft()[3]
+                with suppress(BaseException):
+                    if future.set_running_or_notify_cancel():
+                        future.set_exception(over())
+            while self._commands:
+                command = self._commands.popleft()
+                with suppress(BaseException):
+                    command()
+            self._fail_lanes(over)
+
+    def _fail_lanes(self, over: Callable[[], BaseException]) -> None:
+        for lane in tuple(self._all_lanes):
+            lane.fail(lambda call: _with_note(over(), call))
+
+    def _all_delivered(self) -> None:
+        if self._is_closing:
+            self._call()
 
     def _has_ended(self) -> bool:
         if self._commands or self._submitted or any(lane.left for lane in self._all_lanes):
+            return False
+        if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for others
             return False
         for lane in self._all_lanes:
             if lane.job is not None:
@@ -288,6 +388,8 @@ class Hub:
     def _turn(self) -> None:
         now = time.monotonic()
         due_s = [due for lane in self._all_lanes if (due := lane.next_turn_s(now)) is not None]
+        if (look_s := self._deliverer.look(now)) is not None:
+            due_s.append(look_s)
         due_s += [each.deadline_s for each in self._connections.values() if each.handshake is not None]
         timeout_s = None if not due_s else max(0.0, min(due_s) - now)
         if self._is_closing:
@@ -309,10 +411,10 @@ class Hub:
         self._bury()
         now = time.monotonic()
         for lane in tuple(self._all_lanes):
-            if self._lost:
-                lane.fail(lambda call: ServiceError(f"{self._lost}; not done: {call}"))
+            if self._broken is not None:
+                lane.fail(self._broken)
             lane.turn(now)
-            if lane.is_own and not lane.left:
+            if lane.is_own and lane.is_over:
                 lane.end_job()
                 self._all_lanes.remove(lane)
         self._bury()
@@ -325,12 +427,13 @@ class Hub:
         for _ in range(_TAKE_AT_ONCE):
             if not self._submitted:
                 break
-            terms, function, item, future = self._submitted.popleft()
+            terms, function, call, future, retries = self._submitted.popleft()
             one = self._open_group
-            if one is None or not one.fits(terms, function):
+            if one is None or not one.fits(terms, function, retries):
                 self._close_group()
-                one = self._open_group = _OpenGroup(self._lane(terms), terms, function)
-            one.items.append(item)
+                one = self._open_group = _OpenGroup(self._lane(terms), terms, function, retries)
+            future._place = one.sink, len(one.items)
+            one.items.append(call)
             one.sink.futures.append(future)
         self._close_group()
         if self._submitted:
@@ -350,7 +453,15 @@ class Hub:
         return lane
 
     def _new_lane(self, terms: Terms, *, is_own: bool = True) -> Lane:
-        lane = Lane(self._number(), terms, self._start_job, self._number, is_own=is_own)
+        lane = Lane(
+            self._number(),
+            terms,
+            self._start_job,
+            self._number,
+            self._deliverer,
+            self.break_off,
+            is_own=is_own,
+        )
         self._all_lanes.append(lane)
         return lane
 
@@ -483,16 +594,22 @@ class Hub:
             listener.close()
         self._doorkeeper.close()
         self._selector.close()
+        self._deliverer.close()
         self._await_replies()
         self._client.close()
         self._remove_folder()
 
     def _await_replies(self) -> None:
         """Await the replies, so that no job of ours is left in the service."""
-        deadline_s = time.monotonic() + (0.0 if self._lost else _LAST_REPLIES_S)
+        deadline_s = time.monotonic() + (0.0 if self._broken is not None else _LAST_REPLIES_S)
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _with_note(error: BaseException, call: str) -> BaseException:
+    error.add_note(call)
+    return error
 
 
 def _removed_by(process: int, folder: PrivateFolder) -> None:

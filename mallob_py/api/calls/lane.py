@@ -7,20 +7,25 @@ their ends in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from mallob_py.api.calls.book import Assignment, Book, Group
 from mallob_py.api.calls.sinks import CallProgress, Sink
 from mallob_py.api.client import Answer, JobError
 from mallob_py.kit.calls import messages
-from mallob_py.kit.calls.values import CallError, CannotSend, dump, load, load_error
+from mallob_py.kit.calls.delivering import Deliverer
+from mallob_py.kit.calls.initializing import NotInitialized
+from mallob_py.kit.calls.values import CallError, Pickled, load, load_error, packed, restored, told
 from mallob_py.kit.calls.wire import Buffer
 
 #: a job without calls ends after this
 LINGER_S = 1.0
+#: calls whose results nobody wants may go on for so long
+GRACE_S = 1.0
 #: functions that no calls need are kept in workers, in case that others come
 _FUNCTIONS_KEPT = 16
 _STEER_S = 0.1
@@ -52,17 +57,18 @@ class Terms(NamedTuple):
     time_limit_s: float | None = None
     cpu_limit_s: float | None = None
     name: str = ""
+    #: the mark of a map, if the job is that one's own
+    map: str = ""
 
 
 class FunctionRef:
     """A function as bytes; `number` is its name in workers."""
 
-    __slots__ = ("buffers", "name", "number")
+    __slots__ = ("buffers", "is_kept", "name", "number")
 
-    def __init__(self, number: int, buffers: list[Buffer], name: str) -> None:
+    def __init__(self, number: int, function: Pickled) -> None:
         self.number = number
-        self.buffers = buffers
-        self.name = name
+        self.buffers, self.name, self.is_kept = function
 
 
 @dataclass(slots=True)
@@ -70,25 +76,22 @@ class CallSet:
     """The content of a group: calls of one function and where their outcomes go."""
 
     function: FunctionRef
-    #: arguments of each call, or (args, kwargs); None: it is done
+    #: snapshots of each call's arguments, or of its (args, kwargs); None: it is done
     items: list[Any]
     has_keywords: bool
     sink: Sink
     retries: int = 0
-    #: of what is called in messages: "call 3 of 17"
-    is_map: bool = False
+    #: of a map, the number of its calls, for messages: "call 3 of 17"
+    of: int | None = None
 
-    def named(self, call: int) -> str:
-        """A call, for people."""
-        which = f"call {call} of {len(self.items)}: " if self.is_map else ""
-        item = self.items[call]
-        if item is None:
+    def named(self, call: int, item: Any) -> str:
+        """A call, for people. Runs the user's code."""
+        which = "" if self.of is None else f"call {call} of {self.of}: "
+        try:
+            args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
+        except BaseException:
             return f"{which}{self.function.name}(...)"
-        args, kwargs = item if self.has_keywords else (item, {})
-        shown = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
-        if len(shown) > _ARGUMENTS_SHOWN:
-            shown = shown[: _ARGUMENTS_SHOWN - 3] + "..."
-        return f"{which}{self.function.name}({shown})"
+        return f"{which}{self.function.name}({shown_arguments(args, kwargs)})"
 
 
 @dataclass(slots=True)
@@ -134,10 +137,17 @@ class Lane:
         terms: Terms,
         start: Callable[[Lane], Future[Answer]],
         new_number: Callable[[], int],
+        deliverer: Deliverer,
+        break_off: Callable[[Callable[[str], BaseException]], None],
         *,
         is_own: bool,
     ) -> None:
-        """`start` hands in a job for it; `new_number` numbers functions. `is_own`: of one map only."""
+        """`start` hands in a job for it; `new_number` numbers functions. `is_own`: of one map only.
+
+        `break_off` is called when workers cannot be initialized: no call can be done.
+        """
+        self._deliverer = deliverer
+        self._break_off = break_off
         self.number = number
         self.terms = terms
         self.is_own = is_own
@@ -157,6 +167,8 @@ class Lane:
         self._groups: dict[Group, None] = {}
         self._functions: dict[int, FunctionRef] = {}
         self._pickled: dict[bytes, int] = {}
+        #: calls that run though nobody wants their results: until when they may, the group, which (None: all)
+        self._unwanted: list[tuple[float, Group, frozenset[int] | None]] = []
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -170,13 +182,55 @@ class Lane:
         self._idle_since_s = None
         self._book.add(group, count)
 
-    def cancel(self, group: Group) -> None:
-        """End now what is not done of a map."""
+    def extend(self, group: Group, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
+        """Take in the arguments of further calls of a map, those that are `bad` but for the errors."""
         content: CallSet = group.content
-        calls = self._book.cancel(group)
-        self._deliver(group, calls, [CancelledError() for _ in calls])
+        content.items += items
+        self._deliver(group, self._book.done_without_worker(group, tuple(bad)), bad.__getitem__)
+        self._book.extend(group, len(content.items))
+
+    def cancel(self, group: Group, now: float) -> None:
+        """End now what is not done of a map."""
+        self._deliver(group, self._book.cancel(group), lambda _: CancelledError())
         self._groups.pop(group, None)
-        content.items = [None] * len(content.items)
+        self._end_unwanted(group, None, now)
+
+    def abandon(self, sink: Sink, call: int, now: float) -> None:
+        """End now a submitted call whose result is not wanted any more."""
+        for group in tuple(self._groups):
+            if isinstance(group.content, CallSet) and group.content.sink is sink:
+                self._deliver(
+                    group, self._book.done_without_worker(group, [call]), lambda _: CancelledError()
+                )
+                self._end_unwanted(group, frozenset([call]), now)
+
+    def _end_unwanted(self, group: Group, calls: frozenset[int] | None, now: float) -> None:
+        """Ask calls back that have not begun; the others are stopped after a grace."""
+        batches = self._book.batches_of(group, calls)
+        for number, batch in batches:
+            if calls is None:
+                self._members[number].worker.send(messages.Recall([batch]))
+        if batches:
+            self._unwanted.append((now + GRACE_S, group, calls))
+
+    def _stop_unwanted(self, now: float) -> None:
+        """Have workers stop running calls whose results are not wanted."""
+        if not self._unwanted:
+            return
+        due = [each for each in self._unwanted if each[0] <= now]
+        kept = [each for each in self._unwanted if each[0] > now]
+        self._unwanted = [each for each in kept if self._book.batches_of(each[1], each[2])]
+        for _, group, calls in due:
+            for number, batch in self._book.batches_of(group, calls):
+                member = self._members[number]
+                order = member.orders[batch]
+                places = [place for place, call in enumerate(order) if calls is None or call in calls]
+                member.worker.send(messages.Stop(batch, places))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, and nothing runs that may yet go on."""
+        return not self._book.left and not self._unwanted
 
     def fail(self, error_of: Callable[[str], BaseException]) -> None:
         """Everything that is not done ends with an error, made of the name of the call."""
@@ -184,15 +238,14 @@ class Lane:
             calls = self._book.cancel(group)
             content = group.content
             if isinstance(content, CallSet):
-                self._deliver(group, calls, [error_of(content.named(call)) for call in calls])
+                self._fail(group, calls, error_of)
         self._groups.clear()
 
     def cancel_waiting(self) -> None:
         """Cancel the calls that no worker has begun, as far as is known."""
         for group in tuple(self._groups):
             if isinstance(group.content, CallSet):
-                calls = self._book.cancel_waiting(group)
-                self._deliver(group, calls, [CancelledError() for _ in calls])
+                self._deliver(group, self._book.cancel_waiting(group), lambda _: CancelledError())
 
     # --- the job -----------------------------------------------------------------------------------
 
@@ -200,6 +253,7 @@ class Lane:
         """Send what can be sent, and see to the job."""
         if self._book.left and self.job is None:
             self._begin_job()
+        self._stop_unwanted(now)
         if self._members:
             self._book.look_for_silent(now)
             for assignment in self._book.assignments(now):
@@ -217,8 +271,11 @@ class Lane:
 
     def next_turn_s(self, now: float) -> float | None:
         """When `turn` is wanted though nothing happens."""
+        due_s = [one[0] for one in self._unwanted]
         if self._idle_since_s is not None:
-            return self._idle_since_s + LINGER_S
+            due_s.append(self._idle_since_s + LINGER_S)
+        if due_s:
+            return min(due_s)
         if not self._book.left:
             return None
         return now + (_RECALL_S if self._book.has_batches else _SILENCE_S)
@@ -279,8 +336,8 @@ class Lane:
         for group, call in self._book.lose(number, is_to_blame):
             content = group.content
             if isinstance(content, CallSet):
-                error = WorkerLost(f"its workers died {_times(group.losses[call])}: {content.named(call)}")
-                self._deliver(group, [call], [error])
+                died = f"its workers died {_times(group.losses[call])}"
+                self._fail(group, [call], lambda name, died=died: WorkerLost(f"{died}: {name}"))  # type: ignore[misc]
         for group in tuple(self._groups):
             if isinstance(group.content, InnerSet) and group.content.origin == number:
                 self._book.cancel(group)
@@ -324,8 +381,8 @@ class Lane:
             case messages.Offered(count):
                 member.offered = count
                 member.is_asked = False
-            case messages.Inner(group_number, count, function_buffers):
-                function = self.function_of(buffers[:function_buffers], "")
+            case messages.Inner(group_number, count, function_buffers, is_kept):
+                function = self.function_of(Pickled(buffers[:function_buffers], "", is_kept))
                 content = InnerSet(function, number, group_number, count, buffers[function_buffers:])
                 group = Group(content, 1, is_whole=True)
                 self._groups[group] = None
@@ -344,24 +401,12 @@ class Lane:
         order = self._members[number].orders[message.batch]
         calls, is_ok = [order[place] for place in message.places], message.is_ok
         self._book.note_bytes(group, len(calls), size_of(buffers))
-        try:
-            values = load(buffers)
-        except Exception as error:
-            if len(calls) > 1:  # not to blame all for one
-                self._book.given_back(number, message.batch, calls, alone=True)
-                return
-            text = f"its result cannot be read here: {type(error).__name__}: {error}"
-            values, is_ok = [(None, text, text)], [False]
+        values = load(buffers)
         new = self._book.results(number, message.batch, calls, message.spent_s, now)
         if len(new) < len(calls):
             wanted = set(new)
             places = [place for place, call in enumerate(calls) if call in wanted]
             is_ok, values = [is_ok[place] for place in places], [values[place] for place in places]
-        if not all(is_ok):
-            values = [
-                value if ok else load_error(value, content.named(call))
-                for call, ok, value in zip(new, is_ok, values, strict=True)
-            ]
         self._hand_out(group, new, is_ok, values)
 
     def _take_inner_results(
@@ -379,36 +424,49 @@ class Lane:
         if batch is None:
             return
         group, content, calls = batch.group, batch.group.content, sorted(batch.calls)
-        dumped = load(buffers)
         if isinstance(content, InnerSet):
             message = messages.Results(batch_number, [0], [False] * content.count, 0.0)
-            self._take_inner_results(number, message, group, dump([dumped] * content.count, "errors"), now)
+            errors = packed(load(buffers) * content.count)
+            self._take_inner_results(number, message, group, errors, now)
             return
         new = self._book.results(number, batch_number, calls, 0.0, now)
-        self._deliver(group, new, [load_error(dumped, content.named(call)) for call in new])
+        self._hand_out(group, new, [False] * len(new), load(buffers) * len(new))
 
-    def _deliver(self, group: Group, calls: Sequence[int], errors: Sequence[BaseException]) -> None:
-        self._hand_out(group, calls, [False] * len(calls), errors)
+    def _deliver(self, group: Group, calls: Sequence[int], error_of: Callable[[int], BaseException]) -> None:
+        if calls:
+            self._hand_out(group, calls, [False] * len(calls), [error_of(call) for call in calls])
+
+    def _fail(self, group: Group, calls: Sequence[int], error_of: Callable[[str], BaseException]) -> None:
+        """Deliver errors that are made of the names of the calls."""
+        self._hand_out(group, calls, [False] * len(calls), [_Unnamed(error_of)] * len(calls))
 
     def _hand_out(
         self, group: Group, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]
     ) -> None:
+        """Have outcomes delivered: snapshots of results; exceptions, dumped or not."""
         content: CallSet = group.content
+        items = content.items
+        names: dict[int, Any] = {}
+        if not all(is_ok) or list in map(type, values):
+            names = {call: items[call] for call in calls if call < len(items)}
         for call in calls:
-            content.items[call] = None
+            if call < len(items):
+                items[call] = None
         if not group.left:
             self._groups.pop(group, None)
-        content.sink.deliver(calls, is_ok, values)
+        if calls:
+            self._deliverer.put(partial(_deliver, self._break_off, content, calls, is_ok, values, names))
 
     # --- sending ------------------------------------------------------------------------------------
 
-    def function_of(self, buffers: list[Buffer], name: str) -> FunctionRef:
+    def function_of(self, pickled: Pickled) -> FunctionRef:
         """A function that was pickled; the same one as before if it has the same bytes."""
+        buffers = pickled.buffers
         data = bytes(buffers[0])
         number = self._pickled.get(data) if len(buffers) == 1 else None
         if number is not None and number in self._functions:
             return self._functions[number]
-        function = FunctionRef(self._new_number(), buffers, name)
+        function = FunctionRef(self._new_number(), pickled)
         self._functions[function.number] = function
         if len(buffers) == 1:
             self._pickled[data] = function.number
@@ -439,11 +497,7 @@ class Lane:
             self._send_calls(member, message, content.function, content.buffers)
             return
         wanted = list(content.sink.begin(calls))
-        try:
-            buffers = dump([content.items[call] for call in wanted], "its arguments")
-        except CannotSend:
-            wanted = self._without_bad(group, wanted)
-            buffers = dump([content.items[call] for call in wanted], "its arguments")
+        buffers = packed(content.items[call] for call in wanted)
         if len(wanted) < len(calls):
             kept = set(wanted)
             dropped = [call for call in calls if call not in kept]
@@ -458,25 +512,12 @@ class Lane:
         )
         self._send_calls(member, message, content.function, buffers)
 
-    def _without_bad(self, group: Group, calls: list[int]) -> list[int]:
-        """Calls whose arguments can be pickled; the others end with the reason."""
-        content: CallSet = group.content
-        good = []
-        for call in calls:
-            try:
-                dump(content.items[call], "its arguments")
-                good.append(call)
-            except CannotSend as error:
-                error.add_note(content.named(call))
-                self._deliver(group, self._book.done_without_worker(group, [call]), [error])
-        return good
-
     def _send_calls(
         self, member: _Member, message: messages.Calls, function: FunctionRef, buffers: list[Buffer]
     ) -> None:
         if function.number not in member.functions:
             member.functions.add(function.number)
-            member.worker.send(messages.Function(function.number), function.buffers)
+            member.worker.send(messages.Function(function.number, function.is_kept), function.buffers)
         member.worker.send(message, buffers)
 
     def _ask_for_inner(self) -> None:
@@ -509,10 +550,58 @@ def size_of(buffers: Sequence[Buffer]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
+def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the arguments of a call, for messages. Runs the user's code."""
+    shown = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
+    return shown if len(shown) <= _ARGUMENTS_SHOWN else shown[: _ARGUMENTS_SHOWN - 3] + "..."
+
+
+class _Unnamed(NamedTuple):
+    """An error that is made of the name of its call."""
+
+    error_of: Callable[[str], BaseException]
+
+
+def _deliver(
+    break_off: Callable[[Callable[[str], BaseException]], None],
+    content: CallSet,
+    calls: Sequence[int],
+    is_ok: Sequence[bool],
+    values: Sequence[Any],
+    items: Mapping[int, Any],
+) -> None:
+    """Give outcomes to their sink. Runs the user's code, which may raise anything."""
+    if items:
+        found = [
+            _outcome(content, call, ok, value, items.get(call))
+            for call, ok, value in zip(calls, is_ok, values, strict=True)
+        ]
+        is_ok, values = [ok for ok, _ in found], [value for _, value in found]
+        if failed := [value for value in values if isinstance(value, NotInitialized)]:
+            why = str(failed[0])
+            break_off(lambda call: NotInitialized(f"{why}; not done: {call}"))
+    content.sink.deliver(calls, is_ok, values)
+
+
+def _outcome(content: CallSet, call: int, is_ok: bool, value: Any, item: Any) -> tuple[bool, Any]:
+    if is_ok:
+        try:
+            return True, restored(value)
+        except BaseException as error:
+            return False, CallError(
+                f"its result cannot be read here: {told(error)}; of {content.named(call, item)}"
+            )
+    if isinstance(value, _Unnamed):
+        return False, value.error_of(content.named(call, item))
+    if isinstance(value, BaseException):
+        return False, value
+    return False, load_error(value, content.named(call, item))
+
+
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:
+    except BaseException:
         return f"<{type(value).__name__}>"
     return text if len(text) <= _ARGUMENTS_SHOWN else text[: _ARGUMENTS_SHOWN - 3] + "..."
 

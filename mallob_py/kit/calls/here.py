@@ -7,18 +7,30 @@ meanwhile, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from mallob_py.kit.calls.values import Pickled
 
 
 class InnerPool(Protocol):
     """Takes calls of one executor that was made within a call."""
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a callback of one of its futures."""
+        ...
+
     def submit(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        known: Pickled | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have it called, here or elsewhere."""
+        """Have it called, here or elsewhere; only here if `known`, the function as it was, is None."""
         ...
 
     def close(self) -> None:

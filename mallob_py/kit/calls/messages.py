@@ -1,7 +1,8 @@
 """The messages between a client of calls and the workers of its job; buffers travel beside each message.
 
-A *batch* is a number of calls of one function that are sent together; `places` are theirs in the batch, from
-0 on. What a worker has begun it answers; what it has not begun it gives back when it is asked to.
+Arguments and results are snapshots (`values`), those of a message in one pickle. A *batch* is a number of
+calls of one function that are sent together; `places` are theirs in the batch, from 0 on. What a worker has
+begun it answers; what it has not begun it gives back when it is asked to.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Place(Message, frozen=True, tag=2):
 
 
 class Results(Message, frozen=True, tag=3):
-    """Outcomes of calls, in one pickle (the first buffer); all took `spent_s`. `is_ok`: each has returned."""
+    """Outcomes of calls, which took `spent_s` together. `is_ok`: each has returned."""
 
     batch: int
     places: list[int]
@@ -55,7 +56,7 @@ class GivenBack(Message, frozen=True, tag=4):
 
 
 class Unreadable(Message, frozen=True, tag=5):
-    """A batch's function or arguments cannot be unpickled here; the buffer is the error."""
+    """A batch's function cannot be unpickled here; the buffer is the error."""
 
     batch: int
 
@@ -78,25 +79,31 @@ class Offered(Message, frozen=True, tag=7):
 class Inner(Message, frozen=True, tag=8):
     """Answers `Wanted`: `count` calls that a running call wants, `group` as the worker numbers it.
 
-    Buffers: `function_buffers` for the function, then those of the arguments, each (args, kwargs).
+    Buffers: `function_buffers` for the function, then those of the arguments, each (args, kwargs). `is_kept`:
+    as of `Function`.
     """
 
     group: int
     count: int
     function_buffers: int
+    is_kept: bool
 
 
 # --- of the client -------------------------------------------------------------------------------------
 
 
 class Function(Message, frozen=True, tag=20):
-    """A function for batches that follow; its buffers are a pickle and what belongs to it."""
+    """A function for batches that follow; its buffers are a pickle and what belongs to it.
+
+    `is_kept`: it is unpickled once, else for each call.
+    """
 
     function: int
+    is_kept: bool
 
 
 class Calls(Message, frozen=True, tag=21):
-    """A batch. The buffers are a pickle of its arguments and what belongs to it.
+    """A batch. The buffers are those of its arguments.
 
     `has_keywords`: each item is (args, kwargs), else args. `retries`: so often a call that raises is
     repeated.
@@ -115,6 +122,13 @@ class Recall(Message, frozen=True, tag=22):
     """Give back what is not begun of these batches."""
 
     batches: list[int]
+
+
+class Stop(Message, frozen=True, tag=28):
+    """The results of these calls of a batch are not wanted: interrupt the one that is running."""
+
+    batch: int
+    places: list[int]
 
 
 class Forget(Message, frozen=True, tag=23):
@@ -151,7 +165,7 @@ class InnerResults(Message, frozen=True, tag=27):
 
 
 FromWorker: TypeAlias = Hello | Place | Results | GivenBack | Unreadable | Told | Offered | Inner
-ToWorker: TypeAlias = Function | Calls | Recall | Forget | Steer | Finish | Wanted | InnerResults
+ToWorker: TypeAlias = Function | Calls | Recall | Stop | Forget | Steer | Finish | Wanted | InnerResults
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

@@ -1,19 +1,24 @@
 """Functions, arguments, results and exceptions as bytes and back: pickles of protocol 5.
 
-Large arrays are not copied into a pickle: they travel beside it as they lie in memory (out-of-band buffers)
-and are writable where they arrive. What can be found again by its name is sent by reference; what cannot (a
-lambda, a function within a function, whatever the program's own script defines) is sent by value, which needs
-cloudpickle, on both sides.
+A *snapshot* is a value as it was at one moment: the value itself if it cannot be changed (a number, a
+string), else a pickle of its own, so that two calls never share an object. Large arrays travel beside the
+pickle (out-of-band buffers) and are writable where they arrive. What can be found again by its name is sent
+by reference; what cannot (a lambda, a function within a function, whatever the program's own script defines)
+is sent by value, by cloudpickle.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import traceback
-from collections.abc import Callable, Sequence
-from types import CodeType, TracebackType
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, NoneType, TracebackType
+from typing import Any, NamedTuple
+
+import cloudpickle
 
 from mallob_py.kit.calls.wire import Buffer
 
@@ -22,7 +27,9 @@ _PROTOCOL = 5
 _BUFFER_BYTES_MIN = 1 << 13
 #: a script's own names mean something else in a worker
 _MAIN = b"__main__"
-EXTRA = "pip install 'mallob-py[functions]'"
+#: types whose objects nobody can change
+_ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
+_NESTED_MAX = 20
 _TRACEBACK_CHARACTERS_MAX = 64_000
 
 
@@ -45,47 +52,49 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def dump(value: Any, what: str) -> list[Buffer]:
-    """A pickle, and the buffers that belong to it. Raises CannotSend, which names `what`."""
+class Pickled(NamedTuple):
+    """A function: its pickle with what belongs to it, and its name for messages."""
+
+    buffers: list[Buffer]
+    name: str
+    #: whether a worker may load it once for all calls, as there is nothing in it that a call can change
+    is_kept: bool
+
+
+def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
+    """A pickle, and the buffers that belong to it, which are copies unless `is_copied` is False.
+
+    Raises CannotSend, which names `what`.
+    """
     try:
-        buffers = _dump(pickle.dumps, value)
+        buffers = _dump(pickle.dumps, value, is_copied)
         if _MAIN not in buffers[0]:
             return buffers
-        why = "something of it is defined in the script that was started"
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit, GeneratorExit):
+        pass  # cloudpickle may know better, or says why not
     try:
-        import cloudpickle  # only for what needs it
-    except ImportError:
-        raise CannotSend(
-            f"{what} cannot be sent by reference ({why}); put what it uses into a module that workers can"
-            f" import, or have it sent by value: {EXTRA}"
-        ) from None
-    try:
-        return _dump(_by_value(cloudpickle), value)
-    except Exception as error:
-        raise CannotSend(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
+        return _dump(_dumps_by_value, value, is_copied)
+    except (Exception, SystemExit, GeneratorExit) as error:
+        raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
 
 
-def _by_value(cloudpickle: Any) -> Callable[..., bytes]:
-    """Return cloudpickle's `dumps`, but that code keeps the name of its file, for tracebacks."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Has code keep the name of its file, for tracebacks."""
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if not isinstance(value, CodeType):
-                return super().reducer_override(value)
-            make, parts = self.dispatch_table[CodeType](value)
-            return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
-
-    def dumps(value: Any, **options: Any) -> bytes:
-        with io.BytesIO() as written:
-            Pickler(written, **options).dump(value)
-            return written.getvalue()
-
-    return dumps
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, CodeType):
+            return super().reducer_override(value)
+        make, parts = self.dispatch_table[CodeType](value)
+        return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
-def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
+def _dumps_by_value(value: Any, **options: Any) -> bytes:
+    with io.BytesIO() as written:
+        _Pickler(written, **options).dump(value)
+        return written.getvalue()
+
+
+def _dump(dumps: Callable[..., bytes], value: Any, is_copied: bool) -> list[Buffer]:
     buffers: list[Buffer] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -95,7 +104,7 @@ def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
             return True  # not contiguous
         if view.nbytes < _BUFFER_BYTES_MIN:
             return True
-        buffers.append(view)
+        buffers.append(bytearray(view) if is_copied else view)
         return False
 
     return [dumps(value, protocol=_PROTOCOL, buffer_callback=take), *buffers]
@@ -106,34 +115,190 @@ def load(buffers: Sequence[Buffer]) -> Any:
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
-def dump_error(error: BaseException, own_file: str) -> tuple[bytes | None, str, str]:
-    """An exception, its text if it cannot be read, and the traceback without `own_file` at its top."""
-    trace = user_frames(error.__traceback__, own_file)
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    if len(text) > _TRACEBACK_CHARACTERS_MAX:
-        text = "...\n" + text[-_TRACEBACK_CHARACTERS_MAX:]
-    told = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+def are_atoms(values: Iterable[Any]) -> bool:
+    """Whether none of the values can be changed."""
+    return _ATOMS.issuperset(map(type, values))
+
+
+def snapshot(value: Any, what: str, *, is_copied: bool = True) -> Any:
+    """Return an atom as it is, else the list of buffers that `dump` makes. Raises CannotSend."""
+    return value if type(value) in _ATOMS else dump(value, what, is_copied=is_copied)
+
+
+def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments as they are if all are atoms, else the list of buffers that `dump` makes.
+
+    Raises CannotSend.
+    """
+    call = args, kwargs
+    return call if are_atoms(args) and are_atoms(kwargs.values()) else dump(call, "its arguments")
+
+
+def restored(value: Any) -> Any:
+    """The inverse of `snapshot` and `snapshot_of_call`. Raises whatever unpickling raises."""
+    return load(value) if type(value) is list else value
+
+
+def copied(value: Any) -> Any:
+    """Return a snapshot whose restored value may change its buffers, and the given one's stay as they are."""
+    return [value[0], *map(bytearray, value[1:])] if type(value) is list else value
+
+
+def packed(snapshots: Iterable[Any]) -> list[Buffer]:
+    """Return snapshots in one pickle, their large buffers beside it; `load` gives their list."""
+    return _dump(
+        pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots], is_copied=False
+    )
+
+
+def _beside(buffers: list[Buffer]) -> list[Any]:
+    return [pickle.PickleBuffer(one) if len(one) >= _BUFFER_BYTES_MIN else one for one in buffers]
+
+
+def pickled(function: Callable[..., Any]) -> Pickled:
+    """Return a function as it is now. Raises CannotSend."""
+    if not callable(function):
+        raise TypeError(f"{function!r:.80} cannot be called")
+    name = name_of(function)
+    return Pickled(dump(function, f"the function {name}"), name, is_kept(function))
+
+
+def is_kept(value: Any, nested: int = 0) -> bool:
+    """Whether there is nothing in a function, or in a value of it, that a call can change.
+
+    Its globals do not count: they are a module's in the worker, which calls there share.
+    """
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, type | ModuleType):
+        return True
+    if nested > _NESTED_MAX:
+        return False
+    inner: tuple[Any, ...]
+    if kind is FunctionType:
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        keywords = (value.__kwdefaults__ or {}).values()
+        inner = (*cells, *(value.__defaults__ or ()), *keywords, *value.__dict__.values())
+    elif kind is BuiltinFunctionType:
+        inner = (value.__self__,)
+    elif kind is functools.partial:
+        inner = (value.func, *value.args, *value.keywords.values(), *value.__dict__.values())
+    elif kind is tuple or kind is frozenset:
+        inner = tuple(value)
+    else:
+        return False
+    return all(is_kept(one, nested + 1) for one in inner)
+
+
+def _is_filled(cell: Any) -> bool:
     try:
-        data = b"".join(map(bytes, dump(error.with_traceback(None), "an exception")[:1]))
-        pickle.loads(data)
-    except Exception:
-        return None, told, text
-    return data, told, text
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def dump_error(error: BaseException, own_file: str) -> tuple[bytes | None, str, str]:
+    """An exception, its text if it cannot be read, and the traceback without `own_file` at its top.
+
+    Raises nothing, whatever the exception's own code does.
+    """
+    message = text = type(error).__name__
+    with suppress(BaseException):
+        message = told(error)
+        trace = user_frames(error.__traceback__, own_file)
+        text = "".join(traceback.format_exception(type(error), error, trace))
+        if len(text) > _TRACEBACK_CHARACTERS_MAX:
+            text = "...\n" + text[-_TRACEBACK_CHARACTERS_MAX:]
+    for dumps in (_dumps_plain, _dumps_bare):
+        with suppress(BaseException):
+            data = dumps(error)
+            if _is_same(pickle.loads(data), error):
+                return data, message, text
+    return None, message, text
+
+
+def _dumps_plain(error: BaseException) -> bytes:
+    with suppress(Exception):
+        data = pickle.dumps(error, _PROTOCOL)
+        if _MAIN not in data:
+            return data
+    return _dumps_by_value(error, protocol=_PROTOCOL)
+
+
+def _dumps_bare(error: BaseException) -> bytes:
+    with io.BytesIO() as written:
+        _BarePickler(written, protocol=_PROTOCOL).dump(error)
+        return written.getvalue()
+
+
+class _BarePickler(_Pickler):
+    """Pickles exceptions by what they hold, for those whose classes cannot be called with their `args`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, BaseException):
+            return super().reducer_override(value)
+        return _error_of, (type(value), value.args, dict(vars(value)))
+
+
+def _error_of(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    _set(error, "args", args)
+    vars(error).update(state)
+    return error
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Set an exception's attribute past what its class may guard."""
+    BaseException.__dict__[name].__set__(error, value)
+
+
+def _is_same(error: Any, other: BaseException) -> bool:
+    return type(error) is type(other) and str(error) == str(other) and repr(error.args) == repr(other.args)
 
 
 def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseException:
-    """The exception, with the worker's traceback as its cause and a note that names the call."""
-    data, told, text = dumped
-    error: BaseException
+    """The exception, with the worker's traceback as its cause and a note that names the call.
+
+    A StopIteration becomes a RuntimeError (PEP 479), as it would end the iteration that it is raised in.
+    Raises nothing, whatever the exception's own code does.
+    """
+    data, message, text = dumped
+    error: BaseException = CallError(message)
+    if data is not None:
+        with suppress(BaseException):
+            loaded = pickle.loads(data)
+            if isinstance(loaded, BaseException):
+                error = loaded
+    _dress(error, RemoteTraceback(text), where)
+    return no_stop(error)
+
+
+def no_stop(error: BaseException) -> BaseException:
+    """Return the exception, or a RuntimeError with it as the cause if it is a StopIteration."""
+    if not isinstance(error, StopIteration):
+        return error
+    stopped = RuntimeError("the call raised StopIteration")
+    stopped.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        stopped.add_note(note)
+    return stopped
+
+
+def _dress(error: BaseException, cause: BaseException, note: str) -> None:
+    """Give an exception its cause and a note, past attributes that its class may guard."""
+    with suppress(BaseException):
+        _set(error, "__cause__", cause)
+        notes = vars(error).setdefault("__notes__", [])
+        if isinstance(notes, list):
+            notes.append(note)
+
+
+def told(error: BaseException) -> str:
+    """Return the type and the message of an exception."""
     try:
-        error = CallError(told) if data is None else pickle.loads(data)
-        if not isinstance(error, BaseException):
-            error = CallError(told)
-    except Exception:
-        error = CallError(told)
-    error.__cause__ = RemoteTraceback(text)
-    error.add_note(where)
-    return error
+        return "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    except BaseException:
+        return type(error).__name__
 
 
 def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | None:
