@@ -37,6 +37,7 @@ from mallob_py.kit.calls.wire import (
     FrameWriter,
     NotTrusted,
     PeerGone,
+    peer_user,
     prove_and_check,
 )
 from mallob_py.kit.declaration import DONE, UNKNOWN
@@ -66,8 +67,10 @@ class Meeting(msgspec.Struct, frozen=True):
     #: of its host, and the socket there
     host: str
     socket: str
-    #: its key, in hexadecimal digits
-    key: str
+    #: its key, in hexadecimal digits; none if it is another user's, whom the kernel knows
+    secret: str
+    #: user id of its process
+    user: int
     #: which of its jobs this is
     lane: int
     serial: int
@@ -147,17 +150,20 @@ class Worker:
 
     def _connect(self) -> socket.socket | None:
         """None: the executor has no use for us any more."""
-        meeting, key = self._meeting, bytes.fromhex(self._meeting.key)
+        meeting, key = self._meeting, bytes.fromhex(self._meeting.secret)
         addresses: list[tuple[int, Any]] = []
         if meeting.host == socket.gethostname() and os.path.exists(meeting.socket):
             addresses.append((socket.AF_UNIX, meeting.socket))
-        addresses += ((socket.AF_INET, tuple(address)) for address in meeting.hosts)
+        if key:
+            addresses += ((socket.AF_INET, tuple(address)) for address in meeting.hosts)
         why = f"its socket {meeting.socket} is not there"
         for family, address in addresses:
             connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             connection.settimeout(_CONNECT_S)
             try:
                 connection.connect(address)
+                if family == socket.AF_UNIX and peer_user(connection) != meeting.user:
+                    raise NotTrusted
                 prove_and_check(connection, key, messages.WORKER, messages.CLIENT)
             except (OSError, PeerGone, NotTrusted) as error:
                 why = f"{address}: {str(error) or type(error).__name__}"

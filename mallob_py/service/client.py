@@ -84,7 +84,9 @@ def submit(
         flush_policy = flush_policy_of(client_dir)
         content = json.dumps(job).encode("ascii")
         if file_mode != PUBLIC or spare is None or not spare.put(temporary, content):
-            with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, file_mode)) as file:
+            # What others may not read goes into a new file: one that is there already may be another user's.
+            more = 0 if file_mode == PUBLIC else os.O_EXCL
+            with open(temporary, "wb", opener=lambda path, how: os.open(path, how | more, file_mode)) as file:
                 file.write(content)
         flush_policy.flush([temporary])
         os.rename(temporary, os.path.join(in_dir, file_name))

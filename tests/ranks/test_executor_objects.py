@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import called
 import numpy as np
 import pytest
-from running import Running, needs_mpiexec, serving
+from running import Running, needs_mpiexec, poll_until, serving
 from waiting import DEADLINE_S
 
 from mallob_py import Executor
@@ -196,3 +198,24 @@ def test_a_future_that_somebody_else_ends_costs_no_other_call(executor: Executor
         future.set_exception(ValueError("mine"))
     assert all(isinstance(future.exception(DEADLINE_S), ValueError) for future in futures[3:])
     assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+def test_the_key_of_an_executor_is_in_no_file_that_others_can_read(executor: Executor) -> None:
+    assert executor._hub is not None
+    api_dir, key = executor._client.api_dir, executor._hub._key.hex()
+    found: set[int] = set()
+
+    def all_have_been_seen() -> bool:
+        """Files that have the key: the job's, before and after it is taken in."""
+        for path in api_dir.rglob("*.json"):
+            with suppress(OSError):
+                if key in path.read_text():
+                    found.add(stat.S_IMODE(path.stat().st_mode))
+        return bool(found)
+
+    running = executor.submit(called.whose, 0)
+    poll_until(lambda: all_have_been_seen() or running.done(), "the job's file")
+    list(executor.map(called.whose, [0], max_demand=1))  # a job of its own, which ends at once
+    poll_until(lambda: any((api_dir / "jobs.0" / "out").iterdir()), "a reply")
+    all_have_been_seen()
+    assert found == {0o600}

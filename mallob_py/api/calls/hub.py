@@ -2,11 +2,12 @@
 
 Workers connect to a socket in a folder that only the executor's own user can enter; if the service has ranks
 on other hosts, to a TCP port, too. Before anything is read from a connection, both ends prove that they know
-the executor's key (`kit.calls.wire`), which stands in the job's file.
+the executor's key (`kit.calls.wire`), which stands in the job's file, and that only its user can read.
 
-A service of another user must be able to read that file and to reach that socket, and so can all others. Then
-the kernel says whose process has connected: only the executor's own user's and the service's are let in, and
-there is no TCP port, where nobody says so.
+A service of another user, whom the executor's has said to trust, must be able to read that file and to reach
+that socket, and so can all others. So there is no key in it. Instead the kernel says whose process is at the
+other end: only the executor's own user's and the service's are let in, and these look who has let them in.
+There is no TCP port, where nobody says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import secrets
 import selectors
 import socket
-import struct
 import sys
 import threading
 import time
@@ -46,6 +46,7 @@ from mallob_py.kit.calls.wire import (
     Handshake,
     NotTrusted,
     PeerGone,
+    peer_user,
 )
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
@@ -62,7 +63,6 @@ _LAST_REPLIES_S = 5.0
 _PATH_BYTES_MAX = 105
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
-_ROOT = 0
 _NOT_ELSEWHERE = (
     "the service is another user's and has ranks on other hosts, with which an executor would have to talk by"
     " a key that all users can read: ask for a service of your own, or one on this host alone"
@@ -195,9 +195,9 @@ class Hub:
         """
         self._client = client
         self._users = {os.geteuid(), service_user}
-        self._is_others = len(self._users) > 1 and service_user != _ROOT
+        self._is_others = len(self._users) > 1
         self.other_hosts = other_hosts
-        self._key = secrets.token_bytes(KEY_BYTES)
+        self._key = b"" if self._is_others else secrets.token_bytes(KEY_BYTES)
         folder = temporary_folder(_PATH_BYTES_MAX)
         self._remove_folder = weakref.finalize(self, _removed_by, os.getpid(), folder)
         self.path = str(folder.path / "s")
@@ -482,7 +482,8 @@ class Hub:
             "socket": self.path,
             "hosts": hosts,
             "host": socket.gethostname(),
-            "key": self._key.hex(),
+            "secret": self._key.hex(),
+            "user": os.geteuid(),
             "lane": lane.number,
             "serial": lane.serial,
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -530,7 +531,7 @@ class Hub:
             return
         if connection is None:
             return
-        if connection.family == socket.AF_UNIX and _user_of(connection) not in self._users:
+        if connection.family == socket.AF_UNIX and peer_user(connection) not in self._users:
             connection.close()
             return
         if connection.family == socket.AF_INET:
@@ -616,13 +617,6 @@ def _removed_by(process: int, folder: PrivateFolder) -> None:
     """Remove the folder, unless this is a fork of the process that it belongs to."""
     if os.getpid() == process:
         folder.remove()
-
-
-def _user_of(connection: socket.socket) -> int:
-    """Whose process is at the other end of a Unix socket, as the kernel says."""
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(user)
 
 
 def _listener(family: int, address: Any) -> socket.socket:

@@ -6,6 +6,7 @@ own, so that an array is copied by the kernel only. Numbers are little endian.
 
 Unpickling runs code, so no frame is read before the other end has proved that it knows the key: each sends 32
 random bytes and answers those of the other with their HMAC (SHA-256), keyed by the secret and its own role.
+Where there can be no secret, the kernel's word on the other end's user (`peer_user`) takes its place.
 """
 
 from __future__ import annotations
@@ -185,6 +186,13 @@ class FrameReader:
 
 
 # --- the proof ------------------------------------------------------------------------------------
+
+
+def peer_user(connection: socket.socket) -> int:
+    """Return the user id of the process at the other end of a Unix socket, as the kernel says."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)
 
 
 def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:

@@ -228,6 +228,8 @@ def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any
     content: dict[str, Any] = {key: msgspec.Raw(text) for key, text in job.submitted.items()}
     if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
         content["literals"] = job.literals.tolist()
+    if SECRET in job.configuration:
+        content["configuration"] = {key: job.configuration[key] for key in job.configuration if key != SECRET}
     if job.warnings:
         content["warnings"] = list(job.warnings)
     content["internal_id"] = internal_id
@@ -271,6 +273,8 @@ def _integers(data: bytes) -> array.array[int]:
     return integers
 
 
+#: a key of a job's configuration that its reply, which others may read, leaves out
+SECRET = "secret"
 #: beside a client's `out`, unless the operator names another
 RESULTS_FOLDER = "results"
 
