@@ -51,7 +51,7 @@ def _given(folder: str) -> Path | None:
 
 def _downloaded(folder: Path) -> Path:
     # Of pip's options, since it would go on trying for minutes: who has no network is to know soon.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--timeout", "30"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--retries", "1", "--timeout", "30"]
     command += ["--no-deps", "--no-binary", "python-sat", "--dest", str(folder), f"python-sat=={VERSION}"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if not (path := folder / ARCHIVE).is_file():

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mallob_py import Answer, Client
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.status import ServiceStatus, read_live_status
 
 EXAMPLES = Path(__file__).parents[1] / "apps/mallob_sat/examples"
 TIMEOUT_S = 240.0
-COMMAND = (sys.executable, "-m", "mallob_py")
+COMMAND = (*python(), "-m", "mallob_py")
 
 NEXT = """
 What to try next (mallob-py is .venv/bin/mallob-py here):

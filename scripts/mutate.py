@@ -19,7 +19,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import threading
@@ -31,6 +30,8 @@ from pathlib import Path
 from types import FrameType
 
 from mutations import MUTATIONS, Mutation, apply, describe
+
+from mallob_py.runtime.processes import python
 
 _ROOT = Path(__file__).resolve().parent.parent
 _COPIED = ("mallob_py", "apps", "tests", "scripts", "pyproject.toml")
@@ -90,7 +91,7 @@ class Runner:
                 raise Stopped
             # A group of its own: a fuzz has children, and Ctrl-C is for us to pass on.
             process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*python(), *arguments],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -23,10 +23,11 @@ from rich.console import Console
 
 from mallob_py import Client
 from mallob_py.cli.status import picture
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.status import read_live_status
 
 _FOLDER = Path(__file__).resolve().parents[1] / "docs/pictures"
-_OURS = [sys.executable, "-m", "mallob_py"]
+_OURS = [*python(), "-m", "mallob_py"]
 _RANKS = 8
 _WIDTH, _HEIGHT = 1180, 820
 _TOP_WIDTH, _TOP_LINES = 110, 20

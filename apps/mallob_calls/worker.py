@@ -125,7 +125,7 @@ class Worker:
                 " they must agree",
                 "application",
             )
-        connection = self._connect()
+        connection = self.connect()
         if connection is None:
             return None
         for entry in self._meeting.path:
@@ -148,7 +148,7 @@ class Worker:
             self._open.pop(batch.told.batch, None)
         return None
 
-    def _connect(self) -> socket.socket | None:
+    def connect(self) -> socket.socket | None:
         """None: the executor has no use for us any more."""
         meeting, key = self._meeting, bytes.fromhex(self._meeting.secret)
         addresses: list[tuple[int, Any]] = []

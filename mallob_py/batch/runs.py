@@ -55,7 +55,8 @@ def side_by_side(setting: Setting, policies: Sequence[str], processes: int | Non
         if processes == 1:
             return [_play(setting, bars.tell, *run) for run in runs]
         news: SimpleQueue[tuple[int, float, int]] = multiprocessing.SimpleQueue()
-        pool = ProcessPoolExecutor(processes, initializer=_begin, initargs=(setting, news))
+        fork = multiprocessing.get_context("fork")
+        pool = ProcessPoolExecutor(processes, fork, _begin, (setting, news))
         try:
             futures = [pool.submit(_play_there, *run) for run in runs]
             left = set(futures)

@@ -194,7 +194,7 @@ def side_by_side(
     processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
     # Ctrl-C reaches all processes; the others just end, and this one says what there is to say.
-    with ProcessPoolExecutor(processes, initializer=_begin) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
         running: dict[Future[Played], int] = {}
         # Not all at once: the pool would go on with some of those that it has been given.
         waiting = deque(enumerate(todo))

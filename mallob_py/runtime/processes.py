@@ -30,6 +30,11 @@ def python() -> list[str]:
     return [sys.executable, "-P"]
 
 
+def bare_python() -> list[str]:
+    """Python with nothing but the standard library, for programs that need to start at once."""
+    return [sys.executable, "-I", "-S"]
+
+
 def import_places() -> dict[str, str]:
     """The environment by which it imports from where this process does."""
     return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mallob_py.runtime.processes import python
 from mallob_py.simulation.lives import BAGS, CLUSTERS, Lives
 from mallob_py.simulation.replay import ReplayError, replay
 from mallob_py.simulation.shrinking import Failure
@@ -30,7 +31,7 @@ from mallob_py.simulation.shrinking import Failure
 _BATCH = 4
 _FAILURES_MAX = 10
 _PROGRESS_EVERY_S = 5.0
-_COMMAND = f"{sys.executable} -m mallob_py.simulation.fuzz"
+_COMMAND = " ".join([*python(), "-m", "mallob_py.simulation.fuzz"])
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 def fuzz(options: argparse.Namespace) -> int:
     """Random seeds, in parallel; 1 if any of them fails."""
-    with multiprocessing.Pool(options.jobs, _leave_interrupts_to_the_parent) as pool:
+    with multiprocessing.get_context("fork").Pool(options.jobs, _leave_interrupts_to_the_parent) as pool:
         fuzzing = _Fuzz(pool, options)
         try:
             fuzzing.run()

@@ -31,6 +31,7 @@ from mallob_bags.uts import UtsApplication
 from mallob_py.kit import JobInput
 from mallob_py.kit.bags import BagApplication
 from mallob_py.log_events import LogEvent
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.event_log import Event
 
 _BAGS = Path(__file__).parent / "bags"
@@ -93,7 +94,7 @@ def kernels() -> None:
         "import bench_bags; s, (nodes, *_) = bench_bags.loop_s(bench_bags.UtsApplication(), {'depth': 11});"
         "print(nodes, nodes / s / 1e6)"
     )
-    command = [sys.executable, "-c", script, str(Path(__file__).parent)]
+    command = [*python(), "-c", script, str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     nodes_text, rate = done.stdout.split()
     rows.append(("fixed, depth 11, by NumPy without Numba", int(nodes_text), f"{float(rate):.1f}"))
@@ -313,13 +314,12 @@ def _in_turn(service: Service, half: Iterable[tuple[float, str, dict[str, Any]]]
 
 def peers(depth: int = 14, rounds: int = 4) -> None:
     """A tree by others' pools of two processes, cut into 1000 pieces beforehand; the best of turns."""
-    python, script = sys.executable, str(_BAGS / "peers.py")
-    mpiexec = str(Path(python).parent / "mpiexec")
+    script, mpiexec = str(_BAGS / "peers.py"), str(Path(sys.executable).parent / "mpiexec")
     commands = {
-        "pool": ("multiprocessing", [python, script]),
-        "dask": ("distributed", [python, script]),
-        "ray": ("ray", [python, script]),
-        "mpi4py.futures": ("mpi4py", [mpiexec, "-n", "3", python, "-m", "mpi4py.futures", script]),
+        "pool": ("multiprocessing", [*python(), script]),
+        "dask": ("distributed", [*python(), script]),
+        "ray": ("ray", [*python(), script]),
+        "mpi4py.futures": ("mpi4py", [mpiexec, "-n", "3", *python(), "-m", "mpi4py.futures", script]),
     }
     for peer in [peer for peer, (module, _) in commands.items() if importlib.util.find_spec(module) is None]:
         print_absent(peer, f"pip install {commands.pop(peer)[0]}")

@@ -28,6 +28,7 @@ import numpy as np
 from common import print_absent, print_table, running_service
 
 from mallob_py import Executor
+from mallob_py.runtime.processes import import_places, python
 
 PROCESSES = 2
 #: calls function with each item
@@ -163,8 +164,10 @@ def compare(names: list[str], kinds: list[str], share: float, rounds: int) -> No
     took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            command = [sys.executable, __file__, "--peer", name, "--share", str(share), "--calls", *kinds]
-            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            command = [*python(), __file__, "--peer", name, "--share", str(share), "--calls", *kinds]
+            output = subprocess.run(
+                command, env=os.environ | import_places(), capture_output=True, text=True, check=True
+            ).stdout
             line = next(line for line in output.splitlines() if line.startswith("RESULT "))
             took[name].append(json.loads(line.removeprefix("RESULT ")))
             print(name, took[name][-1], file=sys.stderr, flush=True)

@@ -16,7 +16,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from common import Service, print_table, running_service
 
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.status import read_status
 
 _JOBS = 20
@@ -146,7 +146,7 @@ def jobs(service: Service, _: Path) -> list[Span]:
 
 def growth(service: Service, _: Path) -> list[Span]:
     """Another rank each time."""
-    command = [sys.executable, "-m", "mallob_py", "resize", "+1", "--api-dir", str(service.api_dir)]
+    command = [*python(), "-m", "mallob_py", "resize", "+1", "--api-dir", str(service.api_dir)]
     spans = []
     for _ in range(_CHANGES):
         begin_s = time.monotonic()

@@ -10,16 +10,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from common import BenchmarkError, ends_within, print_table, write_results
 
+from mallob_py.runtime.processes import python
 from mallob_sat import generate
 
-_SOLVE = (sys.executable, "-m", "mallob_py", "solve", "--quiet", "-n")
+_SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
 _PYSAT = """
 import sys
 from pysat.formula import CNF
@@ -33,7 +33,7 @@ _ANSWERS = (10, 20)
 
 def pysat_command(solver: str) -> list[str]:
     """One of PySAT's solvers as a command that takes a file."""
-    return [sys.executable, "-c", _PYSAT, solver]
+    return [*python(), "-c", _PYSAT, solver]
 
 
 def generated(folder: Path) -> list[Path]:

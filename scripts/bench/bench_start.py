@@ -16,13 +16,14 @@ import resource
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from common import REPLY_POLL_S, START_TIMEOUT_S, STOP_TIMEOUT_S, BenchmarkError, print_table, write_results
+
+from mallob_py.runtime.processes import python
 
 #: C++ Mallob on a quiet machine of two cores, by the number of its ranks: taken once, not measured here
 ORIGINAL_S = {4: 0.43, 16: 0.71, 64: 3.35}
@@ -44,7 +45,7 @@ def start(ranks: int) -> Start:
         client = Path(folder) / "jobs.0"
         (client / "in").mkdir(parents=True)
         (client / "in" / "bench.first.json").write_text(json.dumps(_JOB))
-        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks), "--api-dir", folder]
+        command = [*python(), "-m", "mallob_py.cli.main", "serve", "-n", str(ranks), "--api-dir", folder]
         begin_s = time.monotonic()
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from common import ends_within, print_absent, print_table, running_service
 
+from mallob_py.runtime.processes import import_places, python
 from mallob_sat import generate
 
 CORES = 2
@@ -277,7 +278,8 @@ def _print(took: dict[str, float]) -> None:
 def measured(name: str, *arguments: str, script: str = __file__) -> dict[str, Any]:
     """The times of a system, measured in a process group that ends with all that it has started."""
     process = subprocess.Popen(
-        [sys.executable, script, "--system", name, *arguments],
+        [*python(), script, "--system", name, *arguments],
+        env=os.environ | import_places(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

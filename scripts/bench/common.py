@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.event_log import Event, read_events
 from mallob_py.service.telemetry.report import percentile
 from mallob_py.text_table import Cell, format_table
@@ -124,7 +125,7 @@ def running_service(ranks: int, extra_arguments: Sequence[str] = ()) -> Iterator
     """
     folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench."))
     api_dir, log_dir = folder / "api", folder / "logs"
-    command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+    command = [*python(), "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
     command += ["--api-dir", str(api_dir), "--log-dir", str(log_dir), *extra_arguments]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a killed benchmark must not leave it behind
     begin_s = time.monotonic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,11 +14,12 @@ from common import BenchmarkError, print_absent
 from measured import Measured
 
 from mallob_py.log_events import LogEvent
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.event_log import read_events
 from mallob_sat.generate import commutativity
 
 _TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
-_SOLVE = (sys.executable, "-m", "mallob_py", "solve", "--quiet", "-n")
+_SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
 _RANKS = 2
 _LOOK_S = 0.05
 _PATIENCE_S = 30.0

@@ -19,6 +19,7 @@ from typing import Any
 from faults.disks import Disks
 from faults.foreign import Locks
 from faults.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
+from mallob_py.runtime.processes import python
 from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.client import service_is_running
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
@@ -51,7 +52,7 @@ class Service:
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
         (folder / "tmp").mkdir(exist_ok=True)
-        self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+        self._command = [*python(), "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
         self._command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
         self._command += ["--log-dir", str(self.log_dir), *options]
         programs = Path(__file__).parents[2] / "tests/ranks/programs"

@@ -16,7 +16,6 @@ import argparse
 import random
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from faults.service import DEADLINE_S, Service
 from faults.strikes import PARTS, Target, hit
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.config import Config
+from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.event_log import read_events, runs_of
 from mallob_py.text_table import Cell, format_table
 
@@ -230,7 +230,7 @@ class Trees:
         epitaph = re.compile(rf"process {pid} on .*\(generation")
         wait_until(lambda: bool(epitaph.search(self.service.output)), "the others go on", DEADLINE_S)
         self.service.await_running()
-        command = [sys.executable, "-m", "mallob_py.cli.main", "resize", f"={self._options.ranks}"]
+        command = [*python(), "-m", "mallob_py.cli.main", "resize", f"={self._options.ranks}"]
         self._resize = subprocess.Popen(
             [*command, "--api-dir", str(self.service.api_dir)],
             stdout=subprocess.PIPE,

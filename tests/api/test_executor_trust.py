@@ -69,8 +69,7 @@ def test_a_service_of_another_user_is_refused_unless_the_user_is_trusted(trust: 
 @pytest.mark.parametrize("trust", ["nobody", str(NOBODY)])
 def test_a_service_of_a_user_who_is_trusted_is_used(trust: str) -> None:
     with folder_for_all() as folder, Executor(_folder_of_nobody(folder), trust=trust) as executor:
-        assert executor._hub is not None
-        assert executor._hub._users == {os.geteuid(), NOBODY}
+        assert repr(executor) == f"<Executor on {str(folder / '.api')!r}, 0 calls left>"
 
 
 @pytest.mark.parametrize("is_others", [False, True])
@@ -103,7 +102,7 @@ def test_a_worker_connects_to_nobody_but_the_user_that_its_job_names(is_right: b
         worker = Worker(context, meeting)
         if not is_right:
             with pytest.raises(InputError, match="NotTrusted"):
-                worker._connect()
+                worker.connect()
             return
 
         def prove() -> None:
@@ -112,7 +111,7 @@ def test_a_worker_connects_to_nobody_but_the_user_that_its_job_names(is_right: b
 
         thread = Thread(target=prove)
         thread.start()
-        connected = worker._connect()
+        connected = worker.connect()
         thread.join()
         assert connected is not None
         connected.close()
@@ -125,7 +124,7 @@ def test_without_a_key_there_is_no_way_over_tcp() -> None:
         meeting = Meeting("elsewhere", "/none", "", 0, 1, 1, "3.11", [listener.getsockname()])
         context: Any = _Context()
         with pytest.raises(InputError, match="cannot be reached"):
-            Worker(context, meeting)._connect()
+            Worker(context, meeting).connect()
 
 
 def test_a_private_job_file_is_a_new_file(tmp_path: Path) -> None:

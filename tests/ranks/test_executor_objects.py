@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import random
 import stat
 from collections import deque
@@ -45,10 +46,14 @@ THINGS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    running: Running
-    service = serving(tmp_path_factory.mktemp("service"), "--preload", "CALLS", ranks=2)
-    with service as running, Executor(running.api_dir) as one:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), "--preload", "CALLS", ranks=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def executor(service: Running) -> Iterator[Executor]:
+    with Executor(service.api_dir) as one:
         yield one
 
 
@@ -200,22 +205,28 @@ def test_a_future_that_somebody_else_ends_costs_no_other_call(executor: Executor
     assert executor.submit(abs, -4).result(DEADLINE_S) == 4
 
 
-def test_the_key_of_an_executor_is_in_no_file_that_others_can_read(executor: Executor) -> None:
-    assert executor._hub is not None
-    api_dir, key = executor._client.api_dir, executor._hub._key.hex()
-    found: set[int] = set()
+def test_the_key_of_an_executor_is_in_no_file_that_others_can_read(
+    service: Running, executor: Executor
+) -> None:
+    keys: set[str] = set()
+    modes: dict[str, int] = {}
 
-    def all_have_been_seen() -> bool:
-        """Files that have the key: the job's, before and after it is taken in."""
-        for path in api_dir.rglob("*.json"):
-            with suppress(OSError):
-                if key in path.read_text():
-                    found.add(stat.S_IMODE(path.stat().st_mode))
-        return bool(found)
+    def look() -> bool:
+        """Read the job files, before and after they are taken in, and the replies."""
+        for path in service.api_dir.rglob("*.json"):
+            with suppress(OSError, ValueError):
+                content = json.loads(path.read_text())
+                if (secret := content.get("configuration", {}).get("secret")) is not None:
+                    keys.add(secret)
+                modes[path.read_text()] = stat.S_IMODE(path.stat().st_mode)
+        return bool(keys)
 
     running = executor.submit(called.whose, 0)
-    poll_until(lambda: all_have_been_seen() or running.done(), "the job's file")
+    poll_until(lambda: look() or running.done(), "the job's file")
     list(executor.map(called.whose, [0], max_demand=1))  # a job of its own, which ends at once
-    poll_until(lambda: any((api_dir / "jobs.0" / "out").iterdir()), "a reply")
-    all_have_been_seen()
-    assert found == {0o600}
+    poll_until(lambda: any((service.box() / "out").iterdir()), "a reply")
+    look()
+    (key,) = keys
+    assert len(key) == 64
+    assert {mode for content, mode in modes.items() if key in content} == {0o600}
+    assert any('"CALLS"' in content and "result" in content for content in modes)

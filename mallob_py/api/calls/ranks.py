@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -13,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-from mallob_py.runtime.processes import die_with
+from mallob_py.runtime.processes import die_with, python
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 from mallob_py.service.client import service_is_running
@@ -40,7 +39,7 @@ class OwnRanks:
             raise ServiceError(str(error)) from None
         self.api_dir = folder.path / "api"
         self._output = folder.path / "output"
-        command = [sys.executable, "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]
+        command = [*python(), "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
         started: Future[subprocess.Popen[bytes]] = Future()

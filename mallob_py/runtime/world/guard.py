@@ -17,12 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import mallob_py
-from mallob_py.runtime.processes import die_with
+from mallob_py.runtime.processes import bare_python, die_with
 from mallob_py.runtime.world import guard_process
 from mallob_py.runtime.world.guard_process import CRASHED, PASSED_ON, epitaph
 
@@ -67,8 +66,8 @@ def stand_guard() -> None:
     # What is blocked stays so in the other program, and whom it dies with.
     die_with(parent, signal.SIGKILL)
     place = str(Path(mallob_py.__file__).parents[1])
-    program = [sys.executable, "-I", "-S", guard_process.__file__, place, str(rank), str(reader)]
-    os.execv(sys.executable, program)
+    program = [*bare_python(), guard_process.__file__, place, str(rank), str(reader)]
+    os.execv(program[0], program)
 
 
 def report_to(link: int) -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, PREFIXES
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
+from mallob_py.runtime.processes import StopRequests, bare_python, die_with, import_places, no_orphans, python
 from mallob_py.runtime.remote_shell import for_any_step
 from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
@@ -120,7 +120,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     try:
         os.write(writer, msgspec.json.encode(begin) + b"\n")
         tee = subprocess.Popen(
-            [sys.executable, "-I", "-S", words_process.__file__, words],
+            [*bare_python(), words_process.__file__, words],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -28,6 +28,7 @@ from mallob_py.batch.job import Workload
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.workload.swf import read_swf, workload_of
+from mallob_py.runtime.processes import python as python_command
 from mallob_py.text_table import format_table
 
 NODES = 256
@@ -79,7 +80,7 @@ def peer_seconds(python: str, trace: Path, folder: Path) -> float | None:
     began_s = time.monotonic()
     try:
         done = subprocess.run(
-            [python, "-c", _PEER, str(trace), str(system), str(folder)],
+            [python, "-I", "-c", _PEER, str(trace), str(system), str(folder)],
             capture_output=True,
             text=True,
             timeout=PEER_SECONDS_MAX,
@@ -99,7 +100,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--policy", nargs="+", default=["fcfs", "easy", "conservative", "fair"])
     parser.add_argument("--trace", type=Path, help="the first jobs of this one instead of generated ones")
-    parser.add_argument("--peer", default=sys.executable, help="the Python that has AccaSim")
+    parser.add_argument("--peer", default=python_command()[0], help="the Python that has AccaSim")
     given = parser.parse_args()
     rows = list[tuple[str, int, float]]()
     names = ["loading", *given.policy, _PEER_NAME]

@@ -30,6 +30,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mallob_py.runtime.processes import python
+
 _PEER = Path(__file__).parent / "peer.py"
 _OPTIMUM = re.compile(r"^s OPTIMUM FOUND$", re.MULTILINE)
 _COST = re.compile(r"^o (\d+)$", re.MULTILINE)
@@ -81,10 +83,10 @@ class Results:
 def run(solver: str, path: Path, limit_s: float, options: Sequence[str]) -> Run:
     name, _, workers = solver.partition(" ")
     if name == "ours":
-        command = [sys.executable, "-m", "mallob_py", "solve", "-n", workers, "--quiet", *options]
+        command = [*python(), "-m", "mallob_py", "solve", "-n", workers, "--quiet", *options]
         command += ["--time-limit", f"{limit_s}s", str(path)]
     else:
-        command = [sys.executable, str(_PEER), name, workers, str(limit_s), str(path)]
+        command = [*python(), str(_PEER), name, workers, str(limit_s), str(path)]
     grace_s = 15 if name == "ours" else 3 if name == "cpsat" else 0
     begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mallob_py.runtime.processes import python
+
 _PEER = Path(__file__).parent / "peer.py"
 _ENGINES = ("z3", "cvc5", "bitwuzla")
 #: a start of several ranks takes longer than that of one process
@@ -65,7 +67,7 @@ def _timed(command: Sequence[str], limit_s: float) -> tuple[str, float, float]:
 def own_command(engine: str, path: Path, limit_s: float) -> Run:
     """The engine alone."""
     z3 = shutil.which("z3", path=str(Path(sys.executable).parent)) or "z3"
-    command = [z3, "-smt2"] if engine == "z3" else [sys.executable, str(_PEER), engine]
+    command = [z3, "-smt2"] if engine == "z3" else [*python(), str(_PEER), engine]
     printed, seconds, cpu_s = _timed([*command, str(path)], limit_s)
     is_void = "(error" in printed.partition("sat")[0]
     return Run("" if is_void else _last_word(printed), engine, seconds, cpu_s)
@@ -73,7 +75,7 @@ def own_command(engine: str, path: Path, limit_s: float) -> Run:
 
 def one_worker(path: Path, limit_s: float) -> Run:
     """This package with all engines in turn; its reply tells the processor time of the job."""
-    command = [sys.executable, "-m", "mallob_py", "run", "SMT", "-n", "1", "--time-limit", f"{limit_s}s"]
+    command = [*python(), "-m", "mallob_py", "run", "SMT", "-n", "1", "--time-limit", f"{limit_s}s"]
     printed, seconds, _ = _timed([*command, str(path)], limit_s + 20)
     if not printed:
         return Run("", "", seconds, 0.0)
@@ -85,7 +87,7 @@ def one_worker(path: Path, limit_s: float) -> Run:
 
 def three_workers(path: Path, limit_s: float) -> Run:
     """This package with all engines side by side."""
-    command = [sys.executable, "-m", "mallob_py", "solve", "-n", "3", "--time-limit", f"{limit_s}s"]
+    command = [*python(), "-m", "mallob_py", "solve", "-n", "3", "--time-limit", f"{limit_s}s"]
     printed, seconds, cpu_s = _timed([*command, str(path)], limit_s + 20)
     return Run(_last_word(printed), "", seconds, cpu_s)
 
