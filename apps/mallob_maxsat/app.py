@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from mallob_maxsat.declaration import OPTIMUM, SATISFIABLE, UNSATISFIABLE, MaxSatDeclaration
@@ -32,8 +31,8 @@ from mallob_py.kit import (
     Payload,
     Result,
     WorkerContext,
-    decompressed_blocks,
 )
+from mallob_py.kit.input_file import read_text
 from mallob_sat.clauses import Clauses
 
 #: what is solved before that is not worth another worker's start
@@ -65,19 +64,10 @@ class MaxSatApplication(MaxSatDeclaration, Application):
         if len(job.files) != 1:
             raise InputError(f"one formula file is needed, {len(job.files)} given")
         path = job.files[0]
-        return read_wcnf(_text(path), path).to_payload()
+        return read_wcnf(read_text(path), path).to_payload()
 
     def run(self, context: WorkerContext) -> Result | None:
         return Worker(context).run()
-
-
-def _text(path: str) -> bytes:
-    try:
-        if Path(path).stat().st_size == 0 and Path(path).is_file():
-            return b""  # a formula without clauses
-    except OSError:
-        pass  # told below
-    return b"".join(decompressed_blocks(path))
 
 
 class Worker:

@@ -24,10 +24,10 @@ from mallob_py.kit import (
     Payload,
     Result,
     WorkerContext,
-    decompressed_blocks,
     read_decompressed,
     read_plain,
 )
+from mallob_py.kit.input_file import text_blocks
 from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
@@ -83,7 +83,7 @@ def _clauses_of(job: JobInput) -> Formula:
 
 
 def _formula_from_text(path: str) -> Formula:
-    blocks = decompressed_blocks(path)
+    blocks = text_blocks(path)
     try:
         return read_dimacs(blocks, path)
     except InputError:

@@ -38,6 +38,7 @@ A proof is never held in memory.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import zlib
@@ -80,7 +81,7 @@ def read_clauses(path: str) -> list[Clause]:
     with open_input(path) as file:
         text = file.read()
     try:
-        return _clauses(text)
+        return _clauses(text.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         raise Unreadable(f"{path}: {error}") from None
 

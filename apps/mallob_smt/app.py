@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
-from mallob_py.kit.input_file import read_decompressed
+from mallob_py.kit.input_file import read_text
 from mallob_smt.declaration import SmtDeclaration
 from mallob_smt.engines import Wishes, installed_engines
 from mallob_smt.running import run_engines
@@ -26,7 +26,7 @@ class SmtApplication(SmtDeclaration, Application):
         if len(job.files) != 1:
             raise InputError(f"one script in SMT-LIB 2 is needed, {len(job.files)} files given")
         (path,) = job.files
-        return script_from_text(read_decompressed(path), path).to_payload()
+        return script_from_text(read_text(path), path).to_payload()
 
     def prepare(self) -> None:
         for engine in installed_engines():

@@ -56,7 +56,7 @@ COMMANDS: dict[str, Kind] = {
     "get-assertions": Kind.SPEAKS,
     "get-info": Kind.SPEAKS,
     "get-option": Kind.SPEAKS,
-    "echo": Kind.SPEAKS,
+    "echo": Kind.OURS,
     "simplify": Kind.SPEAKS,
     "eval": Kind.MODEL,
     "reset": Kind.RESET,

@@ -6,11 +6,14 @@ is found without recursion and mostly without a loop over characters: one term m
 
 Before any engine sees the script, all that is not listed in `commands` is refused, and options and infos are
 taken out: those that an engine may know are put down as they are, `print-success` is done here, and of
-others the answer is `unsupported`, as the standard has it. What is taken out is replaced by spaces, so that
-lines and columns stay.
+others the answer is `unsupported`, as the standard has it. `echo` is answered here, since engines differ.
+What is taken out, as comments are, is replaced by spaces, so that lines and columns stay.
 
-Guarantees: parentheses are balanced, strings and quoted symbols are closed, the text is UTF-8 without NUL;
-an InputError names file and line.
+A script in any encoding that has ASCII in it is taken: without UTF-8, each byte is a letter of Latin-1. In
+strings, other letters than ASCII's are written as the standard writes them, `\\u{e9}`.
+
+Guarantees: parentheses are balanced, strings and quoted symbols are closed, the text is UTF-8 without NUL and
+ends with `exit`; an InputError names file and line.
 """
 
 from __future__ import annotations
@@ -39,6 +42,11 @@ _BLOCK_BYTES = 1 << 22
 _OPEN, _CLOSE = ord("("), ord(")")
 #: string literals (a doubled quote ends one and begins the next), quoted symbols, comments
 _OPAQUE = re.compile(rb'"[^"]*"|\|[^|]*\||;[^\r\n]*')
+#: in a text without comments: `echo`, whose string stays as it is, strings and quoted symbols
+_LETTERS = re.compile(rb'\(\s*echo\s*(?:"[^"]*")+|"[^"]*"|\|[^|]*\|')
+_OTHER_LETTERS = re.compile(r"[^\x00-\x7f]")
+_EXIT = re.compile(rb"\(\s*exit\s*\)")
+_ECHO = re.compile(rb'\(\s*echo\s*((?:"[^"]*")+)\s*\)')
 _UNCLOSED = re.compile(rb'["|]')
 _HEAD = re.compile(rb"\(\s*([^\s()]*)")
 _OPTION = re.compile(rb"\(\s*[gs]et-option\s+:([^\s()]+)\s*(.*?)\s*\)\Z", re.DOTALL)
@@ -137,9 +145,11 @@ class _Cutter:
     is_incremental: bool = False
 
     def cut(self) -> Script:
-        self._check_letters()
         self._mask()
-        self.given = bytearray(self.text)
+        self._end_at_exit()
+        self._check_form()
+        if not self.text.isascii():
+            self._write_in_unicode()
         end = 0
         for begin, behind in self._commands():
             self._check_gap(end, begin)
@@ -155,25 +165,43 @@ class _Cutter:
 
     # --- the form of the text ---------------------------------------------------------------
 
-    def _check_letters(self) -> None:
-        if (at := self.text.find(b"\0")) >= 0:
-            raise self._error(at, "a NUL byte; this is no SMT-LIB script")
-        if not self.text.isascii():
-            try:
-                self.text.decode()
-            except UnicodeDecodeError as error:
-                byte = self.text[error.start]
-                raise self._error(error.start, f"byte 0x{byte:02x} is no UTF-8; this is no script") from None
-
     def _mask(self) -> None:
-        masked = bytearray(self.text)
+        self.given, self.masked = bytearray(self.text), bytearray(self.text)
         for found in _OPAQUE.finditer(self.text):
             begin, end = found.span()
-            masked[begin:end] = (b" " if self.text[begin] == ord(";") else b"x") * (end - begin)
-        self.masked = masked
-        if (unclosed := _UNCLOSED.search(masked)) is not None:
+            if self.text[begin] == ord(";"):
+                self.given[begin:end] = self.masked[begin:end] = b" " * (end - begin)
+            else:
+                self.masked[begin:end] = b"x" * (end - begin)
+
+    def _end_at_exit(self) -> None:
+        """Leave out all behind the first `exit` that is a command. None of it needs to be a script."""
+        counted = depth = 0
+        for found in _EXIT.finditer(self.masked):
+            depth += self.masked.count(b"(", counted, found.start())
+            depth -= self.masked.count(b")", counted, found.start())
+            counted = found.start()
+            if depth == 0:
+                end = found.end()
+                self.text, self.given, self.masked = self.text[:end], self.given[:end], self.masked[:end]
+                return
+
+    def _check_form(self) -> None:
+        if (at := self.text.find(b"\0")) >= 0:
+            raise self._error(at, "a NUL byte; this is no SMT-LIB script")
+        if (unclosed := _UNCLOSED.search(self.masked)) is not None:
             what = "string" if unclosed.group() == b'"' else "quoted symbol"
             raise self._error(unclosed.start(), f"the {what} that begins here is never closed")
+
+    def _write_in_unicode(self) -> None:
+        """Have the text in UTF-8, without comments, and strings in ASCII."""
+        text = bytes(self.given)
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            text = text.decode("latin-1").encode()
+        self.text = _LETTERS.sub(_in_ascii, text)
+        self._mask()
 
     def _commands(self) -> Iterator[tuple[int, int]]:
         """Where each command begins, and the place behind it."""
@@ -237,12 +265,23 @@ class _Cutter:
         if name == "set-option":
             self._set_option(begin, end)
             return True
+        if name == "echo":
+            self._echo(begin, end)
+            return True
         self._blank(begin, end)
         self._add_silent(Kind.SILENT, begin)
         return name != "exit"
 
+    def _echo(self, begin: int, end: int) -> None:
+        found = _ECHO.fullmatch(self.given, begin, end)
+        if found is None:
+            raise self._error(begin, 'echo needs one string, such as (echo "done")')
+        text = found.group(1).decode()
+        self._blank(begin, end)
+        self._reply(begin, end, text)
+
     def _set_option(self, begin: int, end: int) -> None:
-        found = _OPTION.match(self.text[begin:end])
+        found = _OPTION.match(self.given[begin:end])
         if found is None:
             raise self._error(begin, "set-option needs a keyword, such as :produce-models, and a value")
         option, value = found.group(1).decode(), found.group(2)
@@ -265,7 +304,7 @@ class _Cutter:
             self._reply(begin, end, "unsupported")
 
     def _get_option(self, begin: int, end: int) -> None:
-        found = _OPTION.match(self.text[begin:end])
+        found = _OPTION.match(self.given[begin:end])
         option = found.group(1).decode() if found is not None else ""
         if option in PASSED_OPTIONS:
             self._close(begin, end, Kind.SPEAKS)
@@ -327,6 +366,15 @@ class _Cutter:
     def _error(self, place: int, message: str) -> InputError:
         line = 1 + self.text.count(b"\n", 0, place)
         return InputError(f"{self.name}, line {line}: {message}")
+
+
+def _in_ascii(found: re.Match[bytes]) -> bytes:
+    """Return a string in ASCII; all else as it is."""
+    if found.group()[:1] != b'"':
+        return found.group()
+    return _OTHER_LETTERS.sub(
+        lambda letter: f"\\u{{{ord(letter.group()):x}}}", found.group().decode()
+    ).encode()
 
 
 _UNKNOWN = "is none of SMT-LIB that could be passed on; docs/smt.md lists those that are"

@@ -24,6 +24,7 @@ job.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -276,7 +277,8 @@ def _check_is_there(file: str) -> None:
 
 def _from_job_file(file: str) -> dict[str, Any]:
     try:
-        job = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
+        content = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8)
+        job = msgspec.json.decode(content, type=dict[str, Any])
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

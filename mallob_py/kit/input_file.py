@@ -17,6 +17,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Protocol
 
@@ -43,6 +44,7 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
     (b"\x5d\x00\x00", "lzma", lzma.LZMADecompressor),
 )
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 21
 #: of a compressed file at a time, since it may be a small part of what comes out
 COMPRESSED_BLOCK_BYTES = 1 << 18
@@ -56,6 +58,26 @@ def read_plain(path: str) -> bytes:
 def read_decompressed(path: str) -> bytes:
     """The file's content, decompressed if its first bytes are those of a known format."""
     return b"".join(decompressed_blocks(path))
+
+
+def read_text(path: str) -> bytes:
+    """The content of a text, decompressed, without a byte order mark. An empty file is an empty text."""
+    with suppress(OSError, ValueError):  # told below
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode) and not status.st_size:
+            return b""
+    return b"".join(text_blocks(path))
+
+
+def text_blocks(path: str) -> Iterator[bytes]:
+    """The content of a text, decompressed, without the byte order mark that some editors write."""
+    blocks = decompressed_blocks(path)
+    first = next(blocks, b"")
+    while len(first) < len(_BYTE_ORDER_MARK) and (block := next(blocks, b"")):
+        first += block
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{path}: the text is in UTF-16; save it as UTF-8")
+    return chain([first.removeprefix(_BYTE_ORDER_MARK)], blocks)
 
 
 def plain_blocks(path: str) -> Iterator[bytes]:

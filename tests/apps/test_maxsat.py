@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -571,3 +572,10 @@ def test_literals_and_missing_files_are_refused(tmp_path: Any) -> None:
     for given_ in (JobInput(literals=[1, 0]), JobInput(), JobInput(files=[str(tmp_path / "none")])):
         with pytest.raises(InputError):
             MaxSatApplication().read(given_)
+
+
+def test_a_byte_order_mark_before_a_weighted_formula_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "f.wcnf"
+    path.write_bytes(b"\xef\xbb\xbfh 1 2 0\n3 -1 0\n")
+    payload = MaxSatApplication().read(JobInput(files=[str(path)]))
+    assert payload["hard"].tolist() == [1, 2, 0]

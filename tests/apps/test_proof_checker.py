@@ -320,6 +320,8 @@ def test_the_formula_is_read_as_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "f.cnf.gz"
     path.write_bytes(gzip.compress(b"c hello\np cnf 3 4\n1 -2\n 0 3 0\nc\n0\t-3 3 3 0\r\n%\n0\n"))
     assert read_clauses(str(path)) == [(1, -2), (3,), (), (-3, 3, 3)]
+    path.write_bytes(b"\xef\xbb\xbfp cnf 1 1\n1 0\n")
+    assert read_clauses(str(path)) == [(1,)]
 
 
 @pytest.mark.parametrize(

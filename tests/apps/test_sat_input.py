@@ -56,6 +56,29 @@ def test_formats_are_told_apart_by_content_and_not_by_name(tmp_path: Path, conte
     assert read(path) == [1, -2, 0, 3, 0]
 
 
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 1 << 21])
+def test_a_byte_order_mark_before_a_text_is_no_part_of_it(
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.kit.input_file._BLOCK_BYTES", block_bytes)
+    path = tmp_path / "f.cnf"
+    marked = b"\xef\xbb\xbf" + TEXT
+    for content in (marked, gzip.compress(marked)):
+        path.write_bytes(content)
+        if block_bytes > len(content) or content is marked:
+            assert read(path) == [1, -2, 0, 3, 0]
+    path.write_bytes("p cnf 1 1\n1 0\n".encode("utf-16"))
+    assert "UTF-16" in file_error(path)
+
+
+def test_raw_integers_may_begin_like_a_marked_text(tmp_path: Path) -> None:
+    path = tmp_path / "f.raw"
+    path.write_bytes(b"\xef\xbb\xbf\xff" + np.array([0, 2**31 - 1, 0], dtype="<i4").tobytes())
+    configuration = {"content-mode": "raw"}
+    formula = read_formula(JobInput(files=[str(path)], configuration=configuration, assumptions=[]))
+    assert formula.literals.tolist() == [-0x404411, 0]
+
+
 def test_a_gzip_file_of_several_members_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "f.gz"
     path.write_bytes(gzip.compress(TEXT[:12]) + gzip.compress(TEXT[12:]) + b"\0" * 20)

@@ -31,15 +31,15 @@ def hold(text: str, session: Told) -> tuple[Completed, list[Saying]]:
 
 
 def test_a_transcript_is_what_the_engine_prints_in_order() -> None:
-    session = Told(check_sat="sat\n", get_value="((x 1))\n", echo="hello\n")
+    session = Told(check_sat="sat\n", get_value="((x 1))\n", echo="not asked")
     completed, told = hold('(declare-const x Int)(check-sat)(get-value (x))(echo "hello")', session)
-    assert completed == Completed("sat\n((x 1))\nhello\n", 0, "")
+    assert completed == Completed('sat\n((x 1))\n"hello"\n', 0, "")
     assert told == [Checked("sat")]
 
 
 def test_what_it_has_printed_is_told_before_the_next_check() -> None:
-    session = Told(check_sat="sat\n", echo="hello\n")
-    completed, told = hold("(check-sat)(echo 1)(check-sat)(check-sat)", session)
+    session = Told(check_sat="sat\n", simplify="hello\n")
+    completed, told = hold("(check-sat)(simplify 1)(check-sat)(check-sat)", session)
     assert told == [Checked("sat"), Printed("sat\nhello\n"), Checked("sat"), Printed("sat\n"), Checked("sat")]
     assert completed.transcript == "sat\nhello\nsat\nsat\n"
 

@@ -11,8 +11,8 @@ from mallob_smt.commands import Kind
 from mallob_smt.script import Script, script_from_text
 
 
-def cut(text: str) -> Script:
-    return script_from_text(text.encode(), "s.smt2")
+def cut(text: str | bytes) -> Script:
+    return script_from_text(text if isinstance(text, bytes) else text.encode(), "s.smt2")
 
 
 def parts(text: str) -> list[tuple[str, str]]:
@@ -51,12 +51,92 @@ def test_lines_are_those_of_the_file() -> None:
 
 def test_parentheses_in_strings_symbols_and_comments_do_not_count() -> None:
     text = '(echo "(((")(declare-const |x)(| Int) ; ))\n(echo "a "" ) b")(check-sat)'
-    assert [kind for kind, _ in parts(text)] == ["SPEAKS", "SILENT", "SPEAKS", "CHECK"]
+    assert [kind for kind, _ in parts(text)] == ["OURS", "SILENT", "OURS", "CHECK"]
 
 
 def test_nothing_after_exit_is_looked_at() -> None:
     assert parts("(check-sat)(exit)(frobnicate) )) junk") == [("CHECK", "(check-sat)"), ("SILENT", "")]
     assert cut("(exit)").facts.checks == 0
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b'notes: "to be continued (',
+        b"|",
+        b"(((",
+        b")))",
+        b"\0",
+        b"\xe9\xff",
+        b"(exit",
+        b"; (\n)",
+        b'"(exit)"',
+    ],
+)
+@pytest.mark.parametrize("end", [b"(exit)", b"( exit\t)", b"(exit ; done\n)", b"(;\nexit)"])
+def test_what_stands_behind_exit_is_no_part_of_the_script(end: bytes, rest: bytes) -> None:
+    script = cut('; "ü (exit)\n(echo "(exit)")(declare-const |(exit)| Int)(check-sat)'.encode() + end + rest)
+    assert script.facts.checks == 1
+    assert list(script.facts.replies.values()) == ['"(exit)"']
+
+
+@pytest.mark.parametrize("text", ["", "\n", "; only\n;; comments (", "(exit)", "; c\n(exit) x"])
+def test_a_script_without_commands_has_nothing_to_answer(text: str) -> None:
+    assert [kind for kind, _ in parts(text) if kind != "SILENT"] == []
+
+
+@pytest.mark.parametrize("gap", [" ", "; c\n", ' ;"|)(\r\n ', "\n;é\n"])
+def test_comments_may_stand_between_any_two_tokens(gap: str) -> None:
+    words = [
+        *(
+            "(",
+            "set-option",
+            ":print-success",
+            "true",
+            ")",
+            "(",
+            "set-option",
+            ":produce-models",
+            "true",
+            ")",
+        ),
+        *(
+            "(",
+            "get-option",
+            ":print-success",
+            ")",
+            "(",
+            "echo",
+            '"; no comment"',
+            ")",
+            "(",
+            "check-sat",
+            ")",
+        ),
+    ]
+    for encoding in ("utf-8", "latin-1"):
+        script = cut(gap.join(words).encode(encoding))
+        assert list(script.facts.replies.values()) == ["true", '"; no comment"']
+        assert [part.successes for part in script.parts()] == [2, 0, 0, 0]
+        given = script.text.tobytes().decode().split()
+        assert given == ["(", "set-option", ":produce-models", "true", ")", "(", "check-sat", ")"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_script_may_be_in_any_encoding_that_has_ascii_in_it(encoding: str) -> None:
+    text = '(set-info :source |Müller|) ; Joël\n(declare-const |ü"| String)(assert (= |ü"| "é""\\u{41}"))'
+    script = cut((text + '\n(echo "ü""é")(check-sat)').encode(encoding))
+    given = script.text.tobytes().decode()
+    assert (
+        given.split("(", 1)[1]
+        == (
+            'declare-const |ü"| String)(assert (= |ü"| "\\u{e9}""\\u{41}"))\n'
+            + " " * len('(echo "ü""é")'.encode())
+        )
+        + "(check-sat)"
+    )
+    assert list(script.facts.replies.values()) == ['"ü""é"']
+    assert [part.line for part in script.parts() if part.kind is Kind.CHECK] == [3]
 
 
 def test_a_script_goes_through_a_payload_unchanged() -> None:
@@ -118,7 +198,12 @@ def test_success_is_counted_while_it_is_wished() -> None:
         ("(set-option)", "set-option needs a keyword"),
         ("p cnf 3 2\n1 2 0\n", "s.smt2, line 1: 'p' stands outside of any command"),
         (b"\x7fELF\0\0", "s.smt2, line 1: a NUL byte"),
-        (b"(check-sat)\n\xff\xfe", "s.smt2, line 2: byte 0xff is no UTF-8"),
+        (b"(check-sat)\n\xff\xfe", "s.smt2, line 2: '\xff\xfe' stands outside of any command"),
+        ("(echo a)", "s.smt2, line 1: echo needs one string"),
+        ('(assert true)\n(echo "a" "b")', "s.smt2, line 2: echo needs one string"),
+        ('(echo "abc) (exit)', "s.smt2, line 1: the string that begins here is never closed"),
+        ("(assert (exit))(", "s.smt2, line 1: the command that begins here is never closed"),
+        (")(exit)", "s.smt2, line 1: a ')' without its '('"),
     ],
 )
 def test_what_is_no_script_is_refused_with_its_line(text: str | bytes, message: str) -> None:

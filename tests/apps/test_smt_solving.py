@@ -47,9 +47,9 @@ class Alone(FakeContext):
         self.demand = demand
 
 
-def solve(folder: Path, text: str, **configuration: object) -> Result:
+def solve(folder: Path, text: str | bytes, **configuration: object) -> Result:
     file = folder / "script.smt2"
-    file.write_text(text)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     application = SmtApplication()
     application.check(configuration)
     payload = application.read(JobInput(files=[str(file)], configuration=configuration))
@@ -121,8 +121,38 @@ def test_agreement_that_is_not_to_be_had_is_unknown(tmp_path: Path) -> None:
 
 
 def test_scripts_that_check_nothing_are_done(tmp_path: Path) -> None:
-    assert transcript(solve(tmp_path, '(echo "a")')) in (["a"], ['"a"'])
+    assert transcript(solve(tmp_path, '(echo "a")')) == ['"a"']
+    assert transcript(solve(tmp_path, "")) == transcript(solve(tmp_path, "; nothing")) == []
     assert solve(tmp_path, "(exit)(check-sat)").code == 1
+
+
+OPTION = "(set-option {}:produce-models true ; wanted below\n){}(assert (= x #b1))(check-sat)(get-value (x))"
+DECLARED = "(set-logic QF_BV)(declare-const x (_ BitVec 1))"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        (f"(set-info :source |Müller's|) ; Joël\n{DECLARED}(assert (distinct x x))(check-sat)", ["unsat"]),
+        (f'\ufeff{DECLARED}(check-sat)(exit)\nnotes: "to be continued (', ["sat"]),
+        (OPTION.format("; for get-value\n", DECLARED), ["sat", "((x #b1))"]),
+        (f'{DECLARED}(declare-const |ü| Bool)(assert |ü|)(check-sat)(echo "é ""a""")', ["sat", '"é ""a"""']),
+    ],
+)
+def test_what_a_script_may_be_does_not_hang_on_the_engine(
+    engine: str, text: str, answers: list[str], tmp_path: Path
+) -> None:
+    assert transcript(solve(tmp_path, text, engines=[engine])) == answers
+    if text[0] != "\ufeff":
+        assert transcript(solve(tmp_path, text.encode("latin-1"), engines=[engine])) == answers
+
+
+@pytest.mark.parametrize("engine", ["z3", "cvc5"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_letter_in_a_string_is_one_whatever_its_bytes(engine: str, encoding: str, tmp_path: Path) -> None:
+    text = '(declare-const s String)(assert (and (= s "é") (= (str.len s) 1) (= s "\\u{e9}")))(check-sat)'
+    assert transcript(solve(tmp_path, text.encode(encoding), engines=[engine])) == ["sat"]
 
 
 def test_options_set_anew_hold_after_a_reset(tmp_path: Path) -> None:

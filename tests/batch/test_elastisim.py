@@ -40,6 +40,8 @@ def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
     packed = tmp_path / "jobs.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_elastisim(packed).jobs == read_elastisim(path).jobs
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes()))
+    assert read_elastisim(packed).jobs == read_elastisim(path).jobs
     assert read_elastisim(path).jobs[0].estimate_s == 100
 
 

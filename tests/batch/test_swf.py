@@ -58,6 +58,34 @@ def test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for(tm
     assert [job.nodes for job in workload.jobs] == [2, 4]
 
 
+def submitted(*times_s: float) -> str:
+    rows = [f"{number} {time_s} -1 100 2" + " -1" * 13 for number, time_s in enumerate(times_s, 1)]
+    return "\n".join([*rows, ""])
+
+
+def test_a_time_of_submission_that_is_not_known_is_left_out_and_counted(tmp_path: Path) -> None:
+    rows = submitted(9e8, -1, 9e8 + 10)
+    workload = workload_of(read_swf(trace(tmp_path, HEAD + rows)))
+    assert [(job.number, job.submit_s) for job in workload.jobs] == [(1, 1), (3, 11)]
+    assert workload.left_out == (("without a time of submission", 1),)
+    assert [(job.number, job.submit_s, job.nodes) for job in workload.rejected] == [(2, -1, 2)]
+    assert workload.remarks == ()
+    with pytest.raises(ValueError, match="its largest job has 2, and 4 would be busy on average"):
+        workload_of(read_swf(trace(tmp_path, rows)))
+
+
+@pytest.mark.parametrize(
+    ("times_s", "is_told"), [((0, 12e8, 12e8), True), ((0, 5, 12e8), False), ((3, 12e8), False)]
+)
+def test_a_second_0_among_seconds_since_1970_is_told(
+    times_s: tuple[float, ...], is_told: bool, tmp_path: Path
+) -> None:
+    workload = workload_of(read_swf(trace(tmp_path, HEAD + submitted(*times_s))))
+    assert len(workload.jobs) == len(times_s)
+    said = "1 of 3 jobs, such as job 1, are submitted at second 0, all others from second 1200000000 on"
+    assert any(said in remark for remark in workload.remarks) == is_told
+
+
 @pytest.mark.parametrize(
     ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
 )

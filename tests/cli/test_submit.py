@@ -102,9 +102,11 @@ def test_options_become_fields(formula: Path) -> None:
     }
 
 
-def test_a_job_file_is_handed_over_but_for_the_options_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_job_file_is_handed_over_but_for_the_options_given(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    path.write_text(json.dumps({"user": "u", "name": "n", "literals": [1, 0], "priority": 1.0}))
+    content = json.dumps({"user": "u", "name": "n", "literals": [1, 0], "priority": 1.0})
+    path.write_text(content, encoding=encoding)
     assert job_of(str(path), "--priority", "3") == {
         **{"user": "u", "name": "n", "literals": [1, 0]},
         "priority": 3.0,

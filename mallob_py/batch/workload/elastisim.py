@@ -6,6 +6,7 @@ Such a job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p i
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import math
 import zlib
@@ -67,7 +68,7 @@ def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FL
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
-        file = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=_File)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ElastiSimError(f"{path}: damaged archive ({error})") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

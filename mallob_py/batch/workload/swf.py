@@ -27,6 +27,10 @@ from mallob_py.batch.workload.machine import Header, demand_of, machine_of, over
 FIELDS = 18
 #: of a field: whole numbers are exact up to it, and some way beyond
 _VALUE_MAX = 1e15
+#: a time of submission that is not known
+_UNKNOWN_S = -1.0
+#: three years: a second as late as this is counted from 1970 on
+_EPOCH_MIN_S = 1e8
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
@@ -146,15 +150,13 @@ def workload_of(
 ) -> Workload:
     """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
 
-    Left out are jobs without processors or run time (with `minimal_run_s`, a run time below it becomes
-    that), and those too large for the machine; `left_out` counts them, `rejected` has them. An estimate is
-    at least the run time. `rows`: these only, after sorting. The machine is `nodes` of so many processors,
-    each 0: by the header (see machine.py), with `remarks` on it.
+    Left out are jobs without a time of submission, processors or run time (with `minimal_run_s`, a run time
+    below it becomes that), and those too large for the machine; `left_out` counts them, `rejected` has them.
+    An estimate is at least the run time. `rows`: these only, after sorting. The machine is `nodes` of so many
+    processors, each 0: by the header (see machine.py), with `remarks` on it.
     ValueError: nothing is known of the machine's size.
     """
-    data = swf.rows
-    if partition is not None:
-        data = data[data[:, 15] == partition]
+    data = swf.rows if partition is None else swf.rows[swf.rows[:, 15] == partition]
     header = Header(swf.header_number("MaxProcs"), swf.header_number("MaxNodes"))
     machine = machine_of(header, _processors(data), nodes, processors_per_node)
     data = data[np.lexsort((data[:, 0], data[:, 1]))]
@@ -163,18 +165,20 @@ def workload_of(
     processors = _processors(data)
     sizes = -(-processors // machine.processors_per_node)
     runs = data[:, 3] if minimal_run_s is None else np.maximum(data[:, 3], minimal_run_s)
-    demand = demand_of(data[:, 1], sizes, runs)
+    has_submission = data[:, 1] != _UNKNOWN_S
+    demand = demand_of(data[:, 1], np.where(has_submission, sizes, 0), runs)
     if not machine.nodes:
         raise ValueError(unknown(demand))
-    remarks = tuple(filter(None, (machine.remark, overload(header, machine, demand, nodes))))
-    has_processors, has_run, has_room = processors > 0, runs > 0, sizes <= machine.nodes
-    reasons = {
-        "without processors": ~has_processors,
-        "without run time": has_processors & ~has_run,
-        f"larger than the machine ({machine.nodes} nodes)": has_processors & has_run & ~has_room,
+    said = machine.remark, overload(header, machine, demand, nodes), _zero_among(data)
+    remarks = tuple(filter(None, said))
+    wanted = {
+        "without a time of submission": has_submission,
+        "without processors": processors > 0,
+        "without run time": runs > 0,
+        f"larger than the machine ({machine.nodes} nodes)": sizes <= machine.nodes,
     }
+    reasons, fits = _sorted_out(wanted)
     left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
-    fits = has_processors & has_run & has_room
     # Sorted: the first of those that can run, if any can.
     first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
     rejected = tuple(
@@ -191,14 +195,37 @@ def workload_of(
         Job(number, submit, size, estimate, number=own, queue=queue, user=user)
         for number, (submit, size, estimate, own, queue, user) in enumerate(fields)
     ]
-    truths = [Truth(run) for run in runs.tolist()]
+    truths = list(map(Truth, runs.tolist()))
     return Workload(jobs, truths, machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
+
+
+def _sorted_out(
+    wanted: dict[str, NDArray[np.bool_]],
+) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.bool_]]:
+    """Return the jobs that fail each condition and none before it, and the jobs that meet all."""
+    failing, left = dict[str, NDArray[np.bool_]](), np.array(True)
+    for reason, holds in wanted.items():
+        failing[reason], left = left & ~holds, left & holds
+    return failing, left
 
 
 def _rejected(row: NDArray[np.float64], size: int, reason: str, first_s: float) -> Rejected:
     queue, user = _texts(row[[14, 11]])
     wanted_s = max(0.0, float(row[8]))
-    return Rejected(int(row[0]), float(row[1] - first_s + 1), max(0, size), wanted_s, reason, queue, user)
+    submit_s = float(row[1] - first_s + 1) if row[1] != _UNKNOWN_S else _UNKNOWN_S
+    return Rejected(int(row[0]), submit_s, max(0, size), wanted_s, reason, queue, user)
+
+
+def _zero_among(data: NDArray[np.float64]) -> str:
+    """Return what is to be said of jobs submitted at second 0 of a trace that counts seconds from 1970 on."""
+    zeros = data[data[:, 1] == 0, 0]
+    later = data[data[:, 1] > 0, 1]
+    if not zeros.size or not later.size or later.min() < _EPOCH_MIN_S:
+        return ""
+    return (
+        f"{zeros.size} of {len(data)} jobs, such as job {zeros[0]:.0f}, are submitted at second 0, all others"
+        f" from second {later.min():.0f} on: is 0 a time that is not known? Then write -1: they are left out"
+    )
 
 
 def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:

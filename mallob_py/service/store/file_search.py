@@ -6,6 +6,7 @@ them per call. One pass serves all that are asked for before it begins; who asks
 
 from __future__ import annotations
 
+import codecs
 import heapq
 import itertools
 import math
@@ -115,7 +116,7 @@ class FileSearch(Generic[_Name, _Asker]):
         try:
             changed_ns = os.lstat(candidate.path).st_ctime_ns
             data = contents_of_file(candidate.path, self._size_max_bytes)
-            said = msgspec.json.decode(data, type=_Identified)
+            said = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_Identified)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return len(data)  # it has gone, cannot be read, or is no job
         identity = identity_of(said.user, said.name)

@@ -32,6 +32,7 @@ between.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import hashlib
@@ -627,7 +628,7 @@ def contents_of_file(path: str, size_max: int) -> bytes:
 
 def is_json(data: bytes) -> bool:
     try:
-        msgspec.json.decode(data, type=msgspec.Raw)
+        msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -198,6 +198,13 @@ def test_a_half_written_file_is_left_alone_until_it_is_json(open_directory: Open
     assert isinstance(taken[0].parse(APPLICATIONS), JobFile)
 
 
+def test_a_byte_order_mark_before_a_job_file_is_no_part_of_it(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory(watching=Watching.POLL)
+    (directory.path / "in" / "marked.json").write_text(text(), encoding="utf-8-sig")
+    (taken,) = directory.take()  # at once, as it is complete
+    assert isinstance(taken.parse(APPLICATIONS), JobFile)
+
+
 def test_a_slow_writer_is_waited_for_where_inotify_tells_of_its_end(
     open_directory: Open, clock: Clock
 ) -> None:
