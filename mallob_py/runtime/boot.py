@@ -223,7 +223,7 @@ def run_rank(
         _end_without_launcher(error, pool)
     except BaseException as error:
         _end_by(error, pool, may_be_lost)
-    leave(transport.rank, code, closed and not guard.has_lost_parent(), rank.node.placement.members[0])
+    leave(transport.rank, code, closed and not guard.needs_no_farewell(), rank.node.placement.members[0])
 
 
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:

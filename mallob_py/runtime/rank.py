@@ -529,7 +529,7 @@ class Rank:
         if self._desk is not None:
             self._desk.close()
         # Others may have processes that were forked here, and save what these have done.
-        met = self._transport.close(then=self._close_doors)
+        met = self._transport.close(then=self._close_doors, dead=self.lookout.take_dead)
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met
 

@@ -89,6 +89,14 @@ def test_a_rank_that_never_comes_is_not_waited_for_for_ever(moment: str, said: s
 def test_a_deadline_holds_where_mpi_keeps_pythons_lock() -> None:
     _, out = start_world(2, [str(PROGRAMS / "never_comes.py"), "init", "locked"])
     assert "signal 14" in out, out
+    # Nothing of Python has run that could have removed what MPI shared.
+    maps = ""
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            maps += path.read_text()
+    for path in Path("/dev/shm").glob("mpich_shm_*"):
+        if str(path) not in maps:
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("cells", ["64", "256"])
@@ -108,6 +116,10 @@ def test_idle_ranks_answer_a_ping(env: dict[str, str]) -> None:
 
 def test_a_closing_rank_that_is_alone_gives_up_in_bounded_time() -> None:
     assert "gave up" in run_world(2, "close_alone.py")
+
+
+def test_a_closing_rank_does_not_wait_for_one_that_has_died() -> None:
+    assert "gave up" in run_world(2, "close_alone.py", "dead")
 
 
 def test_sends_to_a_peer_given_up_on_are_dropped() -> None:

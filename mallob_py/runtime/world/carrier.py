@@ -19,6 +19,8 @@ from mallob_py.runtime.world.session_folder import PrivateFolder
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
+#: how long the rank is waited for that removes the folder of its host: if it dies before, others have to
+_KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
 #: how peers are lost that do not read
 DOES_NOT_READ = "does not take its messages any more"
 
@@ -41,6 +43,7 @@ class Carrier:
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
         self._closed = False
+        self._dead: Callable[[], Iterable[int]] = tuple
 
     # --- who is where
 
@@ -160,24 +163,35 @@ class Carrier:
 
     # --- leaving
 
-    def close(self, timeout_s: float = 10.0, then: Callable[[], object] = lambda: None) -> bool:
+    def close(
+        self,
+        timeout_s: float = 10.0,
+        then: Callable[[], object] = lambda: None,
+        dead: Callable[[], Iterable[int]] = tuple,
+    ) -> bool:
         """Finish all sends and meet the others; what still arrives is dropped.
 
-        All ranks call it. `then`: what is to be done before this host's folder is gone. False if they were
+        All ranks call it. `then`: what is to be done before this host's folder is gone. `dead`: the ranks
+        whose processes have ended since the last call. False if the others were
         not met in time or a peer has failed: then MPI_Finalize might hang, so the process should end by
         `leave`. Who is left meets the others also then.
         """
         if self._closed:
             return not self._lost
         self._closed = True
+        self._dead = dead
         self.links.part()
         met = self._meet(time.monotonic() + timeout_s)
         then()
         self._hang_up()
-        if self.keeper_of(self.rank) == self.rank:
+        if (keeper := self.keeper_of(self.rank)) == self.rank:
             self.folder.remove()
         else:
-            self.folder.close()
+            deadline_s = time.monotonic() + _KEEPER_S
+            while keeper not in self._lost and self.folder.path.exists() and time.monotonic() < deadline_s:
+                self._give_up_on_dead()
+                time.sleep(_KEEPER_POLL_S)
+            self.folder.leave()
         return met
 
     def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
@@ -194,7 +208,12 @@ class Carrier:
         if all(each in self._lost or self.hosts[each] != self.hosts[self.rank] for each in self._others()):
             self.folder.remove()
         else:
-            self.folder.close()
+            self.folder.leave()
+
+    def _give_up_on_dead(self) -> None:
+        """Wait no more for those whose processes have ended."""
+        for each in self._dead():
+            self.give_up_on(each)
 
     def _others(self) -> Iterator[int]:
         return (each for each in self.hosts if each != self.rank)
@@ -214,6 +233,7 @@ class Carrier:
             for _dropped in self.receive():
                 pass
             self.flush()
+            self._give_up_on_dead()
             if self.links.has_parted():
                 return not self._lost
             time.sleep(_CLOSE_POLL_S)

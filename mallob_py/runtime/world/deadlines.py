@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.world.guard_process import CRASHED
+from mallob_py.runtime.world.mpich_files import forget_shared
 
 #: how long the ranks wait for each other at their start, in seconds, if not START_PATIENCE_S
 START_PATIENCE_VARIABLE = "MALLOB_PY_START_PATIENCE"
@@ -79,6 +80,7 @@ def at_most(
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
+            forget_shared()  # the others are as this one, or come too late
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

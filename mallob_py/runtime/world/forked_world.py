@@ -49,7 +49,6 @@ from mallob_py.runtime.world.mpi import LaunchError, RankLoss, WorldEnd, load_mp
 from mallob_py.runtime.world.session_folder import (
     SHARED_MEMORY,
     open_for_forks,
-    remove_left_by_forks,
     session_of,
     shared_folder,
     world_of_forks,
@@ -286,7 +285,7 @@ class ForkedWorld:
             each.close()
         for link in self._links:
             os.close(link)
-        remove_left_by_forks(self._folder)
+        self._folder.leave()
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
         if self._rank_loss is RankLoss.SURVIVE:

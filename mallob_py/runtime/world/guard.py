@@ -28,17 +28,19 @@ from mallob_py.runtime.world.guard_process import CRASHED, PASSED_ON, epitaph
 __all__ = [
     "CRASHED",
     "epitaph",
-    "has_lost_parent",
     "is_fork",
     "is_needed",
     "leaves",
     "may_be_lost",
+    "needs_no_farewell",
     "report_to",
     "stand_guard",
 ]
 
 #: the rank's end of a pipe to its guard
 _link: int | None = None
+#: whether the parent takes leave of the process manager in this rank's name
+_takes_leave = False
 #: who reads there
 _parent = 0
 
@@ -76,9 +78,9 @@ def report_to(link: int) -> None:
     _link, _parent = link, os.getppid()
 
 
-def has_lost_parent() -> bool:
-    """Whether the parent of this rank has gone, so that no process reads what it says."""
-    return _link is not None and os.getppid() != _parent
+def needs_no_farewell() -> bool:
+    """Whether this rank can end without MPI_Finalize: its parent takes leave for it, or has gone itself."""
+    return _takes_leave or (_link is not None and os.getppid() != _parent)
 
 
 def is_fork(env: Mapping[str, str]) -> bool:
@@ -94,7 +96,8 @@ MAY_BE_LOST, LEAVES = b"!", b"L"
 
 def may_be_lost() -> None:
     """From now on the others can go on without this rank."""
-    _say(MAY_BE_LOST)
+    global _takes_leave
+    _takes_leave = _say(MAY_BE_LOST)
 
 
 def leaves() -> None:
@@ -102,7 +105,9 @@ def leaves() -> None:
     _say(LEAVES)
 
 
-def _say(word: bytes) -> None:
+def _say(word: bytes) -> bool:
+    """Whether there is a parent to hear it."""
     if _link is not None:
         with contextlib.suppress(OSError):
-            os.write(_link, word)
+            return os.write(_link, word) > 0
+    return False

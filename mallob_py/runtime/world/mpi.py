@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import fcntl
 import importlib
 import os
 import signal
@@ -21,7 +22,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, OF_RANKS, SIZE_VARIABLES
@@ -315,14 +315,18 @@ def stop_signals() -> frozenset[signal.Signals]:
 def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
     """End this process. `closed` is what `Transport.close` said.
 
-    Started by `launch_world`, only the code of the rank counts that is the `speaker`, or of another one if
-    that hangs; else it is this process's code.
+    Started by `launch_world`, only the code of the rank counts that is the `speaker`, or of the first one
+    that leaves if that has died or hangs; else it is this process's code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file:
-        with contextlib.suppress(OSError):
-            if rank == speaker or (not closed and Path(exit_file).read_bytes() == RUNNING):
-                Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
+        mode = os.O_RDWR | os.O_CREAT * (rank == speaker)
+        with contextlib.suppress(OSError), open(os.open(exit_file, mode, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if rank == speaker or file.read() == RUNNING:
+                file.seek(0)
+                file.truncate()
+                file.write(b"%d\n" % exit_code)
         exit_code = 0
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

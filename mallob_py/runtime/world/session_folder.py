@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from mallob_py.runtime.processes import no_orphans
 from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
+from mallob_py.runtime.world.mpich_files import forget_shared, shared_by, unlink_if_same
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -86,6 +87,12 @@ class PrivateFolder:
         """Leave it to those who still hold it."""
         os.close(self._descriptor)
 
+    def leave(self) -> None:
+        """Leave it to those who still hold it, and remove it if there are none."""
+        self.close()
+        with contextlib.suppress(OSError):
+            _sweep_one(self.path)
+
     def remove(self) -> None:
         """Remove the folder, for all."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -135,47 +142,16 @@ def _sweep_one(path: Path) -> None:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shared = _MPICH_FILE + _digest(world_of_forks(path.name.rpartition("-")[2])) + "_0"
+        shared = shared_by(world_of_forks(path.name.rpartition("-")[2]))
         with contextlib.suppress(FileNotFoundError):  # it is there only if they were killed within MPI_Init
-            _unlink_if_same(shared, os.lstat(shared).st_ino)
+            unlink_if_same(shared, os.lstat(shared).st_ino)
         shutil.rmtree(path)
     finally:
         os.close(descriptor)
 
 
-def _digest(world: str) -> str:
-    """Return the FNV-1a hash of a world's name, which the file that MPICH's ranks share has in its own."""
-    digest = 0x811C9DC5
-    for byte in world.encode():
-        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return f"{digest:x}"
-
-
-def _unlink_if_same(path: str, inode: int) -> None:
-    with contextlib.suppress(OSError):
-        status = os.lstat(path)
-        if (status.st_ino, status.st_uid) == (inode, os.geteuid()) and stat.S_ISREG(status.st_mode):
-            os.unlink(path)
-
-
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-#: what MPICH shares among the ranks of a host; its name stays where MPI_Finalize is not called
-_MPICH_FILE = "/dev/shm/mpich_shm_"
-
-
-def forget_shared(prefix: str = _MPICH_FILE) -> None:
-    """Take the names of the files away that this process has mapped whose paths begin so.
-
-    Who has them mapped keeps them, and nothing stays however the processes end. For MPICH's it is time once
-    all ranks of the host have left MPI_Init; its MPI_Finalize does not ask for them.
-    """
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if fields[-1].startswith(prefix):
-            _unlink_if_same(fields[-1], int(fields[-2]))
 
 
 #: in a process that forks ranks, and in these: their folder, which is there before they start MPI
@@ -198,13 +174,6 @@ def open_for_forks() -> PrivateFolder:
 def world_of_forks(session: str) -> str:
     """Return the name for MPI of the world whose ranks are forks, and have that session's folder."""
     return f"mallob_py_{session}"
-
-
-def remove_left_by_forks(folder: PrivateFolder) -> None:
-    """Leave the folder, and remove it if the ranks have all ended without doing so."""
-    folder.close()
-    with contextlib.suppress(OSError):
-        _sweep_one(folder.path)
 
 
 def shared_folder() -> Path:

@@ -437,14 +437,15 @@ class Transport(Carrier):
             for _dropped in self.receive():
                 pass
             self.flush()
+            if barrier is not None and barrier.Test():
+                return True
+            self._give_up_on_dead()
             if not self.has_pending():
                 if self._lost:
                     self._part(deadline_s)
                     return False
                 if barrier is None:
                     barrier = self._inboxes[Channel.CONTROL].comm.Ibarrier()
-            if barrier is not None and barrier.Test():
-                return True
             time.sleep(_CLOSE_POLL_S)
         return False
 
@@ -467,6 +468,7 @@ class Transport(Carrier):
             for _dropped in self.receive():
                 pass
             self.flush()
+            self._give_up_on_dead()
             last = {peer: each for peer, each in last.items() if peer not in self._lost and not each.Test()}
             if not last and not self.has_pending() and is_enough():
                 return

@@ -13,9 +13,7 @@ from mallob_py.batch.live import keeper
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_process_that_is_forked_while_others_are_bound_is_bound_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_forked_while_others_are_bound_is_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         pids = []

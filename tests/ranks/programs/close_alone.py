@@ -1,6 +1,11 @@
-"""Rank 0 closes while rank 1 does not join; later both leave without MPI_Finalize's help."""
+"""Rank 0 closes while rank 1 does not join; later both leave without MPI_Finalize's help.
+
+close_alone.py [dead]    dead: rank 0 hears that rank 1 has died, and waits no longer
+"""
 
 from __future__ import annotations
+
+import sys
 
 from turns import join, run_until
 
@@ -10,7 +15,11 @@ transport = join()
 if transport.rank == 0:
     transport.send(1, b"leave after this and one more")
     transport.flush()
-    closed = transport.close(timeout_s=0.5)
+    if sys.argv[1:] == ["dead"]:
+        news = iter([(), (1,)])
+        closed = transport.close(timeout_s=3600.0, dead=lambda: next(news, ()))
+    else:
+        closed = transport.close(timeout_s=0.5)
     print("closed" if closed else "gave up", flush=True)
 else:
     seen: list[bytes | bytearray] = []

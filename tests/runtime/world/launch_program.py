@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mallob_py.runtime.world import launch
 from mallob_py.runtime.world.mpi import abort_world, leave, start_mpi, stop_signals
+from mallob_py.runtime.world.mpich_files import forget_shared
 
 LIFETIME_S = 60.0
 
@@ -33,6 +34,8 @@ def rank_program(mode: str, argument: str) -> None:
         signal.signal(each, signal.SIG_IGN if ignore else lambda *_: os.write(writer, b"!") and None)
     world = start_mpi()
     rank = world.Get_rank()
+    world.Barrier()
+    forget_shared()  # as ranks of ours do; those that are killed here would leave it
     if mode == "crash" and rank == 1:
         abort_world(7)
     if mode in ("wait", "stubborn"):

@@ -165,13 +165,28 @@ def test_ranks_of_mpiexec_have_guards_on_all_hosts_and_those_of_slurm_have_none(
 
 
 def test_a_rank_notices_that_nobody_reads_what_it_says_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_link", "_parent"):
+    for name in ("_link", "_parent", "_takes_leave"):
         monkeypatch.setattr(guard, name, getattr(guard, name))
-    assert not guard.has_lost_parent()
+    assert not guard.needs_no_farewell()
     guard.report_to(7)
-    assert not guard.has_lost_parent()
+    assert not guard.needs_no_farewell()
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert guard.has_lost_parent()
+    assert guard.needs_no_farewell()
+
+
+def test_a_rank_that_may_be_lost_needs_no_end_of_mpi_that_would_wait_for_the_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_link", "_parent", "_takes_leave"):
+        monkeypatch.setattr(guard, name, getattr(guard, name))
+    guard.may_be_lost()
+    assert not guard.needs_no_farewell()  # nobody hears it
+    reader, writer = os.pipe()
+    guard.report_to(writer)
+    guard.may_be_lost()
+    assert guard.needs_no_farewell()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_of_a_rank_that_found_no_room_in_shared_memory_it_is_said_what_to_do() -> None:

@@ -16,7 +16,8 @@ from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
-from mallob_py.runtime.world.session_folder import PrivateFolder, forget_shared, sweep, temporary_folder
+from mallob_py.runtime.world.mpich_files import forget_shared
+from mallob_py.runtime.world.session_folder import PrivateFolder, sweep, temporary_folder
 
 HOLD = """
 import sys
@@ -234,6 +235,7 @@ ENDS_LATE = """
 import os, sys
 from pathlib import Path
 from mallob_py.runtime.world import session_folder
+from mallob_py.runtime.world.mpich_files import forget_shared
 session_folder.SHARED_MEMORY, session_folder._ENDING_S = Path(sys.argv[1]), float(sys.argv[2])
 with session_folder.nothing_left():
     reader, writer = os.pipe()
@@ -254,9 +256,7 @@ with session_folder.nothing_left():
 
 
 @pytest.mark.parametrize("may_end", [True, False])
-def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(
-    may_end: bool, tmp_path: Path
-) -> None:
+def test_a_rank_that_ends_after_its_world_may_and_leaves_no_folder(may_end: bool, tmp_path: Path) -> None:
     shared, done = tmp_path / "shared", tmp_path / "done"
     shared.mkdir()
     command = [sys.executable, "-c", ENDS_LATE, shared, str(DEADLINE_S if may_end else 0.001), done]
@@ -270,3 +270,12 @@ def test_a_rank_that_ends_after_its_world_may_do_so_and_leaves_no_folder(
         assert world.wait(DEADLINE_S) == 0
     assert list(shared.iterdir()) == []
     assert done.exists() == may_end
+
+
+def test_the_last_one_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
+    first = PrivateFolder.create(tmp_path)
+    second = PrivateFolder.join(first.path)
+    first.leave()
+    assert second.path.is_dir()
+    second.leave()
+    assert not second.path.exists()
