@@ -232,19 +232,21 @@ _WRITE_S = 1.0
 class Enumerating:
     """At most `count` solutions (None: all), over these variables (none: all of the formula).
 
-    When it is `until` (seconds since 1970), what has been found by then is the result.
+    When it is `until` (seconds since 1970), or its root has worked for `within_s`, what has been found by
+    then is the result.
     """
 
     count: int | None
     projection: tuple[int, ...]
     file: ResultPath | None
     until: float = math.inf
+    within_s: float = math.inf
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Enumerating | None:
         """None if one model is enough. Raises InputError."""
         if "solutions" not in configuration:
-            for key in ("projection", "solutions-file", "solutions-until"):
+            for key in ("projection", "solutions-file", "solutions-until", "solutions-within"):
                 if key in configuration:
                     raise InputError(
                         f"{key} goes with solutions (a number, or 'all'), which is missing", _FIELD
@@ -260,7 +262,10 @@ class Enumerating:
         until = configuration.get("solutions-until", math.inf)
         if isinstance(until, bool) or not isinstance(until, int | float):
             raise InputError("solutions-until must be a time in seconds since 1970", _FIELD)
-        return cls(None if count == "all" else count, _projection(configuration), file, until)
+        within_s = configuration.get("solutions-within", math.inf)
+        if isinstance(within_s, bool) or not isinstance(within_s, int | float):
+            raise InputError("solutions-within must be a number of seconds", _FIELD)
+        return cls(None if count == "all" else count, _projection(configuration), file, until, within_s)
 
     def prepare(self, formula: Formula) -> Payload:
         if self.projection and max(self.projection) > formula.n_vars:
@@ -271,10 +276,12 @@ class Enumerating:
         return {} if self.file is None else self.file.prepare()
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
+        # A clock that is set meanwhile decides nothing.
+        over_s = time.monotonic() + min(self.until - time.time(), self.within_s)
         while True:  # a worker's place in its job may change
             if context.index != 0:
                 self._help(context, formula)
-            elif (result := self._lead(context, formula)) is not None:
+            elif (result := self._lead(context, formula, over_s)) is not None:
                 return result
 
     def _variables(self, formula: Formula) -> Literals:
@@ -288,21 +295,23 @@ class Enumerating:
 
     # --- the root ---------------------------------------------------------------------------------
 
-    def _lead(self, context: WorkerContext, formula: Formula) -> Result | None:
+    def _lead(self, context: WorkerContext, formula: Formula, over_s: float) -> Result | None:
         """None if we are not the root any more."""
         projection = self._variables(formula)
         found = _Found(projection, self._wanted(projection))
         if self.file is None:
-            return self._enumerate(context, formula, found)
+            return self._enumerate(context, formula, found, over_s)
         try:
             with closing(self.file.begin(context.payload)) as file:
                 file.deliver()  # it fills up under its name
                 found.file = file
-                return self._enumerate(context, formula, found)
+                return self._enumerate(context, formula, found, over_s)
         except ResultFileError as error:
             raise self.file.refusal(error) from None
 
-    def _enumerate(self, context: WorkerContext, formula: Formula, found: _Found) -> Result | None:
+    def _enumerate(
+        self, context: WorkerContext, formula: Formula, found: _Found, over_s: float
+    ) -> Result | None:
         trivial = solve_trivial(formula)
         if trivial is not None and trivial.code == UNSATISFIABLE:
             return self._result(formula, found, complete=True)
@@ -320,7 +329,7 @@ class Enumerating:
                     found.replace(cube, rows)
                 found.write_sometimes(now_s)
                 found.tell_sometimes(context, self.count, now_s)
-            if found.count >= found.wanted or (found.count and time.time() >= self.until):
+            if found.count >= found.wanted or (found.count and time.monotonic() >= over_s):
                 return self._result(formula, found, complete=False)
             answer = models.search()
             if answer is Verdict.SATISFIABLE:

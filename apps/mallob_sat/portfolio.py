@@ -63,6 +63,7 @@ _KNOWN_KEYS = (
         "projection",
         "solutions-file",
         "solutions-until",
+        "solutions-within",
     ),
 )
 _CONTENT_MODES = ("text", "raw")

@@ -17,7 +17,6 @@ import math
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TextIO
 
@@ -80,12 +79,13 @@ class SolveDesk(OneShotDesk):
         self._application_of = options.application_of
         results = {key: os.path.abspath(target) for key, target in options.results.items()}
         self._configuration = options.configuration_with(results)
+        self._answers_by_s = math.inf
         applications = {declaration_of(options.application_of(file)) for file in options.files}
         self._result_keys = {key for declared in applications for key in declared.result_files}
         self._output = output
         if "solutions" in self._configuration and options.time_limit_s is not None:
             # What is found by then is to be the answer; only who does not give it in time is interrupted.
-            self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
+            self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
         self._job = self._answered = answered.count
@@ -147,7 +147,10 @@ class SolveDesk(OneShotDesk):
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.node.placement.describe()}")
         source = self._input if file in STANDARD_INPUT else file
-        self._read(self._job, self._application.name, (source,), self._configuration)
+        configuration = self._configuration
+        if self._answers_by_s < math.inf:
+            configuration = configuration | {"solutions-within": max(0.0, self._answers_by_s - now)}
+        self._read(self._job, self._application.name, (source,), configuration)
 
     def _tell_progress(self, now: float) -> None:
         # imports much, which short jobs do without

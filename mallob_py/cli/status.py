@@ -44,7 +44,8 @@ from mallob_py.service.telemetry.status import (
     HostStatus,
     JobStatus,
     ServiceStatus,
-    read_status,
+    StatusWatch,
+    read_seen_status,
 )
 from mallob_py.text_table import empty_table, format_cell, plain
 
@@ -281,7 +282,7 @@ def _why_silent(api_dir: str, status: ServiceStatus | None) -> str:
 
 
 def run_status(options: StatusOptions) -> int:
-    status = read_status(options.api_dir)
+    status = read_seen_status(options.api_dir)
     if status is None or status.is_stale():
         print(f"mallob-py status: {_why_silent(options.api_dir, status)}", file=sys.stderr)
         return 1
@@ -336,6 +337,7 @@ class _View:
 
     def __init__(self, options: TopOptions) -> None:
         self._options = options
+        self._watch = StatusWatch(options.api_dir)
         self._sort = options.sort
         self._is_reversed = False
 
@@ -347,7 +349,7 @@ class _View:
 
     def look(self, columns: int, lines: int) -> tuple[RenderableType, bool]:
         """Return what to show, and whether a service is running."""
-        status = read_status(self._options.api_dir)
+        status = self._watch.read()
         if status is not None and not status.is_stale():
             status = of_user(status, self._options.user)
             return picture(status, columns, lines, self._sort, self._is_reversed), True

@@ -556,6 +556,7 @@ class Node:
             return
         if self.is_stopping:
             self._over_at_s = -math.inf
+            self._act(Bury(rank))  # else the meeting at the end would wait for it
             return
         if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
             message = self._book.lose(rank, how)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -254,7 +253,7 @@ class Resizing:
             raise Refusal(
                 "ranks of this service cannot leave while others go on; start it with --rank-loss survive"
             )
-        return Departure(leaves, grace_s, len(self._members), time.time())
+        return Departure(leaves, grace_s, len(self._members), self._rank.now())
 
     @property
     def _members(self) -> tuple[int, ...]:
@@ -288,7 +287,7 @@ class Resizing:
         # First: what cannot be noted down would be begun again and again.
         self._folder.decide(self._name, replace(order, by=None, to=before + count))
         self._rank.grow(sites, self._has_grown)
-        self._growing = time.time(), before
+        self._growing = self._rank.now(), before
 
     def _has_grown(self, problems: Mapping[int, str]) -> None:
         """All that were started have joined or failed."""
@@ -296,7 +295,7 @@ class Resizing:
         ordered, before = self._growing
         self._growing = None
         self.deadline_s = -math.inf
-        after, took_s = len(self._members), max(0.0, time.time() - ordered)
+        after, took_s = len(self._members), max(0.0, self._rank.now() - ordered)
         refusal = "; ".join(f"rank {rank} {why}" for rank, why in sorted(problems.items()))
         if refusal:
             refusal = f"{self._there_are()} now, before {before}; {refusal}"
@@ -343,7 +342,7 @@ class Resizing:
             self.deadline_s = min(self.deadline_s, self._rank.now() + _LOOK_S)
             return False
         if not staying:
-            took_s = max(0.0, time.time() - departure.ordered)
+            took_s = max(0.0, self._rank.now() - departure.ordered)
             refusal = ""
             if departure.stays is not None:
                 refusal = f"rank {departure.stays} stays: all others are gone, and one has to stay"
@@ -354,9 +353,11 @@ class Resizing:
             self._told_in = self._rank.node.present.number
             self._is_ordered = False
             self._ready.clear()
-            left_s = departure.ordered + departure.grace_s - time.time()
+            now = self._rank.now()
+            # A rank of another host may have decided it, by a clock that has gone wrong since.
+            left_s = min(departure.ordered + departure.grace_s - now, departure.grace_s)
             for rank in staying:
-                self._rank.have_drain(rank, self._rank.now() + max(0.0, left_s))
+                self._rank.have_drain(rank, now + max(0.0, left_s))
         if not self._is_ordered and self._ready.issuperset(staying):
             self._is_ordered = True
             self._rank.have_leave(staying)

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from mallob_py.api.replies import NewFiles
 from mallob_py.service.client import Pending, PendingJobs
 from mallob_py.service.telemetry.measures import shares_by_job
-from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_status
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, StatusWatch
 
 #: between looks, while somebody waits
 _POLL_S = 0.01
@@ -114,7 +114,7 @@ class SharedStatus:
     """The service's status, read a few times a second for all who ask: it holds all live jobs."""
 
     def __init__(self, api_dir: Path) -> None:
-        self._api_dir = api_dir
+        self._watch = StatusWatch(api_dir)
         self._mutex = threading.Lock()
         self._read_s = -math.inf
         self._seen = SeenStatus(None, {}, {})
@@ -122,7 +122,7 @@ class SharedStatus:
     def now(self) -> SeenStatus:
         with self._mutex:
             if time.monotonic() >= self._read_s + _STATUS_LASTS_S:
-                status = read_status(self._api_dir)
+                status = self._watch.read()
                 jobs = status.jobs if status else ()
                 shares = shares_by_job(status) if status else {}
                 self._seen = SeenStatus(status, {(job.client, job.identity): job for job in jobs}, shares)

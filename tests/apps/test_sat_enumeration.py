@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_
     result = run([1, 2, 3, 4, 5, 0], solutions="all", **{"solutions-until": 0})
     assert result.code == 10
     assert counted(result) == (1, False)
+
+
+def test_a_clock_that_is_set_meanwhile_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([0.0])
+    monkeypatch.setattr(time, "time", lambda: next(looks, 1e12))
+    assert counted(run([1, 2, 3, 0], solutions="all", **{"solutions-until": 1e6})) == (7, True)
+    assert counted(run([1, 2, 3, 0], solutions="all", **{"solutions-within": 1e6})) == (7, True)
+    assert counted(run([1, 2, 3, 0], solutions="all", **{"solutions-within": 0})) == (1, False)
 
 
 def test_when_time_has_ended_a_formula_without_solutions_has_none_all_the_same() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from mallob_py.cli import main as main_module
 from mallob_py.service.store.lock import DirectoryLock
+from mallob_py.service.telemetry import status as status_module
 from mallob_py.service.telemetry.status import (
     STATUS_FILE_NAME,
     EndedJob,
@@ -192,8 +193,9 @@ def test_a_service_that_was_killed_leaves_a_stale_status(
 
 
 def test_a_service_whose_rank_hangs_is_not_said_to_be_gone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(status_module, "_WATCHED_S", 0.0)
     write_status(tmp_path, ServiceStatus(time.time() - 100, ranks=2, pes=4, busy=3))
     (tmp_path / "jobs.0").mkdir()
     with contextlib.closing(DirectoryLock(tmp_path / "jobs.0", pytest.fail)):

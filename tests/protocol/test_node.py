@@ -210,3 +210,12 @@ def test_the_end_is_told_to_all_once_and_waits_for_nobody_who_has_nothing() -> N
     assert [each for each in node.effects if each == Tell(1, G, 0, 0, Stop())] == [Tell(1, G, 0, 0, Stop())]
     assert of_kind(node, WindUp) == [WindUp()]
     assert node.is_over(0.0)
+
+
+def test_a_rank_that_dies_while_all_end_is_not_waited_for() -> None:
+    node = node_of(0, 1, 1, 1)
+    node.handle(EndWanted(), 0.0)
+    node.effects.clear()
+    node.handle(RankLost(1, "has died"), 0.0)
+    assert list(node.effects) == [Bury(1)]
+    assert node.is_over(0.0)

@@ -298,13 +298,15 @@ class JobDirectory:
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         """Whether a new file was put into `in/` before the reply that lies in `out/` under this name.
 
-        Both times are those of renames in one file system.
+        All times are those of renames in one file system. A reply from after now says that its clock has
+        been set back, and tells nothing.
         """
         try:
             replied_s = os.stat(f"{self._out}/{reply_name(identity)}").st_ctime
+            now_s = os.stat(self._journal.folder).st_mtime  # where the new file has just been moved to
         except OSError:
             return False
-        return not incoming.is_known and incoming.handed_in_s < replied_s
+        return not incoming.is_known and incoming.handed_in_s < replied_s <= now_s
 
     def replied(self, identity: str) -> str | None:
         """The outcome in the reply of that name, "" if it cannot be read, None if there is no reply."""

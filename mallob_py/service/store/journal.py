@@ -174,6 +174,11 @@ class Journal:
         #: by chain, in the order of their ids
         self._kept: dict[int, list[Kept]] = {}
 
+    @property
+    def folder(self) -> str:
+        """The path of the folder that accepted files are moved to."""
+        return self._own
+
     def create(self) -> None:
         client_dir = self.in_dir.parent
         for directory in (client_dir, self._dir, self.out_dir, self.in_dir, self._refused_dir):

@@ -15,6 +15,7 @@ grow. Taking a time down costs a bisection, and happens once per reply.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -383,8 +384,60 @@ def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
 
 def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
     """The status of a service that runs; None if none does."""
-    status = read_status(api_dir)
+    status = read_seen_status(api_dir)
     return None if status is None or status.is_stale() else status
+
+
+#: how long a status is watched for a change, which a service makes once a second
+_WATCHED_S, _LOOK_S = 3.0, 0.1
+
+
+class StatusWatch:
+    """Reads the status again and again. Once it was seen to change, the clock of its writer is no matter."""
+
+    def __init__(self, api_dir: str | os.PathLike[str]) -> None:
+        self._api_dir = api_dir
+        self._last_s = -math.inf
+        #: when it was last seen to change, by `time.monotonic`
+        self._changed_s: float | None = None
+
+    def read(self) -> ServiceStatus | None:
+        """Return the last status, whose time is that of its last change seen here, if there was one."""
+        status, now = read_status(self._api_dir), time.monotonic()
+        if status is None:
+            return None
+        if status.time != self._last_s:
+            if self._last_s > -math.inf:
+                self._changed_s = now
+            self._last_s = status.time
+        if self._changed_s is None:
+            return status
+        return msgspec.structs.replace(status, time=time.time() - (now - self._changed_s))
+
+
+def read_seen_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
+    """Return the last status; its time is that of a change seen now if the writer's clock differs from ours.
+
+    A status of long ago, or from the future, of a service whose folder is in use is watched for a change:
+    the service may run on a host with another clock.
+    """
+    status = read_status(api_dir)
+    if status is None or abs(time.time() - status.time) <= STALE_AFTER_S:
+        return status
+    from mallob_py.service.store.lock import holder_of
+
+    with contextlib.suppress(OSError):
+        if holder_of(Path(api_dir) / "jobs.0") is None:
+            return status if status.is_stale() else msgspec.structs.replace(status, time=0.0)
+    until_s = time.monotonic() + _WATCHED_S
+    while time.monotonic() < until_s:
+        now = read_status(api_dir)
+        if now is None:
+            return None
+        if now.time != status.time:
+            return msgspec.structs.replace(now, time=time.time())
+        time.sleep(_LOOK_S)
+    return status if status.is_stale() else msgspec.structs.replace(status, time=0.0)
 
 
 def look(api_dir: str | os.PathLike[str]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hand_clock import Clock
 from waiting import poll_until
@@ -898,3 +899,19 @@ def test_a_folder_that_another_service_has_made_again_is_left_to_it(
     with pytest.raises(ServiceError, match="is used by a running service"):
         directory.take()
     assert [incoming.file_name for incoming in other.take()] == ["job.json"]
+
+
+def test_a_reply_from_after_now_says_nothing_of_what_came_before_it(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.take()
+    drop(directory, "first.json", text())
+    drop(directory, "later.json", text())
+    for incoming in (taken := directory.take()):
+        assert not directory.came_before_reply(incoming, "u.a")
+    answer(directory, taken[0])
+    folder = directory.path / "journal"
+    later = msgspec.structs.replace(taken[1], handed_in_s=taken[1].handed_in_s - 10.0)
+    os.utime(folder, (time.time() + 10.0,) * 2)
+    assert directory.came_before_reply(later, "u.a")
+    os.utime(folder, (time.time() - 10.0,) * 2)  # a clock that was set back
+    assert not directory.came_before_reply(later, "u.a")
