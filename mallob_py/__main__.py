@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from mallob_py.cli import interrupts
+from mallob_py.runtime.inherited import make_own_state
 
 interrupts.end_at_once()  # the imports below take long enough to be interrupted in
 
 
 def main() -> None:
+    make_own_state()
     if sys.argv[1:2] == ["solve"] and sys.argv[2:] and not {"-h", "--help"} & set(sys.argv):
         from mallob_py.cli.launching import begin_early
 

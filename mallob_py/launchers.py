@@ -10,6 +10,8 @@ INVITED_VARIABLE = "MALLOB_PY_INVITED"
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 #: the number of ranks. Not SLURM_NTASKS, which is set in every batch script
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+#: of these, the one that holds only within a step of Slurm
+OF_SLURM_STEPS = ("SLURM_STEP_NUM_TASKS",)
 #: a process with one of these is a rank, and nothing that a user has started
 OF_RANKS = (*RANK_VARIABLES, EXIT_FILE_VARIABLE, INVITED_VARIABLE)
 #: the beginnings of all that connects a rank with its launcher, which its children must not have

@@ -31,10 +31,11 @@ from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
 from mallob_py.cli.values import is_descriptor
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_RANKS, RANK_VARIABLES
+from mallob_py.runtime.inherited import forget_launcher_of_one
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, in_mpi_world
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, declared_world_size, in_mpi_world
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import TokenOptions, WebOptions
@@ -75,6 +76,7 @@ def begin_early(words: Sequence[str]) -> None:
 def run_solve(options: SolveOptions) -> int:
     from mallob_py.cli.rank_options import STANDARD_INPUT
 
+    _leave_launcher_of_one(options.ranks)
     options = _with_open_files(options)
     keep_input = not set(STANDARD_INPUT).isdisjoint(options.files)
     for file in set(options.files).difference(STANDARD_INPUT):
@@ -110,6 +112,7 @@ def run_solve(options: SolveOptions) -> int:
 
 
 def run_run(options: RunOptions) -> int:
+    _leave_launcher_of_one(options.ranks)
     _check_is_installed(options.application)
     options = _with_open_files(options)
     if options.check_laws:
@@ -137,6 +140,13 @@ def run_run(options: RunOptions) -> int:
     if end.stopped_by is not None and (end.code is None or end.code > 128):
         return 128 + end.stopped_by
     return end.exit_code
+
+
+def _leave_launcher_of_one(ranks: int | None) -> None:
+    """Start ranks as if without a launcher if more are asked for than the one process that it has started."""
+    is_ours = EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ
+    if (ranks or 0) > 1 and in_mpi_world() and not is_ours and declared_world_size(os.environ) == 1:
+        forget_launcher_of_one(os.environ)
 
 
 def _check_is_there(file: str) -> None:
@@ -220,6 +230,7 @@ def run_serve(options: ServeOptions) -> int:
     from mallob_py.runtime.notices import with_time_stamps
 
     with_time_stamps()
+    _leave_launcher_of_one(options.ranks)
     try:
         Path(options.api_dir).absolute()
     except FileNotFoundError:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mallob_py import __version__
 from mallob_py.cli import CommandError, interrupts
+from mallob_py.runtime.inherited import make_own_state, open_standard_streams
 
 _HELP = ("-h", "--help", "help")
 _VERSION = ("--version", "-V", "version")
@@ -59,10 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Have all three, where a shell has closed some (`>&-`): else the next file would take their place."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
+    """Have all three, where a shell has closed some (`>&-`)."""
+    open_standard_streams()
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     # Names that users give may have letters that the output's encoding has not: to print them never fails.
@@ -198,4 +197,5 @@ def _give_up_output() -> None:
 
 
 if __name__ == "__main__":
+    make_own_state()
     sys.exit(main())

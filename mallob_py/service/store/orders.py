@@ -70,7 +70,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """These ranks leave. `ordered`: when that was decided, by the service's clock, with so many ranks `before`.
+    """These ranks leave. `ordered`: when that was decided (by the service's clock), of `before` ranks.
 
     `stays`: one that was to leave as well, when all others were lost.
     """

@@ -1,0 +1,124 @@
+"""What a process inherits from whoever has started it, and must not depend on: a start makes its own state.
+
+Ignored signals and a signal mask pass through exec: with SIGCHLD ignored (`trap '' CHLD; exec ...`) the
+kernel throws away how children have ended. So signals are reset; but SIGHUP and SIGINT stay ignored, as
+`nohup` and a shell's `&` mean it. Niceness stays, as `nice` means it. Standard streams that are closed are
+opened, else the next file would take their place.
+
+Variables by which a launcher of MPI tells ranks who they are reach all that runs below a rank. If the
+launcher cannot be reached, MPI would abort or wait, so these variables are removed. The launcher of a single
+process does not keep a command from starting ranks of its own (`-n`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterable, MutableMapping
+
+from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_SLURM_STEPS, PREFIXES
+
+#: who ignores these ignores what all parts of a program need
+_NEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
+#: by one of these a rank of MPICH's kind reaches its launcher
+_PMI_PLACES = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT", "PMI2_FD")
+_PMIX_PLACE = re.compile(r"tcp[46]?://\[?([0-9a-fA-F.:]+?)\]?:([0-9]+)")
+
+
+def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
+    """Undo what a parent can leave in a process; to be called before anything else is opened or started."""
+    open_standard_streams()
+    for number in _NEEDED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    forget_launchers_that_are_gone(env)
+
+
+def open_standard_streams() -> None:
+    """Have all three descriptors: else the next file would take the place of one that is closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def forget_launchers_that_are_gone(env: MutableMapping[str, str]) -> None:
+    """Remove what tells of a launcher that has ended, or that never was a launcher of this process."""
+    if INVITED_VARIABLE in env:  # it has no launcher, and no variables of one
+        return
+    if any(name.startswith(("PMI_", "PMI2_")) for name in env) and not _has_pmi(env):
+        _forget(env, ("PMI_", "PMI2_", "HYDRA_", "HYDI_", "MPI_LOCAL"))
+        _forget(env, (EXIT_FILE_VARIABLE,))
+    if any(name.startswith(("PMIX_", "OMPI_COMM_WORLD_")) for name in env) and not _has_pmix(env):
+        _forget(env, ("PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "PRTE_"))
+        _forget(env, (EXIT_FILE_VARIABLE,))
+    if (file := env.get(EXIT_FILE_VARIABLE)) is not None and not _is_rank_of_ours(file, env):
+        _forget(env, (EXIT_FILE_VARIABLE,))
+    if (task := env.get("SLURM_TASK_PID", "")).isdecimal() and int(task) not in _ancestors():
+        _forget(env, OF_SLURM_STEPS)
+
+
+def forget_launcher_of_one(env: MutableMapping[str, str]) -> None:
+    """Remove what tells that this is the only rank of its launcher's."""
+    _forget(env, (*PREFIXES, *OF_SLURM_STEPS))
+
+
+def _forget(env: MutableMapping[str, str], prefixes: Iterable[str]) -> None:
+    for name in [name for name in env if name.startswith(tuple(prefixes))]:
+        del env[name]
+
+
+def _is_rank_of_ours(exit_file: str, env: MutableMapping[str, str]) -> bool:
+    """Whether the process that has made the file is this one's parent, or has a launcher between them."""
+    if any(name.startswith(("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_")) for name in env):
+        return True
+    maker = re.search(r"mallob-py\.([0-9]+)-", exit_file)
+    return maker is None or int(maker[1]) == os.getppid()
+
+
+def _has_pmi(env: MutableMapping[str, str]) -> bool:
+    """Whether a process manager of MPICH's kind can be reached, as far as that can be told."""
+    for name in ("PMI_FD", "PMI2_FD"):
+        if name in env:
+            with contextlib.suppress(OSError, ValueError):
+                mode = os.fstat(int(env[name])).st_mode
+                return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+            return False
+    others = {name for name in env if name.startswith(("PMI_", "PMI2_"))} - {"PMI_RANK", "PMI_SIZE", "PMI_ID"}
+    return bool(others) or any(name.startswith(("PMIX_", "PALS_")) for name in env)
+
+
+def _has_pmix(env: MutableMapping[str, str]) -> bool:
+    """Whether the server of PMIx can be reached, as far as that can be told."""
+    places = [value for name, value in env.items() if name.startswith("PMIX_SERVER_")]
+    found = [match for value in places if (match := _PMIX_PLACE.search(value))]
+    listened = _listened_ports()
+    return bool(places) and (not found or any(_is_elsewhere(at[1]) or int(at[2]) in listened for at in found))
+
+
+def _is_elsewhere(address: str) -> bool:
+    return not address.startswith("127.") and address != "::1"
+
+
+def _listened_ports() -> set[int]:
+    """Return the TCP ports of this host at which somebody listens."""
+    found = set[int]()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            fields = [line.split() for line in lines]
+            found.update(int(each[1].rpartition(":")[2], 16) for each in fields[1:] if each[3] == "0A")
+    return found
+
+
+def _ancestors() -> set[int]:
+    """This process and those that it comes from."""
+    found, pid = set[int](), os.getpid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid > 0:
+            found.add(pid)
+            with open(f"/proc/{pid}/stat") as status:
+                pid = int(status.read().rsplit(")", 1)[1].split()[1])
+    return found
