@@ -1,4 +1,4 @@
-"""What a process inherits from whoever has started it, and must not depend on: a start makes its own state.
+"""The state that a process inherits from its parent and must not depend on: a start makes its own state.
 
 Ignored signals and a signal mask pass through exec: with SIGCHLD ignored (`trap '' CHLD; exec ...`) the
 kernel throws away how children have ended. So signals are reset; but SIGHUP and SIGINT stay ignored, as
@@ -104,7 +104,7 @@ def _is_elsewhere(address: str) -> bool:
 
 
 def _listened_ports() -> set[int]:
-    """Return the TCP ports of this host at which somebody listens."""
+    """Return the TCP ports of this host at which a process listens."""
     found = set[int]()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table) as lines:
