@@ -107,7 +107,8 @@ class _World(Config):
         values.duration_limit_s,
         None,
         LIMITS,
-        "end after this time, such as 90s, 5m or 2h (default: no limit)",
+        "end after this time, such as 90s, 5m or 2h; each of several files of solve has this time with "
+        "a PE (default: no limit)",
     )
     rank_timeout_s: float | None = option(
         "--rank-timeout T",

@@ -1,10 +1,12 @@
 """A rank of `mallob-py solve`: answers as text, in the format that is usual for each kind of file.
 
-All ranks work on one file at a time. Standard output gets the answers, as the application of each file
-declares them (for a formula the answer `s` and a model, `v` lines), and where that format has comments
-(`c`), these tell what happens meanwhile. Exit code: the application's for the answer to the one file given
-(10, 20; 0 for unknown), 0 for several files, 2 if an input could not be read. What is not answered when a
-signal comes is unknown.
+Several files are jobs that share the ranks, up to a number at once, each with a time limit of its own that
+does not count while the job rests. Standard output gets the answers in the order of the files, each as soon
+as it and all before it are there, as the application of each file declares them (for a formula the answer
+`s` and a model, `v` lines). Where that format has comments (`c`), these tell what happens meanwhile; on a
+terminal a table follows. UNKNOWN is the answer to a file that was tried; a comment tells of a file that was
+not begun. Exit code: the application's for the answer to the one file given (10, 20; 0 for unknown), 0 for
+several files, 2 if an input could not be read. What is not answered when a signal comes is unknown.
 
 A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
 left. Of several solutions each gets its own `v` lines, closed by 0.
@@ -17,6 +19,7 @@ import math
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TextIO
 
@@ -38,6 +41,34 @@ from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
+#: files whose jobs share the ranks, at most
+_AT_ONCE_MAX = 1024
+#: between two looks at what is being read
+_LOOK_MIN_S = 0.05
+
+
+class _File:
+    """One file, and what is known of its answer."""
+
+    def __init__(self, job: int, path: str, application: type[Declaration]) -> None:
+        self.job = job
+        self.path = path
+        self.application = application
+        #: None: it waits for its turn to be read
+        self.begun_s: float | None = None
+        self.is_submitted = False
+        #: comments that wait until the answers to all files before are written
+        self.comments: list[str] = []
+        #: None: there is none yet
+        self.answer: list[str] | None = None
+        #: for the table: a word for the answer, and times
+        self.word = "failed"
+        self.row: tuple[float | None, float | None, int | None] = None, None, None
+
+    @property
+    def is_read_now(self) -> bool:
+        """Whether its input is being read, or waits for a reader."""
+        return self.begun_s is not None and not self.is_submitted and self.answer is None
 
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
@@ -58,7 +89,7 @@ def _open_output(path: str | None, mode: Literal["a", "w"]) -> TextIO:
 
 
 class SolveDesk(OneShotDesk):
-    """The desk of `solve` on rank 0: one job after the other, then the end of all ranks."""
+    """The desk of `solve` on rank 0: the jobs of all files, then the end of all ranks."""
 
     progress_s = 5.0
 
@@ -71,27 +102,34 @@ class SolveDesk(OneShotDesk):
         tell_answered: Callable[[Answered], None],
     ) -> None:
         """Begin where a lost rank has ended, if files are `answered`; tell of each further one."""
-        super().__init__(rank, options.time_limit_s)
-        self._files = list(options.files)[answered.count :]
-        self._tell_answered = tell_answered
         self._is_single = len(options.files) == 1
+        super().__init__(rank, options.time_limit_s if self._is_single else None)
+        #: of each of several files
+        self._each_limit_s = None if self._is_single else options.time_limit_s
+        #: when a look is due at what is being read
+        self._look_at_s = math.inf
+        self._tell_answered = tell_answered
         self._quiet = options.quiet
-        self._application_of = options.application_of
         results = {key: os.path.abspath(target) for key, target in options.results.items()}
         self._configuration = options.configuration_with(results)
         self._answers_by_s = math.inf
-        applications = {declaration_of(options.application_of(file)) for file in options.files}
-        self._result_keys = {key for declared in applications for key in declared.result_files}
+        jobs = enumerate(options.files, start=1)
+        files = [_File(job, path, declaration_of(options.application_of(path))) for job, path in jobs]
+        self._result_keys = {key for file in files for key in file.application.result_files}
+        #: those without a written answer, in their order, and by their jobs
+        self._files = deque(files[answered.count :])
+        self._by_job = {file.job: file for file in self._files}
+        self._waiting = deque(self._files)
+        self._rows = list[_File]()
+        self._under_way = 0
         self._output = output
-        if "solutions" in self._configuration and options.time_limit_s is not None:
+        self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
+        if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
             # What is found by then is to be the answer; only who does not give it in time is interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
-        self._job = self._answered = answered.count
-        self._submitted_s = 0.0
-        #: nothing further is begun
-        self._is_over = False
+        self._answered = answered.count
         self._failed = answered.has_failed
         self._was_stopped = False
         self._code = answered.code
@@ -106,95 +144,157 @@ class SolveDesk(OneShotDesk):
         """
         if self._failed:
             return 2
-        if self._is_single and (offered := self._offered()) is not None:  # `close` tells it
-            return exit_code_of(self._application.exit_codes, wire.decode_result(offered).code)
+        # `close` tells it
+        if self._is_single and self._files and (offered := self._offered(self._files[0])) is not None:
+            return exit_code_of(self._files[0].application.exit_codes, wire.decode_result(offered).code)
         if self._was_stopped and self._is_single and self._code:
             return self._code
         if self._was_stopped and self._rank.stopped_by is not None:
             return 128 + self._rank.stopped_by
         return self._code if self._is_single else 0
 
-    @property
-    def _application(self) -> type[Declaration]:
-        """The application of the file that is worked on."""
-        return declaration_of(self._application_of(self._files[0]))
-
     def close(self) -> None:
         self._was_stopped = bool(self._files)
-        if (offered := self._offered()) is not None:
-            self._answer_with(offered)
-            self._next()
         self._leave_unanswered()
         self._tidy_up()
+        self._tell_table()
         if self._output is not sys.stdout:
             self._output.close()
 
-    def _offered(self) -> bytes | None:
-        """The best that there is for the file that is worked on, before it has its answer."""
-        record = self._rank.node.pe.client.jobs.get(self._job)
-        return None if not self._files or record is None or record.interim is None else record.interim.body
+    def _offered(self, file: _File) -> bytes | None:
+        """The best that there is for a file, before it has its answer."""
+        record = self._rank.node.pe.client.jobs.get(file.job)
+        return None if record is None or record.interim is None else record.interim.body
 
-    # --- one formula ------------------------------------------------------------------------
+    def _is_tried(self, file: _File) -> bool:
+        """Whether workers have been at a file."""
+        record = self._rank.node.pe.client.jobs.get(file.job)
+        return record is not None and record.started_s is not None
+
+    # --- the files --------------------------------------------------------------------------
+
+    @property
+    def deadline_s(self) -> float:
+        return min(super().deadline_s, self._look_at_s)
+
+    def turn(self, now: float) -> None:
+        if self._is_busy and now >= self._look_at_s:
+            self._end_reads(now)
+        super().turn(now)
 
     def _begin(self, now: float) -> None:
+        """Have the next files read, as many as may share the ranks."""
+        self._is_busy = True
         if not self._files:
             self._rank.stop()
-            self._is_busy = True
             return
-        self._is_busy = True
-        self._job += 1
-        self._submitted_s = now
-        file = self._files[0]
-        self._tell(f"mallob-py: {file} on {self._rank.node.placement.describe()}")
-        source = self._input if file in STANDARD_INPUT else file
-        configuration = self._configuration
-        if self._answers_by_s < math.inf:
-            configuration = configuration | {"solutions-within": max(0.0, self._answers_by_s - now)}
-        self._read(self._job, self._application.name, (source,), configuration)
+        placement, config = self._rank.node.placement, self._rank.node.config
+        most = min(_AT_ONCE_MAX, config.residents_per_pe(placement.size) * placement.size) or 1
+        while self._waiting and self._under_way < most:
+            file = self._waiting.popleft()
+            file.begun_s = now
+            self._under_way += 1
+            self._tell(file, f"mallob-py: {file.path} on {placement.describe()}")
+            source = self._input if file.path in STANDARD_INPUT else file.path
+            self._read(file.job, file.application.name, (source,), self._configuration_of_job(now))
+            if self._each_limit_s is not None:
+                self._look_at_s = min(self._look_at_s, now + self._each_limit_s)
+        if not self._is_single and self._next_progress_s == math.inf:
+            self._next_progress_s = now + self.progress_s
+
+    def _configuration_of_job(self, now: float) -> Mapping[str, Any]:
+        within_s = self._answers_by_s - now
+        if "solutions" in self._configuration and self._each_limit_s is not None:
+            within_s = self._each_limit_s
+        if within_s == math.inf:
+            return self._configuration
+        return {**self._configuration, "solutions-within": max(0.0, within_s)}
 
     def _tell_progress(self, now: float) -> None:
         # imports much, which short jobs do without
         from mallob_py.service.telemetry.status import interim_of, progress_of
 
-        record = self._rank.node.pe.client.jobs.get(self._job)
+        file = self._files[0]
+        record = self._rank.node.pe.client.jobs.get(file.job)
         far = ""
         if record is not None:
             far = far_text(progress_of(record.progression, now), interim_of(record.interim))
-        parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), far)
-        self._tell(", ".join(filter(None, parts)))
+        parts = [f"{now - (file.begun_s or 0.0):.1f} s", self._workers(file.job), far]
+        if not self._is_single:
+            parts.append(f"{len(self._files)} files without an answer, {self._under_way} under way")
+        self._tell(file, ", ".join(filter(None, parts)))
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
-            case ReadDone(_, description):
-                self._submit(portable(description), now)
-            case ReadFailed(_, message, _):
-                self._complain(message.replace(self._input, "standard input"))
-                self._next()
+            case ReadDone(job, description) if job in self._by_job:
+                self._submit(self._by_job[job], portable(description), now)
+            case ReadFailed(job, message, _) if job in self._by_job:
+                self._fail(self._by_job[job], message.replace(self._input, "standard input"))
 
-    def _submit(self, description: Description, now: float) -> None:
-        self._tell(f"read in {now - self._submitted_s:.2f} s, description of {description.size} bytes")
-        self._next_progress_s = now + 1.0
-        self._rank.submit(self._job, JobParameters(), description)
+    def _submit(self, file: _File, description: Description, now: float) -> None:
+        read_s = now - (file.begun_s or 0.0)
+        self._tell(file, f"read in {read_s:.2f} s, description of {description.size} bytes")
+        if self._is_single:
+            self._next_progress_s = now + 1.0
+        file.is_submitted = True
+        limit_s = self._each_limit_s or 0.0
+        if limit_s and "solutions" in self._configuration:
+            limit_s += _GRACE_S
+        self._rank.submit(file.job, JobParameters(time_limit_s=limit_s), description)
+
+    # --- limits -----------------------------------------------------------------------------
+
+    def _end_reads(self, now: float) -> None:
+        """Leave files unknown whose reading has taken all their time."""
+        assert self._each_limit_s is not None
+        left_s = math.inf
+        for file in [one for one in self._by_job.values() if one.is_read_now]:
+            file_left_s = self._each_limit_s - self._rank.pool.read_used_s(file.job)[0]
+            if file_left_s > 0:
+                left_s = min(left_s, file_left_s)
+                continue
+            self._rank.pool.cancel_read(file.job)
+            self._tell(file, "the time limit is reached, while the file was read")
+            self._answer(file, UNKNOWN, ())
+            self._go_on()
+        self._look_at_s = now + max(_LOOK_MIN_S, left_s)
 
     def _time_is_up(self, now: float) -> None:
-        """Answer UNKNOWN for this formula and those that were not begun."""
-        self._tell("the time limit is reached")
-        self._is_over = True
-        if not self._interrupt(self._job):
+        """Answer UNKNOWN for the one formula."""
+        file = self._files[0]
+        self._tell(file, "the time limit is reached")
+        if not self._interrupt(file.job):
             self._leave_unanswered()
 
     def _leave_unanswered(self) -> None:
-        while self._files:
-            self._answer(UNKNOWN, ())
-            self._next()
+        """End with what there is: the best so far, UNKNOWN for what was tried, and nothing for the rest."""
+        for file in list(self._files):
+            if file.answer is not None:
+                continue
+            if (offered := self._offered(file)) is not None:
+                self._answer_with(file, offered)
+            elif self._is_single or self._is_tried(file):
+                self._answer(file, UNKNOWN, ())
+            else:
+                file.word = "not begun"
+                self._tell(file, f"{file.path} was not begun")
+                file.answer = []
+            self._under_way -= file.begun_s is not None
+        self._write_answers()
 
     def _job_ended(self, ended: JobEnded, now: float) -> None:
+        if (file := self._by_job.get(ended.job)) is None or file.answer is not None:
+            return
+        stats = ended.stats
+        file.row = now - (file.begun_s or 0.0), stats.turns_s, stats.max_volume
         if ended.outcome is Outcome.FAILED:
-            self._fail(ended.reason or "the job has failed")
+            self._fail(file, ended.reason or "the job has failed")
             return
         answer = ended.body
         if answer is None:
             answer = None if ended.interim is None else ended.interim.body
+            if ended.outcome is Outcome.TIME_LIMIT:
+                self._tell(file, f"the time limit is reached, after {stats.turns_s:.2f} s with a PE")
         else:
             body = wire.decode_result(answer)
             code = body.code
@@ -203,35 +303,36 @@ class SolveDesk(OneShotDesk):
             )
             fields = wire.decode_fields(body.fields)
             by = f" by {fields['solver']}" if "solver" in fields else ""
-            seconds = now - self._submitted_s
-            stats = ended.stats
+            seconds = now - (file.begun_s or 0.0)
             most = stats.max_volume
             workers = "one worker" if most == 1 else f"at most {most} workers"
-            self._tell(
-                f"answered in {seconds:.2f} s{by}, {workers} of {stats.peak_memory_bytes / 1e6:.0f} MB"
-            )
+            megabytes = stats.peak_memory_bytes / 1e6
+            self._tell(file, f"answered in {seconds:.2f} s{by}, {workers} of {megabytes:.0f} MB")
             if "core-size" in fields:
-                self._tell(f"a core of {fields['core-size']} clauses")
-        self._answer_with(answer)
+                self._tell(file, f"a core of {fields['core-size']} clauses")
+        self._answer_with(file, answer)
         self._go_on()
 
-    def _fail(self, reason: str) -> None:
-        """Nothing is known of the file that is worked on, not even that its answer is unknown."""
-        file = self._files[0]
-        self._complain(reason if self._is_single or file in reason else f"{file}: {reason}")
+    def _fail(self, file: _File, reason: str) -> None:
+        """Nothing is known of a file, not even that its answer is unknown."""
+        self._complain(reason if self._is_single or file.path in reason else f"{file.path}: {reason}")
         self._result = UNKNOWN
         self._tidy_up()
+        file.answer = []
         self._go_on()
 
     def _go_on(self) -> None:
-        self._next()
-        if self._is_over:
-            self._leave_unanswered()
+        self._under_way -= 1
+        self._write_answers()
+        if self._waiting or not self._files:
+            self._is_busy = False
+        if self._is_single:
+            self._next_progress_s = math.inf
 
-    def _answer_with(self, answer: bytes | None) -> None:
-        """Answer the file that is worked on with this result, or UNKNOWN."""
+    def _answer_with(self, file: _File, answer: bytes | None) -> None:
+        """Answer a file with this result, or UNKNOWN."""
         if answer is None:
-            self._answer(UNKNOWN, ())
+            self._answer(file, UNKNOWN, ())
             return
         body = wire.decode_result(answer)
         is_bytes = body.form is wire.SolutionForm.BYTES
@@ -241,16 +342,9 @@ class SolveDesk(OneShotDesk):
             is_late = self._rank.now() >= self._limit_s - _GRACE_S
             late = "there may be more" + is_late * "; these were found within the time limit"
             further = "no others" if fields["complete"] else late
-            self._tell(f"{fields['solutions']} solutions; {further}")
-        self._answer(body.code, solution, fields)
-
-    def _next(self) -> None:
-        del self._files[0]
-        self._answered += 1
-        told = Answered(self._answered, self._result, self._code, self._failed)
-        self._tell_answered(told)
-        self._is_busy = False
-        self._next_progress_s = math.inf
+            self._tell(file, f"{fields['solutions']} solutions; {further}")
+        file.word = body.name
+        self._answer(file, body.code, solution, fields)
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
@@ -269,26 +363,64 @@ class SolveDesk(OneShotDesk):
 
     # --- output ---------------------------------------------------------------------------
 
-    def _tell(self, text: str) -> None:
-        if self._files and not self._quiet and (comment := self._application.comment):
+    def _tell(self, file: _File, text: str) -> None:
+        """Write a comment on a file, now or when its answer is the next one."""
+        if self._quiet or not (comment := file.application.comment):
+            return
+        if self._files and file is self._files[0]:
             self._write(sys.stdout, [f"{comment}{text}\n"])
+        else:
+            file.comments.append(f"{comment}{text}\n")
 
     def _answer(
-        self, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any] | None = None
+        self,
+        file: _File,
+        code: int,
+        solution: Sequence[int] | bytes,
+        fields: Mapping[str, Any] | None = None,
     ) -> None:
+        if code == UNKNOWN:
+            file.word = "UNKNOWN"
         self._result = code
-        self._code = exit_code_of(self._application.exit_codes, code)
+        self._code = exit_code_of(file.application.exit_codes, code)
         self._tidy_up()
-        self._write(self._output, self._answer_lines(code, solution, fields or {}))
+        file.answer = list(self._answer_lines(file, code, solution, fields or {}))
+
+    def _write_answers(self) -> None:
+        """Write the answers whose turn it is."""
+        while self._files and self._files[0].answer is not None:
+            file = self._files[0]
+            self._write(self._output, file.answer or [])
+            self._files.popleft()
+            del self._by_job[file.job]
+            file.answer = None
+            self._rows.append(file)
+            self._answered += 1
+            self._tell_answered(Answered(self._answered, self._result, self._code, self._failed))
+            if self._files:
+                self._write(sys.stdout, self._files[0].comments)
+                self._files[0].comments = []
+
+    def _tell_table(self) -> None:
+        """Sum up several files for people."""
+        if self._is_single or not self._is_for_terminal:
+            return
+        from mallob_py.text_table import format_table
+
+        header = ("FILE", "ANSWER", "TIME [s]", "WITH A PE [s]", "WORKERS")
+        rows = ((file.path, file.word, *file.row) for file in self._rows)
+        comment = next((file.application.comment for file in self._rows if file.application.comment), "c ")
+        lines = format_table(header, rows).splitlines()
+        self._write(sys.stdout, [f"{comment}{line}\n" for line in lines])
 
     def _answer_lines(
-        self, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
+        self, file: _File, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
     ) -> Iterator[str]:
         if not self._is_single:
-            yield f"{self._application.comment or '; '}{self._files[0]}\n"  # whose answer it is
+            yield f"{file.application.comment or '; '}{file.path}\n"  # whose answer it is
         several = {"solutions": True} if "solutions" in self._configuration else {}
         result = {**fields, "resultcode": code, **several}
-        for line in self._application.answer_lines(result, solution):
+        for line in file.application.answer_lines(result, solution):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
