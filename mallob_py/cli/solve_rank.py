@@ -396,7 +396,8 @@ class SolveDesk(OneShotDesk):
             file.answer = None
             self._rows.append(file)
             self._answered += 1
-            self._tell_answered(Answered(self._answered, self._result, self._code, self._failed))
+            told = Answered(self._answered, self._result, self._code, self._failed)
+            self._tell_answered(told)
             if self._files:
                 self._write(sys.stdout, self._files[0].comments)
                 self._files[0].comments = []
