@@ -160,7 +160,8 @@ class OneShotDesk(Desk):
         self, job: int, application: str, files: tuple[str, ...], configuration: Mapping[str, Any]
     ) -> None:
         path = str(self._rank.transfer.path_of(job))
-        task = wire.Read(application, files, None, dict(configuration), path, INLINE_BYTES_MAX)
+        names = tuple(map(os.fsencode, files))
+        task = wire.Read(application, names, None, dict(configuration), path, INLINE_BYTES_MAX)
         self._rank.pool.read(job, task)
 
     def _interrupt(self, job: int) -> bool:

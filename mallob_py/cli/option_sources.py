@@ -238,7 +238,10 @@ def parse_options(
     """Collect, parse and validate the options of `command`, one of the `commands` (summary, class)."""
     summary, options_class = commands[command]
     rows = table(options_class)
-    arguments = _one_value_each(arguments, [spec for spec, _ in rows.values()])
+    specs = [spec for spec, _ in rows.values()]
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    # argparse forgets what stood behind the dashes when it reads the rest. No argument can hold a NUL.
+    arguments = [*_one_value_each(arguments[:at], specs), *(f"\0{word}" for word in arguments[at + 1 :])]
     parser = make_parser(command, summary, options_class)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
@@ -248,8 +251,8 @@ def parse_options(
             (flag for words, ours in _ELSEWHERE if word in words for flag in ours if flag in flags), word
         )
         hint = suggestion(meant, flags)
-        raise OptionError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    given = vars(namespace)
+        raise OptionError(f"unrecognized arguments: {' '.join(unknown).replace(chr(0), '')}{hint}")
+    given = {attribute: _without_nul(raw) for attribute, raw in vars(namespace).items()}
     chosen: dict[str, Any] = {}
     config_path = given.get("config") or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
     if config_path:
@@ -264,6 +267,12 @@ def parse_options(
     options = options_class(**_gathered(chosen))
     options.validate()
     return options
+
+
+def _without_nul(raw: Any) -> Any:
+    if isinstance(raw, list):
+        return [_without_nul(word) for word in raw]
+    return raw.removeprefix("\0") if isinstance(raw, str) else raw
 
 
 def _one_value_each(arguments: Sequence[str], specs: Sequence[OptionSpec]) -> list[str]:

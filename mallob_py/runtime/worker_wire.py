@@ -102,7 +102,8 @@ class EarlierInput(ProcessMessage, frozen=True):
     """The input of the earlier revision `identity` ("user.name")."""
 
     identity: str
-    files: tuple[str, ...]
+    #: names as the kernel has them: they need not be UTF-8
+    files: tuple[bytes, ...]
     #: 32 bits each, in the host's order: made and read without looking at single ones
     literals: bytes | None
     configuration: dict[str, Any]
@@ -120,8 +121,8 @@ class Read(ProcessMessage, frozen=True, tag=4):
     """Read a job's input into a description, written to `path` if above `inline_limit_bytes`."""
 
     application: str
-    files: tuple[str, ...]
-    #: as in `EarlierInput`
+    #: both as in `EarlierInput`
+    files: tuple[bytes, ...]
     literals: bytes | None
     configuration: dict[str, Any]
     path: str

@@ -130,7 +130,7 @@ class Inputs:
             configuration = dict(place[1].configuration)
         return wire.Read(
             file.application,
-            file.files,
+            tuple(map(os.fsencode, file.files)),
             None if file.literals is None else file.literals.tobytes(),
             self._results.configured(file.application, configuration),
             self._rank.transfer.path_to_read(job),

@@ -246,6 +246,23 @@ def test_one_name_is_for_one_job() -> None:
         options.parse("submit", ["a.json", "b.cnf", "--name", "n"], {})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["--", "-dash.cnf"], ("-dash.cnf",)),
+        (["a.cnf", "-n", "2", "--", "--help", "-n"], ("a.cnf", "--help", "-n")),
+        (["a.cnf", "--", "--"], ("a.cnf", "--")),
+        (["a.cnf", "--"], ("a.cnf",)),
+    ],
+)
+def test_all_that_stands_behind_two_dashes_is_no_option(arguments: list[str], files: tuple[str, ...]) -> None:
+    parsed = options.parse("solve", arguments, {})
+    assert isinstance(parsed, SolveOptions)
+    assert parsed.files == files
+    with pytest.raises(OptionError, match=r"unrecognized arguments: -b$"):
+        options.parse("check-proof", ["a", "p", "--", "-b"], {})
+
+
 def test_submit_options_keep_what_was_not_said_apart() -> None:
     parsed = options.parse("submit", ["a.cnf", "--priority", "2.5"], {})
     assert isinstance(parsed, SubmitOptions)

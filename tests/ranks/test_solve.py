@@ -129,6 +129,16 @@ def test_the_smallest_formulas_are_answered(
         assert done.model == model
 
 
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    names = [b"-dash.cnf", b"caf\xe9.cnf", b"--quiet"]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_text("p cnf 1 1\n-1 0\n")
+    done = run("solve", "-n", "1", "--", *map(os.fsdecode, names), cwd=tmp_path)
+    assert done.out.count("s SATISFIABLE") == 3, done.err
+    gone = run("solve", "-n", "1", os.fsdecode(b"gone\xe9.cnf"), cwd=tmp_path)
+    assert (gone.code, gone.err) == (2, "mallob-py solve: gone\\udce9.cnf: no such file\n")
+
+
 def test_a_formula_without_clauses_has_a_model_of_all_variables(tmp_path: Path) -> None:
     text = "p cnf 3 0\n"
     done = run("solve", "-n", "2", write(tmp_path, text))

@@ -513,7 +513,7 @@ class _Worker:
                     then = msgspec.structs.replace(read.then, description=wire.Inline(bytes(data)))
             answer: wire.ProcessMessage = wire.InputRead(description, then is not None)
         except InputError as error:
-            answer = wire.InputRefused(error.message, error.field)
+            answer = wire.InputRefused(_valid(error.message), error.field)
         except RankGone:
             raise
         except BaseException as error:
@@ -542,7 +542,7 @@ class _Worker:
         application.check(read.configuration)
         number, former = _before(application, read)
         literals = _integers(read.literals)
-        job = JobInput(read.files, literals, read.configuration, number, former, read.assumptions)
+        job = JobInput(_names(read.files), literals, read.configuration, number, former, read.assumptions)
         with confined_to(read.results):
             payload = application.read(job)
         parts = description_parts(read.application, read.configuration, payload)
@@ -655,13 +655,22 @@ def _before(application: Application, read: wire.Read) -> tuple[int | None, Payl
             named = application.result_files
             configuration = {key: value for key, value in one.configuration.items() if key not in named}
             former = application.read(
-                JobInput(one.files, _integers(one.literals), configuration, number, former)
+                JobInput(_names(one.files), _integers(one.literals), configuration, number, former)
             )
         except InputError as error:
             text = f"the input of its earlier revision {one.identity} cannot be read: {error.message}"
             raise InputError(text, "precursor") from error
         number += 1
     return before.revision, former
+
+
+def _names(files: tuple[bytes, ...]) -> tuple[str, ...]:
+    return tuple(map(os.fsdecode, files))
+
+
+def _valid(text: str) -> str:
+    """Return a text that names files in a form that can be sent."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _check_takes_input(application: Application, read: wire.Read) -> None:

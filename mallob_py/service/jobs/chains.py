@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -165,7 +166,9 @@ class ChainBook:
         configuration = {key: value for key, value in former.items() if key != "content-mode"}
         configuration |= file.configuration
         literals = None if file.literals is None else file.literals.tobytes()
-        source = wire.EarlierInput(file.identity, file.files, literals, configuration)
+        source = wire.EarlierInput(
+            file.identity, tuple(map(os.fsencode, file.files)), literals, configuration
+        )
         revision = Revision(job, file.identity, len(chain.revisions), configuration, source)
         chain.revisions.append(revision)
         self._by_job[job] = self._by_identity[file.identity] = (chain, revision)

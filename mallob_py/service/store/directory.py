@@ -372,7 +372,7 @@ class JobDirectory:
 
     def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
         try:
-            claims = self._journal.claim(names, self._ids)
+            claims = self._journal.claim(names, self._ids, self._in.rested(now))
         except OSError as error:
             for name in names:
                 self._put_off(name, error, now)
@@ -380,6 +380,9 @@ class JobDirectory:
         put_off = self._in.put_off_names
         claimed: list[tuple[Claimed, str, float]] = []
         for name, entry, handed_in_s, path in claims:
+            if entry is None:
+                self._in.let_rest(name, now)
+                continue
             if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
                 continue

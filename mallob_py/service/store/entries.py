@@ -1,6 +1,7 @@
 """The names of files in a client's folder, and the only parser of them.
 
-In `in/`, names that start with "~" (being written) or "." are nobody's business. In `journal/`:
+In `in/`, names that start with "~" (being written), "." or "#", or end with "~", are nobody's business. In
+`journal/`:
 
     <id>.job.<file>                Claimed: a job file that is ours
     <id>.reply.<target>            Decided: a reply, to be published as `out/<target>`
@@ -157,8 +158,8 @@ def refusal_name(file_name: str) -> str:
 
 
 def is_job_file(name: str) -> bool:
-    """Whether a name in `in/` is for the service, and complete."""
-    return not name.startswith(("~", "."))
+    """Whether a name in `in/` is for the service, and complete. Copies that editors keep are not."""
+    return not (name.startswith(("~", ".", "#")) or name.endswith(("~", "___jb_tmp___", "___jb_old___")))
 
 
 def is_unfinished(name: str) -> bool:

@@ -3,7 +3,8 @@
 A file that inotify reports is complete. One that is merely found (at start, by polling) may
 still be written: if it is no JSON yet, it is left alone until it has not changed for `SETTLE_S`
 (longer where inotify would tell of its completion). That is measured with our clock between
-two looks, as a file server's may differ. Names that start with "~" or "." are ignored.
+two looks, as a file server's may differ. Names that start with "~" or "." are ignored, and those of copies
+that editors keep. An empty file is left alone for `REST_S`: it may be about to be filled, or a probe.
 
 Files are named oldest first. Where many wait, those that came last are glanced at, too: one that has nothing
 to do with other files and names a priority, or is of a user who has few among those that wait, may be more
@@ -142,6 +143,8 @@ SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for wha
 POLL_INTERVAL_S = 0.05
 RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
 RETRY_DELAY_S = 1.0
+#: an empty file is left alone until nothing has come of it for this long
+REST_S = 2.0
 #: of the folder's listing, per call
 _LISTED_AT_ONCE = 1000
 _PAUSE_PER_NAME_S = 2e-5
@@ -219,8 +222,10 @@ class InFolder:
         self._kinds: Counter[tuple[bytes, bytes]] = Counter()
         self._room = Room.ALL
         self._looks: dict[str, _Look] = {}
-        #: files that could not be claimed
+        #: files that could not be claimed, or are empty
         self.put_off_names: set[str] = set()
+        #: when empty files have rested long enough
+        self._rests: dict[str, float] = {}
         #: (when, name) of looks and stuck files that are to be tried again; some have gone meanwhile
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
@@ -260,7 +265,8 @@ class InFolder:
                 self._next_scan = now
         while self._again and self._again[0][0] <= now:
             _, name = heapq.heappop(self._again)
-            if name in self._looks or name in self.put_off_names:
+            is_due = self._rests.get(name, now) <= now
+            if is_due and (name in self._looks or name in self.put_off_names):
                 self._enqueue(name)
         if self._listing is not None or now >= self._next_scan:
             self._scan(now)
@@ -312,6 +318,7 @@ class InFolder:
     def forget(self, name: str) -> None:
         """A file that was put off is not here any more."""
         self.put_off_names.discard(name)
+        self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
         """The file cannot be claimed: it is named again later. False if that is known already."""
@@ -321,6 +328,19 @@ class InFolder:
         heapq.heappush(self._again, (now + RETRY_DELAY_S, name))
         self._note_deadline()
         return is_new
+
+    def let_rest(self, name: str, now: float) -> None:
+        """Name an empty file again when it is reported complete, or has rested."""
+        self.put_off_names.add(name)
+        if self._watch is not None:
+            self._complete.add(name)
+        self._rests[name] = now + REST_S
+        heapq.heappush(self._again, (now + REST_S, name))
+        self._note_deadline()
+
+    def rested(self, now: float) -> set[str]:
+        """Return the empty files that have rested."""
+        return {name for name, due_s in self._rests.items() if due_s <= now}
 
     def close(self) -> None:
         if self._watch is not None:

@@ -41,7 +41,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, assert_never
@@ -146,10 +146,13 @@ _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255
 
 
 class Claim(NamedTuple):
-    """The fate of a file of `in/`, and when it was put there, in seconds since 1970."""
+    """The fate of a file of `in/`, and when it was put there, in seconds since 1970.
+
+    An empty file that has not rested is left there: an editor or a shell may be about to fill it.
+    """
 
     file_name: str
-    entry: Claimed | OSError
+    entry: Claimed | OSError | None
     handed_in_s: float = 0.0
     #: where it is now
     path: str = ""
@@ -204,17 +207,20 @@ class Journal:
         """Where a reply is once it is published."""
         return f"{self._out}/{decided.target}"
 
-    def claim(self, file_names: Sequence[str], ids: InternalIds) -> list[Claim]:
-        """Make files of `in/` ours, as far as possible; to be confirmed."""
+    def claim(self, file_names: Sequence[str], ids: InternalIds, rested: Container[str]) -> list[Claim]:
+        """Make files of `in/` ours, as far as possible; to be confirmed. `rested`: even if empty."""
         self._flush([f"{self._in}/{name}" for name in file_names])  # what is ours has to be whole
-        return [self._claim(name, ids) for name in file_names]
+        return [self._claim(name, ids, rested) for name in file_names]
 
-    def _claim(self, file_name: str, ids: InternalIds) -> Claim:
+    def _claim(self, file_name: str, ids: InternalIds, rested: Container[str]) -> Claim:
         source = f"{self._in}/{file_name}"
         claimed = Claimed(ids.peek(), _fitting(file_name))
         try:
             # The time of its renaming, which ours will replace.
-            handed_in_s = os.lstat(source).st_ctime
+            status = os.lstat(source)
+            if not status.st_size and stat.S_ISREG(status.st_mode) and file_name not in rested:
+                return Claim(file_name, None)
+            handed_in_s = status.st_ctime
             _move(source, path := self.path(claimed))
         except OSError as error:
             return Claim(file_name, error)

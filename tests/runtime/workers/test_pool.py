@@ -479,7 +479,7 @@ def test_a_message_for_an_unknown_worker_comes_back(rank: Rank) -> None:
 
 def read(files: list[Path], path: Path, **changes: Any) -> wire.Read:
     fields = {"application": "SUM", "literals": None, "configuration": {}, "inline_limit_bytes": 4096}
-    return wire.Read(files=tuple(map(str, files)), path=str(path), **(fields | changes))
+    return wire.Read(files=tuple(map(os.fsencode, files)), path=str(path), **(fields | changes))
 
 
 def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
@@ -502,13 +502,13 @@ def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
 @pytest.mark.parametrize(
     ("changes", "message", "field"),
     [
-        ({"files": ("/nowhere",)}, "/nowhere: no such file", "files"),
+        ({"files": (b"/nowhere",)}, "/nowhere: no such file", "files"),
         ({"configuration": {"bad": 1}}, "'bad' is not an option", "configuration"),
         ({"application": "ANSWER", "literals": packed(1)}, "takes no literals", "literals"),
-        ({"application": "ANSWER", "files": ("x",)}, "takes no files", "files"),
+        ({"application": "ANSWER", "files": (b"x",)}, "takes no files", "files"),
         ({"configuration": {"seed": 1 << 70}}, "cannot be passed on", "configuration"),
         ({"application": "NOBODY"}, "no application 'NOBODY' is installed", "application"),
-        ({"files": (__file__,)}, "ValueError: invalid literal", "application"),
+        ({"files": (os.fsencode(__file__),)}, "ValueError: invalid literal", "application"),
         ({"literals": packed(*[1] * 1000), "path": "/nowhere/description"}, "no room", "files"),
     ],
 )

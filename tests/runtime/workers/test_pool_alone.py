@@ -456,14 +456,14 @@ def test_a_revision_is_read_elsewhere_if_that_may_take_long_or_its_process_may_b
         host.pool.cancel_read(2)
         return any(isinstance(message, wire.Read) for message in link.got)
 
-    earlier = wire.EarlierInput("u.1", ("/dev/stdin",), None, {})
+    earlier = wire.EarlierInput("u.1", (b"/dev/stdin",), None, {})
     link = host.start(3, chain=7)
     host.pool.terminate((3, 3))
     assert not reads_itself(_read(), chain=7), "it was stopped in the middle of its work"
     link = host.start(1, chain=9)
     assert not reads_itself(_read()), "it is at work"
     host.end(link)
-    assert not reads_itself(_read(files=("/dev/stdin",)))
+    assert not reads_itself(_read(files=(b"/dev/stdin",)))
     assert not reads_itself(_read(before=wire.Before(2, None, (earlier,))))
     assert not reads_itself(_read(), chain=8)
     assert reads_itself(_read())

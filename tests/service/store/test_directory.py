@@ -26,7 +26,7 @@ from mallob_py.service.store import directory as directory_module
 from mallob_py.service.store import in_folder, journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
-from mallob_py.service.store.in_folder import Room, Watching, file_system_type, is_remote
+from mallob_py.service.store.in_folder import REST_S, Room, Watching, file_system_type, is_remote
 from mallob_py.service.store.spare_file import SpareFile
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
@@ -915,3 +915,59 @@ def test_a_reply_from_after_now_says_nothing_of_what_came_before_it(open_directo
     assert directory.came_before_reply(later, "u.a")
     os.utime(folder, (time.time() - 10.0,) * 2)  # a clock that was set back
     assert not directory.came_before_reply(later, "u.a")
+
+
+@pytest.mark.parametrize("watching", list(Watching))
+def test_an_empty_file_may_be_filled_before_it_has_rested(
+    open_directory: Open, clock: Clock, watching: Watching
+) -> None:
+    directory = open_directory(watching=watching)
+    path = directory.path / "in" / "slow.json"
+    path.touch()
+    for _ in range(20):
+        assert directory.take() == []
+        clock.now += 0.05
+    path.write_text(text())
+    while not (taken := directory.take()):
+        clock.now = max(clock.now + 0.01, directory.deadline_s)
+    assert isinstance(taken[0].parse(APPLICATIONS), JobFile)
+    answer(directory, taken[0])
+    directory.take()
+    clock.now += 10
+    assert directory.take() == []
+    assert list(replies(directory)) == ["u.a.json"]
+
+
+def test_an_empty_file_that_has_rested_is_refused(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory()
+    (directory.path / "in" / "void.json").touch()
+    assert directory.take() == []
+    clock.now += REST_S - 0.1
+    assert directory.take() == []
+    (directory.path / "in" / "void.json").open("w").close()  # reported complete anew, so it rests anew
+    assert directory.take() == []
+    clock.now += 0.2
+    assert directory.take() == []
+    clock.now = directory.deadline_s
+    while not (taken := directory.take()):
+        clock.now = directory.deadline_s
+    answer(directory, taken[0])
+    directory.take()
+    assert list(replies(directory)) == ["void.json.error.json"]
+
+
+def test_what_editors_leave_behind_or_try_out_is_no_job(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory()
+    folder = directory.path / "in"
+    (folder / "4913").touch()
+    (folder / "4913").unlink()
+    for name in ("a~", "#a.json#", ".#a.json", ".a.json.swp", "a.json___jb_tmp___", "a.json___jb_old___"):
+        (folder / name).write_text(text())
+    (folder / "5036").touch()
+    assert directory.take() == []
+    (folder / "5036").unlink()
+    for _ in range(9):
+        clock.now += 1
+        assert directory.take() == []
+    assert replies(directory) == {}
+    assert directory.untaken() == 0
