@@ -97,3 +97,38 @@ def test_no_function_is_too_long() -> None:
 def test_tests_make_objects_by_constructors_and_use_public_doors() -> None:
     reaches = _reaches()
     assert len(reaches) <= _REACHES, "\n".join(reaches)
+
+
+def test_no_exception_of_ours_can_reach_people_without_text() -> None:
+    """A private one that is raised without arguments says by `__init__` what it means, or is no error."""
+    mute = []
+    for path, tree in _trees("mallob_py", "apps"):
+        says = {
+            one.name
+            for one in ast.walk(tree)
+            if isinstance(one, ast.ClassDef)
+            and (
+                any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in one.body)
+                or "BaseException" in map(ast.unparse, one.bases)
+            )
+        }
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Raise) and each.exc is not None:
+                raised = ast.unparse(each.exc).removesuffix("()")
+                if raised.startswith("_") and raised.isidentifier() and raised not in says:
+                    mute.append(f"{path}:{each.lineno}: {raised}")
+    assert mute == []
+
+
+def test_commands_print_no_line_on_standard_error_but_by_say() -> None:
+    """Else a name in it could turn the line around, or write on the terminal."""
+    found = [
+        f"{path}:{each.lineno}"
+        for path, tree in _trees("mallob_py/cli")
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Call)
+        and ast.unparse(each.func) == "print"
+        and "sys.stderr" in [ast.unparse(key.value) for key in each.keywords]
+        and ast.unparse(each).startswith("print(f'mallob-py")
+    ]
+    assert found == []

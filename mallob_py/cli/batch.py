@@ -35,6 +35,7 @@ from mallob_py.cli.batch_options import (
     BatchSimulateOptions,
     TraceOptions,
 )
+from mallob_py.runtime.notices import say
 
 if TYPE_CHECKING:
     from mallob_py.batch.explanation import Explanation, Moment
@@ -71,7 +72,7 @@ def _read(options: TraceOptions) -> Workload:
         return read_elastisim(path, options.nodes or None)
     swf = read_swf(path, options.strict)
     for line in swf.damaged:
-        print(f"mallob-py: left out: {line}", file=sys.stderr)
+        say(f"mallob-py: left out: {line}")
     workload = workload_of(
         swf,
         name=path.name,
@@ -82,10 +83,10 @@ def _read(options: TraceOptions) -> Workload:
         minimal_run_s=options.minimal_run,
     )
     for remark in workload.remarks:
-        print(f"mallob-py: {remark}", file=sys.stderr)
+        say(f"mallob-py: {remark}")
     if workload.left_out:
         reasons = ", ".join(f"{count} {reason}" for reason, count in workload.left_out)
-        print(f"mallob-py: jobs left out: {reasons}", file=sys.stderr)
+        say(f"mallob-py: jobs left out: {reasons}")
     return workload
 
 

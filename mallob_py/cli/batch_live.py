@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,7 @@ from mallob_py.batch.live.requests import (
     own_environment,
 )
 from mallob_py.cli import CommandError
+from mallob_py.runtime.notices import say
 from mallob_py.runtime.remote_shell import SSH
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def run_submit(options: BatchSubmitOptions) -> int:
         assert isinstance(answer, Done)
         with contextlib.suppress(ScriptError):
             for line in slurm_lines(text)[1]:
-                print(f"mallob-py batch submit: {script}: {line}: of no consequence here", file=sys.stderr)
+                say(f"mallob-py batch submit: {script}: {line}: of no consequence here")
         print(answer.job, flush=True)
         jobs.append(answer.job)
     return _wait_for(options, jobs) if options.wait else 0

@@ -16,14 +16,19 @@ from rich.text import Text
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import HistoryOptions
+from mallob_py.cli.option_sources import suggestion
 from mallob_py.cli.status import ENDED_COLUMNS, make_table
 from mallob_py.cli.values import age_text, printable
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import format_table, plain
 
 #: between two looks for jobs that have ended
 _PERIOD_S = 0.5
+_WAYS = (*(each.value for each in Outcome), "refused")
+#: results that may be asked for before any job has had them
+_COMMON_RESULTS = frozenset(("SAT", "UNSAT", "UNKNOWN", "OPTIMUM FOUND"))
 
 
 class UserCost(msgspec.Struct, frozen=True):
@@ -42,7 +47,9 @@ def run_history(options: HistoryOptions) -> int:
         raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
     if options.follow:
         _follow(RecentHistory(api_dir), options)
-    jobs = [job for job in read_history(api_dir) if _is_wanted(job, options)]
+    ended = list(read_history(api_dir))
+    _check_state(options.state, ended)
+    jobs = [job for job in ended if _is_wanted(job, options)]
     shown = jobs[-options.limit :] if options.limit and not options.by_user else jobs
     if options.by_user:
         _print_costs(costs_of(jobs), options.json)
@@ -58,6 +65,15 @@ def run_history(options: HistoryOptions) -> int:
         if len(shown) < len(jobs):
             print(f"... and {len(jobs) - len(shown)} older ones (--limit 0 shows all)")
     return 0
+
+
+def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
+    """Refuse a state that is none: neither a way in which jobs end, nor a result that any has had."""
+    results = {job.result for job in ended if job.result}
+    if state is None or state in _WAYS or state in results or state in _COMMON_RESULTS:
+        return
+    known = ", ".join([*_WAYS, *sorted(results)])
+    raise CommandError(f"--state {state}: no job ends so{suggestion(state, _WAYS)}; there are {known}")
 
 
 def _follow(history: RecentHistory, options: HistoryOptions) -> NoReturn:

@@ -57,6 +57,7 @@ from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.cli.reply_text import answer_table, json_text
 from mallob_py.cli.values import age_text, far_text, is_descriptor, printable
 from mallob_py.kit.declaration import exit_code_of
+from mallob_py.runtime.notices import say
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
@@ -86,7 +87,7 @@ def run_submit(options: SubmitOptions) -> int:
     _say_what_is_missing(jobs, client.folder_of(api_dir, options.client))
     submissions = [(job, client.submit(api_dir, job, client=options.client)) for job in jobs]
     if not client.service_is_running(api_dir, options.client):
-        print(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one", file=sys.stderr)
+        say(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one")
     if not options.waits:
         for job in jobs:
             print(_identity(job))
@@ -132,7 +133,7 @@ def _say_what_is_missing(jobs: Sequence[Mapping[str, Any]], client_dir: Path) ->
     if missing := client.not_handed_in(client_dir, sorted(asked)):
         names = printable(", ".join(missing[:_NAMED_MAX])) + (", ..." if len(missing) > _NAMED_MAX else "")
         text = f"nobody has handed in {names} yet; what comes after it waits until somebody does"
-        print(f"mallob-py submit: {text}", file=sys.stderr)
+        say(f"mallob-py submit: {text}")
 
 
 def _settings_of(options: SubmitOptions, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -388,10 +389,10 @@ class ReplyPrinter:
             print(json_text(reply), flush=True)
             return
         if not self._is_single:
-            print(f"c {identity}")
+            print(f"c {printable(identity)}")
         if error is not None:
             place = f"{error['field']}: " if error.get("field") else ""
-            print(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}", file=sys.stderr)
+            say(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}")
             return
         application = reply.get("application", DEFAULT_APPLICATION)
         for line in lines_of_reply(application, reply["result"]):
@@ -426,7 +427,7 @@ def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, clie
         f"{names} {'go' if len(identities) > 1 else 'goes'} on; to wait: mallob-py wait{options} {names};"
         f" to end it: mallob-py interrupt{options} {identities[0]}"
     )
-    print(f"mallob-py {command}: {text}", file=sys.stderr)
+    say(f"mallob-py {command}: {text}")
     return INTERRUPTED
 
 
@@ -554,7 +555,7 @@ def run_interrupt(options: InterruptOptions) -> int:
         except TimeoutError as error:
             raise CommandError(str(error)) from None
         if "error" in reply:
-            print(f"mallob-py interrupt: {reply['error'].get('message', reply['error'])}", file=sys.stderr)
+            say(f"mallob-py interrupt: {reply['error'].get('message', reply['error'])}")
             code = 2
         else:
             print(f"{identity_of(user, name)} has ended; its reply is {order.reply_path}")

@@ -53,6 +53,11 @@ _UNSUSPICIOUS = 4
 #: what a rank needs at least, with its fork server and one worker: memory, and processes with one kept ready
 _RANK_BYTES = 60 << 20
 _RANK_PROCESSES = 4
+#: data of a rank's process at its start, and all that it maps
+_RANK_LIMITS = (
+    (resource.RLIMIT_DATA, 64 << 20, "data", "-d"),
+    (resource.RLIMIT_AS, 256 << 20, "memory", "-v"),
+)
 #: those that were begun early
 _servers: ForkedServers | None = None
 
@@ -400,6 +405,12 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
 
     Raises CommandError if memory or the limits of processes are not made for so many.
     """
+    for limit, needed, what, flag in _RANK_LIMITS:
+        if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # less than 0: as much as they like
+            raise CommandError(
+                f"a process may have {allowed >> 20} MB of {what}, and a rank needs {needed >> 20} MB:"
+                f" raise that limit (ulimit {flag})"
+            )
     ranks = options.ranks or allotted() or len(os.sched_getaffinity(0))
     if ranks > _UNSUSPICIOUS and not options.many_ranks and not in_mpi_world():
         from mallob_py.runtime.memory import rooms

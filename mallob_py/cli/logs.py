@@ -13,6 +13,7 @@ from pathlib import Path
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import LogsOptions
 from mallob_py.cli.values import printable
+from mallob_py.runtime.notices import say
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.telemetry.printed import Printed, number_of
@@ -47,7 +48,7 @@ def run_logs(options: LogsOptions) -> int:
             break
         time.sleep(_PERIOD_S)
     if not has_printed:
-        print(f"mallob-py logs: {options.job} has printed nothing", file=sys.stderr)
+        say(f"mallob-py logs: {options.job} has printed nothing")
     return 0
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from mallob_py import __version__
 from mallob_py.cli import CommandError, interrupts
 from mallob_py.runtime.inherited import make_own_state, open_standard_streams
+from mallob_py.runtime.notices import limit_of, printable
 
 _HELP = ("-h", "--help", "help")
 _VERSION = ("--version", "-V", "version")
@@ -47,8 +48,6 @@ _ELSEWHERE_IN_BATCH = {
 _RANK_COMMANDS = ("solve", "run", "serve")
 #: of OSErrors that name no file: what happens to output that is written to somebody else's file
 _OUTPUT_IS_LOST = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
-#: of OSErrors that name no file: there are too many processes, files, or bytes
-_LIMITS = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,13 +160,15 @@ def outcome_of(command: str, work: Callable[[], int]) -> int:
             _give_up_output()
         return fail(f"{command}: {line}")
     except Exception as error:
+        if (limit := limit_of(error)) is not None:
+            return fail(f"{command}: {limit}")
         if not isinstance(error, _expected()):
             raise
         return fail(f"{command}: {error}") if str(error) else 2
 
 
 def fail(line: str) -> int:
-    print(line.replace("\n", " "), file=sys.stderr)
+    print(printable(line.replace("\n", " ")), file=sys.stderr)
     return 2
 
 
@@ -176,8 +177,8 @@ def _line_of(error: OSError) -> str | None:
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
         return f"{name}: {error.strerror}"
-    if error.errno in _LIMITS:
-        return f"a limit of this machine is reached: {error.strerror}"
+    if (limit := limit_of(error)) is not None:
+        return limit
     if error.errno in _OUTPUT_IS_LOST:
         return f"the output cannot be written: {error.strerror}"
     return None

@@ -220,7 +220,7 @@ def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
     from mallob_py.service.store.orders import OrderFolder
 
     try:
-        orders = OrderFolder(place, is_new_service=rank.node.present.number == 1)
+        orders = OrderFolder(place, is_new_service=rank.node.present.number == 1, log=tell)
         must_stay = "it has standard input" if has_input else ""
         rank.set_orders(Resizing(rank, orders, (), must_stay))
     except ServiceError as error:

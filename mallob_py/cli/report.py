@@ -10,7 +10,6 @@ read.
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import CheckProofOptions, ReportOptions
+from mallob_py.runtime.notices import say
 from mallob_py.service.telemetry.event_log import parts_of, read_events, runs_of
 from mallob_py.service.telemetry.report import (
     CREATION_RATIO_MEANS,
@@ -97,7 +97,7 @@ def _warn(path: Path, line_number: int) -> None:
 
 
 def _tell(message: str) -> None:
-    print(f"mallob-py report: {message}", file=sys.stderr)
+    say(f"mallob-py report: {message}")
 
 
 def _jobs(report: Report) -> str:

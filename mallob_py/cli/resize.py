@@ -5,7 +5,6 @@ Both wait until it is done and say so. After Ctrl-C the order is taken back, unl
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import DrainOptions, ResizeOptions
 from mallob_py.cli.interrupts import INTERRUPTED
+from mallob_py.runtime.notices import say
 from mallob_py.service import ServiceError, client
 from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.orders import (
@@ -60,7 +60,7 @@ def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order
             answer = _awaited(path, options)
         except KeyboardInterrupt:
             take_back(path)
-            print(f"mallob-py {command}: taken back, unless it was under way", file=sys.stderr)
+            say(f"mallob-py {command}: taken back, unless it was under way")
             return INTERRUPTED
     except ServiceError as error:
         raise CommandError(str(error)) from None

@@ -29,6 +29,7 @@ from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.notices import say
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 from mallob_py.service import JobFileError
@@ -183,7 +184,7 @@ class RunDesk(OneShotDesk):
     def _fail(self, message: str) -> None:
         self._clear()
         self._code = 2
-        print(f"mallob-py run: {message}", file=sys.stderr, flush=True)
+        say(f"mallob-py run: {message}")
         self._end()
 
     def _end(self) -> None:

@@ -105,7 +105,7 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
 
     try:
         watching = Watching.POLL if options.poll_directory else Watching.AUTO
-        folder = OrderFolder(Path(options.api_dir), is_new_service, watching)
+        folder = OrderFolder(Path(options.api_dir), is_new_service, watching, tell)
         rank.set_orders(Resizing(rank, folder, clients))
     except ServiceError as error:
         tell(str(error))

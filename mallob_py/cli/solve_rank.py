@@ -36,6 +36,7 @@ from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.notices import printable, say
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
@@ -359,7 +360,7 @@ class SolveDesk(OneShotDesk):
             except OSError as error:
                 if self._failed:  # by the same, and that has been said
                     continue
-                print(f"mallob-py solve: {path}: cannot be removed: {error.strerror}", file=sys.stderr)
+                say(f"mallob-py solve: {path}: cannot be removed: {error.strerror}")
 
     # --- output ---------------------------------------------------------------------------
 
@@ -367,6 +368,7 @@ class SolveDesk(OneShotDesk):
         """Write a comment on a file, now or when its answer is the next one."""
         if self._quiet or not (comment := file.application.comment):
             return
+        text = printable(text)
         if self._files and file is self._files[0]:
             self._write(sys.stdout, [f"{comment}{text}\n"])
         else:
@@ -409,7 +411,7 @@ class SolveDesk(OneShotDesk):
         from mallob_py.text_table import format_table
 
         header = ("FILE", "ANSWER", "TIME [s]", "WITH A PE [s]", "WORKERS")
-        rows = ((file.path, file.word, *file.row) for file in self._rows)
+        rows = ((printable(file.path), file.word, *file.row) for file in self._rows)
         comment = next((file.application.comment for file in self._rows if file.application.comment), "c ")
         lines = format_table(header, rows).splitlines()
         self._write(sys.stdout, [f"{comment}{line}\n" for line in lines])
@@ -418,7 +420,7 @@ class SolveDesk(OneShotDesk):
         self, file: _File, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
     ) -> Iterator[str]:
         if not self._is_single:
-            yield f"{file.application.comment or '; '}{file.path}\n"  # whose answer it is
+            yield f"{file.application.comment or '; '}{printable(file.path)}\n"  # whose answer it is
         several = {"solutions": True} if "solutions" in self._configuration else {}
         result = {**fields, "resultcode": code, **several}
         for line in file.application.answer_lines(result, solution):
@@ -433,4 +435,4 @@ class SolveDesk(OneShotDesk):
 
     def _complain(self, message: str) -> None:
         self._failed = True
-        print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)
+        say(f"mallob-py solve: {message}")

@@ -37,6 +37,7 @@ from rich.text import Text
 from mallob_py.cli.client_options import StatusOptions, TopOptions
 from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.loop_rate import RESTS_BELOW
+from mallob_py.runtime.notices import say
 from mallob_py.service.store.lock import holder_of
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
@@ -284,7 +285,7 @@ def _why_silent(api_dir: str, status: ServiceStatus | None) -> str:
 def run_status(options: StatusOptions) -> int:
     status = read_seen_status(options.api_dir)
     if status is None or status.is_stale():
-        print(f"mallob-py status: {_why_silent(options.api_dir, status)}", file=sys.stderr)
+        say(f"mallob-py status: {_why_silent(options.api_dir, status)}")
         return 1
     status = of_user(status, options.user)
     if options.json:

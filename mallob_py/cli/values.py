@@ -11,6 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from mallob_py.runtime import notices
 from mallob_py.runtime.memory import Reserve
 from mallob_py.service.jobs.durations import parse_duration_s
 
@@ -367,5 +368,5 @@ def short_number(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with whatever would move the cursor, change colours or end the line replaced."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
+    """The text with whatever would move the cursor, change colours, end or turn the line escaped."""
+    return notices.printable(text)

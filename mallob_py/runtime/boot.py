@@ -19,7 +19,6 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,7 +38,7 @@ from mallob_py.runtime.bells import Bells, StopBell
 from mallob_py.runtime.desk import Desk, EventSink
 from mallob_py.runtime.memory import Reserve, rooms
 from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
-from mallob_py.runtime.notices import tell
+from mallob_py.runtime.notices import tell, tell_error
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import PeerFailure, Rank, service_clock
 from mallob_py.runtime.stimulus_log import StimulusLog
@@ -256,7 +255,7 @@ def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoRetu
     if isinstance(error, PeerFailure | DeskError) and not is_alone:
         tell(f"{error}; all ranks end")
     else:
-        traceback.print_exception(error)
+        tell_error(error)
     sys.stderr.flush()
     pool.close()
     if is_alone:
@@ -344,9 +343,8 @@ def run_newcomer(
         _run(rank, pes)
         code = exit_code()
         rank.close()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+    except BaseException as error:
+        tell_error(error)
         pool.close()
         os._exit(guard.CRASHED)
     leave(carrier.rank, code, closed=False)

@@ -41,7 +41,7 @@ def test_an_answer_says_its_outcome_first_and_then_its_fields() -> None:
     assert answer_lines(reply_of(value=92, kernel="numba\x1b", solution=[])) == [
         "DONE in 0.25 s, 3 workers",
         "value   92",
-        "kernel  numba�",
+        "kernel  numba\\x1b",
     ]
     (head,) = answer_lines(reply_of(resultstring="UNKNOWN", outcome="interrupted"))
     assert head == "UNKNOWN (interrupted) in 0.25 s, 3 workers"

@@ -80,7 +80,7 @@ def test_progress_is_a_column_where_any_job_tells_it(
     run(tmp_path)
     printed = capsys.readouterr().out
     assert "PROGRESS" in printed
-    assert "1.5G no�des, 2.5M/s" in printed
+    assert "1.5G no\\x1bdes, 2.5M/s" in printed
     write_status(tmp_path, status_of(JOB, OTHER))
     run(tmp_path)
     assert "PROGRESS" not in capsys.readouterr().out
@@ -166,7 +166,7 @@ def test_a_name_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.Capt
     write_status(tmp_path, status_of(JobStatus(1, "eve", "x\x1b]0;owned\x07\ny[red]", "running", volume=1)))
     run(tmp_path)
     printed = capsys.readouterr().out
-    assert "x�]0;owned��y[red]" in printed
+    assert "x\\x1b]0;owned\\x07\\ny[red]" in printed
     assert "\x1b" not in printed
 
 

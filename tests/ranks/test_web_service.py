@@ -250,6 +250,7 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         browser.await_truth(f"{looks} >= {so_far + 3}")
         assert browser.evaluate(f"document.activeElement === {button}")
         click(browser, row_of("endless", "live"), "Interrupt")
+        click(browser, row_of("endless", "live"), "Really?")
         browser.await_truth(f"{cell_of('endless', 'ended', 'How')} === 'interrupted'")
 
         web.post_job(user="http", name="far", application="QUEENS", configuration={"n": 25})
@@ -259,6 +260,7 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         told = web.get("/api/jobs").json["jobs"]
         assert next(job for job in told if job["name"] == "far")["progress"]["unit"] == "tasks"
         click(browser, row_of("far", "live"), "Interrupt")
+        click(browser, row_of("far", "live"), "Really?")
         browser.await_truth(f"{cell_of('far', 'ended', 'How')} === 'interrupted'")
 
         other = service.submit("by-file", client=1, literals=[1, 0])

@@ -18,6 +18,7 @@ from mallob_py.runtime.remote_shell import SSH
 from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
 from mallob_py.service.resizing import Resizing, leavers_of, spread
+from mallob_py.service.store import orders
 from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.store.orders import (
     Answer,
@@ -96,6 +97,20 @@ class FakeRank:
     def begin(self, *members: int) -> None:
         self.node.present.number += 1
         self.node.placement = Placement([1] * len(members), members)
+
+
+def test_orders_are_looked_for_where_the_kernel_has_no_further_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(orders, "InotifyWatch", fails)
+    told: list[str] = []
+    folder = OrderFolder(tmp_path, is_new_service=True, log=told.append)
+    assert folder.fileno() is None
+    assert folder.poll_s < 10.0
+    assert told == [f"inotify does not work here (Too many open files); polling {folder.path}"]
 
 
 def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resizing:

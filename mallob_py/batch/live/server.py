@@ -182,7 +182,11 @@ class _Server:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._folder.socket)
         going_on = len(self._scheduler.running)
-        self._say(f"stopped; {going_on} jobs go on, {len(self._scheduler.waiting)} wait for the next start")
+        waiting = len(self._scheduler.waiting)
+        self._say(
+            f"stopped; {going_on} job{'s go' if going_on != 1 else ' goes'} on,"
+            f" {waiting} wait{'s' * (waiting == 1)} for the next start"
+        )
         return 0
 
     # --- what was there before ----------------------------------------------------------------

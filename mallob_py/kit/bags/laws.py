@@ -54,6 +54,9 @@ class NothingToCheck(Exception):
 class _TooLarge(Exception):
     """It has more than TASKS_MAX tasks."""
 
+    def __init__(self) -> None:
+        super().__init__(f"a part of the bag comes to more than {TASKS_MAX} tasks; check a smaller job")
+
 
 class MakesBags(Protocol):
     """A `BagApplication`, as far as its bags go."""
@@ -84,7 +87,13 @@ def check_bag(
 
     Looks for further pieces for `seconds_max` at most.
     """
-    checker = _Checker(application, configuration, {} if payload is None else payload)
+    try:
+        return _checked(_Checker(application, configuration, {} if payload is None else payload), seconds_max)
+    except _TooLarge as error:  # what was small enough at first was not when it was split, or done otherwise
+        raise NothingToCheck(str(error)) from None
+
+
+def _checked(checker: _Checker, seconds_max: float) -> str:
     pieces = checker.pieces(time.monotonic() + seconds_max)
     if not pieces:
         raise NothingToCheck(f"no piece with at most {TASKS_MAX} tasks was found; check a smaller job")

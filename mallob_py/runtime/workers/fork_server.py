@@ -31,13 +31,13 @@ import selectors
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from mallob_py import launchers
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.notices import tell_error
 from mallob_py.runtime.processes import (
     STOP_SIGNALS,
     close_all_but,
@@ -225,8 +225,8 @@ class Server:
             self._work(connection, self._registry, self._configuration, printed)
         except MemoryError:
             status = _NO_MEMORY
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            tell_error(error)
         finally:
             os._exit(status)
 
@@ -292,8 +292,8 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
                 Server(control, registry, work).run()
                 break
         status = 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        tell_error(error)
     finally:
         os._exit(status)
 
@@ -314,8 +314,8 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
         set_title(_TITLE)
         Server(socket.socket(fileno=own), *_prepare()).run()
         status = 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        tell_error(error)
     finally:
         os._exit(status)
 

@@ -29,11 +29,10 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from mallob_py.runtime.notices import tell
+from mallob_py.runtime.notices import tell, tell_error
 from mallob_py.runtime.processes import (
     StopRequests,
     bury_orphans,
@@ -407,7 +406,7 @@ def _end_with(be_rank: Callable[[socket.socket | None], int], control: socket.so
     status = guard.CRASHED
     try:
         status = be_rank(control)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        tell_error(error)
     finally:
         os._exit(status)

@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -110,7 +110,13 @@ def _replace(path: Path, content: object) -> None:
 class OrderFolder:
     """The service's side. Raises ServiceError if the folder cannot be made or others may enter it."""
 
-    def __init__(self, api_dir: Path, is_new_service: bool, watching: Watching = Watching.AUTO) -> None:
+    def __init__(
+        self,
+        api_dir: Path,
+        is_new_service: bool,
+        watching: Watching = Watching.AUTO,
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.path = api_dir / FOLDER
         try:
             own_folder.make(self.path)
@@ -120,7 +126,13 @@ class OrderFolder:
                 if is_new_service:
                     own_folder.remove_files(folder, _NAMES)
             polls = watching is Watching.POLL or is_remote(self.path)
-            self._watch = None if polls else InotifyWatch(self.path)
+            self._watch = None
+            if not polls:
+                try:
+                    self._watch = InotifyWatch(self.path)
+                except OSError as error:  # such as for want of instances
+                    log(f"inotify does not work here ({error.strerror}); polling {self.path}")
+                    polls = True
             #: between two looks where nothing tells of news
             self.poll_s = _POLL_S if polls else math.inf
         except OSError as error:

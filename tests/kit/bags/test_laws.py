@@ -243,3 +243,12 @@ def test_the_command_says_what_holds_or_what_is_broken_in_one_line(
 class BrokenTree(Tree):
     def __init__(self) -> None:
         super().__init__(LosesTasks)
+
+
+def test_a_part_that_turns_out_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bag may do more tasks in small chunks than it did at once, when its pieces were chosen."""
+    monkeypatch.setattr("mallob_py.kit.bags.laws.TASKS_MAX", 30)
+    work, counted = TreeBag.process, iter(range(1_000_000))
+    monkeypatch.setattr(TreeBag, "process", lambda self, count: work(self, count) + 31 * (next(counted) > 5))
+    with pytest.raises(NothingToCheck, match="more than 30 tasks; check a smaller job"):
+        check_bag(Tree(), {})

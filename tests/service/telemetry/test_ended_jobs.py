@@ -123,6 +123,14 @@ def test_a_folder_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert "no is no folder of a service" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("state", "code"), [("limit", 2), ("cpu-limit", 0), ("SAT", 0), ("refused", 0)])
+def test_the_history_refuses_a_state_in_which_no_job_ends(
+    state: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_module.main(["history", "--api-dir", str(tmp_path), "--state", state]) == code
+    assert ("no job ends so (did you mean 'cpu-limit'?)" in capsys.readouterr().err) == (code == 2)
+
+
 def test_who_follows_hears_of_each_job_once(client_dir: Path) -> None:
     write(client_dir, ended(1))
     command = [sys.executable, "-m", "mallob_py.cli.main", "history", "--follow", "--json"]
