@@ -143,7 +143,7 @@ def test_commands_and_options_that_documents_name_exist(document: Path) -> None:
 
 def test_options_that_the_operators_guide_names_exist() -> None:
     known = {flag for command in COMMANDS for flag in _flags(command)} | _OF_OTHERS
-    guides = ("operating", "failures", "troubleshooting")
+    guides = ("clusters", "operating", "failures")
     text = "".join((ROOT / f"docs/{name}.md").read_text() for name in guides)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
 
@@ -200,10 +200,12 @@ def test_the_table_of_fields_of_job_files_is_that_of_the_code() -> None:
 
 
 def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:
-    """Each is the first cell of a table; `...` stands for what varies."""
-    text = (ROOT / "docs/troubleshooting.md").read_text()
-    explained = [cell.strip() for cell in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)]
-    assert len(explained) > 40
+    """They are the first cells of tables; `...` stands for what varies."""
+    text = (ROOT / "docs/failures.md").read_text().partition("## It does not start")[2]
+    cells = re.findall(r"^\| (`[^`]+`(?:, `[^`]+`)*) \|", text, re.MULTILINE)
+    assert len(cells) == text.count("\n| `"), "a first cell is messages, with commas between them"
+    explained = [error.strip() for cell in cells for error in re.findall(r"`([^`]+)`", cell)]
+    assert len(explained) > 100
     pieces = [*_texts_of_the_code(), "unrecognized arguments"]  # argparse's own
     for error in explained:
         for fragment in (part.strip() for part in error.split("...")):

@@ -110,7 +110,7 @@ def test_buckets_are_cumulative() -> None:
 
 
 def test_the_guide_tells_of_the_numbers_that_are_here_alone() -> None:
-    guide = (REPOSITORY / "docs" / "web.md").read_text()
+    guide = (REPOSITORY / "docs" / "log-events.md").read_text()
     table = guide.partition("| `mallob_py_...` |")[2].partition("\n\n")[0]
     told = set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
     page = metrics(status_with("u"), 0, 0).decode()
