@@ -38,9 +38,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         source = posixpath.normpath(posixpath.join(folder, target))
         if source in _SOURCES:
             there = _SOURCES[source]
-        elif source.startswith("docs/"):
+        elif source.startswith("docs/") and not source.startswith("docs/lab/"):
             there = source.removeprefix("docs/")
-        else:  # the code is not part of the site
+        else:  # neither the code nor the lab notes are part of the site
             return text
         return f"[{text}]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{anchor or ''})"
 

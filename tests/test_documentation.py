@@ -272,6 +272,20 @@ def test_files_that_documents_link_to_exist(document: Path) -> None:
         assert (document.parent / target).exists(), target
 
 
+#: the most words that a document is planned to have; a tenth more is let pass
+_WORDS = {
+    "docs/maxsat.md": 900,
+    "docs/sat-jobs.md": 1800,
+    "docs/smt.md": 700,
+}
+
+
+@pytest.mark.parametrize(("document", "planned"), _WORDS.items())
+def test_a_document_is_as_long_as_planned(document: str, planned: int) -> None:
+    words = len((ROOT / document).read_text().split())
+    assert words <= 1.1 * planned, f"{document} has {words} words; measurements belong into docs/lab/"
+
+
 def _flags(command: str) -> set[str]:
     specs = [spec for spec, _ in table(COMMANDS[command][1]).values()]
     switches = {f"--no-{spec.name}" for spec in specs if spec.is_switch}
