@@ -173,7 +173,8 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> CallFuture[_T]:
         """Have `fn(*args, **kwargs)` called, as these are now. Raises CannotSend for such an `fn`."""
         if self._inner is not None:
-            return self._submit_inner(self._inner, fn, self._known(fn), args, kwargs)  # type: ignore[return-value]
+            called = self._initialized(fn)
+            return self._submit_inner(self._inner, called, self._known(fn), args, kwargs)  # type: ignore[return-value]
         return self._submit(self._terms, self._pickled(fn), args, kwargs)
 
     def _submit(
@@ -337,8 +338,8 @@ class Executor(concurrent.futures.Executor):
     ]:
         """Return a function that submits one call of a map, and one that gives up some."""
         if (inner := self._inner) is not None:
-            called = _Retried(fn, retries) if retries else fn
-            known = self._known(called)
+            wanted = _Retried(fn, retries) if retries else fn
+            called, known = self._initialized(wanted), self._known(wanted)
             return (lambda item: self._submit_inner(inner, called, known, item, {})), _cancel_all
         assert self._hub is not None
         function, abandon = self._pickled(fn), self._hub.abandon
@@ -355,8 +356,11 @@ class Executor(concurrent.futures.Executor):
         if self._initializer is None or not callable(fn):
             return _pickled(fn)
         name = name_of(fn)
-        first = Initialized(self._mark, self._initializer, fn)
-        return Pickled(dump(first, f"the function {name}"), name, is_kept(fn))
+        return Pickled(dump(self._initialized(fn), f"the function {name}"), name, is_kept(fn))
+
+    def _initialized(self, fn: Callable[..., _T]) -> Callable[..., _T]:
+        """Return the function, or one that has the initializer called before it."""
+        return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no further calls; end when those that are there are done, or (`cancel_futures`) have begun.

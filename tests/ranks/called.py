@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import random
@@ -252,3 +253,67 @@ class Odd:
 
 def gives_odd(where: str) -> Odd:
     return Odd(where)
+
+
+def starts(path: str, mark: str) -> None:
+    """An initializer that leaves a file for each process that it was called in."""
+    global STARTED
+    STARTED = mark
+    Path(path, f"{os.getpid()}.{mark}").touch()
+    if mark == "bad":
+        raise ValueError("cannot start")
+
+
+STARTED = ""
+
+
+def started_as(_: object) -> str:
+    return STARTED
+
+
+def started_within(path: str) -> tuple[str, list[str]]:
+    with Executor(initializer=starts, initargs=(path, "inner")) as executor:
+        return executor.submit(started_as, 0).result(), list(executor.map(started_as, range(4)))
+
+
+def waits_within() -> list[object]:
+    """All that a callback of a nested call may do."""
+    found: list[object] = []
+    done = threading.Event()
+    executor = Executor()
+
+    def callback(_: object) -> None:
+        found.append(executor.submit(abs, -1).result(20))
+        found.append(list(executor.map(abs, [-2])))
+        executor.shutdown()
+        found.append("shut down")
+        done.set()
+
+    executor.submit(abs, -3).add_done_callback(callback)
+    done.wait(20)
+    return found
+
+
+def ends_its_worker(how: str, path: str) -> str:
+    """Stop or end the worker's process at the first time."""
+    if not os.path.exists(path):
+        Path(path).touch()
+        if how == "exit":
+            os._exit(0)
+        elif how == "close":
+            os.closerange(3, 256)
+        else:
+            os.kill(os.getpid(), signal.Signals[how])
+    return "done"
+
+
+def naps_long(path: str) -> None:
+    Path(path).touch()
+    time.sleep(600)
+
+
+def will_not_be_stopped(path: str) -> None:
+    Path(path).touch()
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(600)

@@ -89,9 +89,10 @@ class CallSet:
         which = "" if self.of is None else f"call {call} of {self.of}: "
         try:
             args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
-        except BaseException:
-            return f"{which}{self.function.name}(...)"
-        return f"{which}{self.function.name}({shown_arguments(args, kwargs)})"
+            shown = shown_arguments(args, kwargs)
+        except BaseException:  # or they are not there any more
+            shown = "..."
+        return f"{which}{self.function.name}({shown})"
 
 
 @dataclass(slots=True)
@@ -446,7 +447,7 @@ class Lane:
         """Have outcomes delivered: snapshots of results; exceptions, dumped or not."""
         content: CallSet = group.content
         items = content.items
-        names: dict[int, Any] = {}
+        names: dict[int, Any] | None = None
         if not all(is_ok) or list in map(type, values):
             names = {call: items[call] for call in calls if call < len(items)}
         for call in calls:
@@ -568,12 +569,15 @@ def _deliver(
     calls: Sequence[int],
     is_ok: Sequence[bool],
     values: Sequence[Any],
-    items: Mapping[int, Any],
+    items: Mapping[int, Any] | None,
 ) -> None:
-    """Give outcomes to their sink. Runs the user's code, which may raise anything."""
-    if items:
+    """Give outcomes to their sink. Runs the user's code, which may raise anything.
+
+    `items`: arguments, for messages; None: there is nothing but results that are as they are.
+    """
+    if items is not None:
         found = [
-            _outcome(content, call, ok, value, items.get(call))
+            _outcome_or_error(content, call, ok, value, items.get(call))
             for call, ok, value in zip(calls, is_ok, values, strict=True)
         ]
         is_ok, values = [ok for ok, _ in found], [value for _, value in found]
@@ -581,6 +585,13 @@ def _deliver(
             why = str(failed[0])
             break_off(lambda call: NotInitialized(f"{why}; not done: {call}"))
     content.sink.deliver(calls, is_ok, values)
+
+
+def _outcome_or_error(content: CallSet, call: int, is_ok: bool, value: Any, item: Any) -> tuple[bool, Any]:
+    try:
+        return _outcome(content, call, is_ok, value, item)
+    except BaseException as error:
+        return False, CallError(f"its outcome cannot be delivered: {told(error)}")
 
 
 def _outcome(content: CallSet, call: int, is_ok: bool, value: Any, item: Any) -> tuple[bool, Any]:

@@ -366,7 +366,7 @@ class LazyResults(Iterator[_T]):
                 raise TimeoutError(f"{self._done} calls were done in time") from None
             except CancelledError as cancelled:
                 error = cancelled
-            del self._under_way[future]
+            self._under_way.pop(future, None)
             self._done += 1
             if error is not None and not self._is_collecting:
                 raise no_stop(error)

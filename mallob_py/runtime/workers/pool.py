@@ -40,6 +40,7 @@ from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of
+from mallob_py.runtime.processes import is_stopped
 from mallob_py.runtime.workers.giving import Given
 from mallob_py.runtime.workers.inspection import Inspection
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
@@ -70,6 +71,8 @@ AHEAD, _AHEAD_S = -1, 0.05
 #: given processes that are to be given on; more than a few are never under way
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
+#: how often to look for workers that others have stopped
+_STOPPED_S = 1.5
 
 
 class WorkerPool:
@@ -105,6 +108,7 @@ class WorkerPool:
         #: processes that are to be given on, when they come
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
+        self._look_for_stopped_at_s = math.inf
         self._assign()
 
     # --- commands -----------------------------------------------------------
@@ -130,6 +134,7 @@ class WorkerPool:
         threads = self._options.threads
         run = wire.Run(job, number, index, volume, children, threads, description, chain, revision)
         task = self._jobs[key] = JobTask(key, run)
+        self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
             self.processes.discard(kept.link)  # it may hold what is no part of the chain any more
@@ -350,6 +355,7 @@ class WorkerPool:
             take_up_s,
             self._starter.until_s,
             self._reads_under_way.look_at_s,
+            self._look_for_stopped_at_s,
         )
 
     def fileno(self) -> int:
@@ -371,6 +377,8 @@ class WorkerPool:
             self._assign()
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
+        if now_s >= self._look_for_stopped_at_s:
+            self._look_for_stopped(now_s)
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
@@ -479,6 +487,13 @@ class WorkerPool:
         """A read is over, or will not be: the next one has its turn."""
         self._reads_under_way.end(task)
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
+
+    def _look_for_stopped(self, now_s: float) -> None:
+        """Have workers go on that this pool did not stop: a function or a library of theirs may have."""
+        for task in self._jobs.values():
+            if task.link is not None and not task.suspended and is_stopped(task.link.pid):
+                task.link.signal(signal.SIGCONT)
+        self._look_for_stopped_at_s = now_s + _STOPPED_S if self._jobs else math.inf
 
     def _look_after_reads(self, now_s: float) -> None:
         """Inputs that do not come keep no others from being read."""

@@ -1,0 +1,318 @@
+"""An executor as one of the standard library's: cancelling, initializers, lazy input, forks, callbacks."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+import called
+import pytest
+from running import Running, needs_mpiexec, poll_until, serving
+from waiting import DEADLINE_S
+
+from mallob_py import Executor
+
+pytestmark = needs_mpiexec
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), "--preload", "CALLS", ranks=2) as running:
+        yield running
+
+
+@pytest.fixture
+def executor(service: Running) -> Iterator[Executor]:
+    with Executor(service.api_dir) as one:
+        yield one
+
+
+# --- what is left ---------------------------------------------------------------------------------------
+
+
+def _leave_by_exception(results: Any) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in results:
+            raise KeyboardInterrupt
+
+
+def _leave_in_the_loop(results: Any) -> None:
+    for _ in results:
+        break
+
+
+LEAVING: dict[str, Callable[[Any], None]] = {
+    "exception": _leave_by_exception,
+    "break": _leave_in_the_loop,
+    "next": lambda results: print(next(results)),
+    "close": lambda results: results.close(),
+    "cancel": lambda results: results.cancel(),
+    "cancel of its future": lambda results: print(results.future().cancel()),
+}
+
+
+@pytest.mark.parametrize("way", LEAVING)
+@pytest.mark.parametrize("more", [{}, {"ordered": False}, {"buffersize": 3}], ids=["", "unordered", "lazy"])
+def test_a_map_that_is_left_begins_nothing_more_and_gives_its_workers_back(
+    way: str, more: dict[str, Any], executor: Executor, tmp_path: Path
+) -> None:
+    if "future" in way and "buffersize" in more:
+        pytest.skip("a lazy map is no future")
+    paths = [str(tmp_path / str(call)) for call in range(60)]
+    (tmp_path / "go").touch()
+    goes = [str(tmp_path / "go"), *[str(tmp_path / "never")] * 59]
+    LEAVING[way](executor.map(called.touch_and_wait, paths, goes, **more))
+    # Both workers may be at calls that never end; one more call is done all the same.
+    assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+    assert len(list(tmp_path.iterdir())) < 20
+
+
+def test_a_map_that_nobody_has_begun_to_take_is_done(executor: Executor, tmp_path: Path) -> None:
+    executor.map(called.append_and_nap, [str(tmp_path)] * 20, range(20))
+    gc.collect()
+    poll_until(lambda: len(list(tmp_path.iterdir())) == 20, "all calls")
+
+
+def test_a_call_that_will_not_be_stopped_ends_with_its_worker(service: Running, tmp_path: Path) -> None:
+    with Executor(service.api_dir, max_workers=1) as executor:
+        results = executor.map(called.will_not_be_stopped, [str(tmp_path / "begun")])
+        poll_until((tmp_path / "begun").exists, "the call")
+        results.close()
+        assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+def test_calls_whose_results_are_wanted_are_not_stopped_with_others(
+    executor: Executor, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    wanted = executor.submit(called.touch_and_wait, str(tmp_path / "wanted"), str(go))
+    results = executor.map(called.naps_long, [str(tmp_path / "unwanted")], buffersize=1)
+    for name in ("wanted", "unwanted"):
+        poll_until((tmp_path / name).exists, name)
+    results.close()
+    assert executor.submit(abs, -4).result(DEADLINE_S) == 4  # by the worker that was stopped
+    go.touch()
+    assert wanted.result(DEADLINE_S) == str(tmp_path / "wanted")
+
+
+def test_futures_that_shutdown_cancels_are_cancelled(service: Running, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+    executor = Executor(service.api_dir, max_workers=1)
+    running = executor.submit(called.touch_and_wait, str(tmp_path / "begun"), go)
+    poll_until((tmp_path / "begun").exists, "the first call")
+    waiting = [executor.submit(abs, each) for each in range(5)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert concurrent.futures.wait(waiting, DEADLINE_S).done == set(waiting)
+    assert all(future.cancelled() for future in waiting)
+    with pytest.raises(CancelledError):
+        waiting[0].result()
+    Path(go).touch()
+    assert running.result(DEADLINE_S) == str(tmp_path / "begun")
+    executor.shutdown()
+
+
+# --- parameters ------------------------------------------------------------------------------------------
+
+
+def test_max_workers_is_the_bound_of_workers(service: Running) -> None:
+    with Executor(service.api_dir, max_workers=1) as executor:
+        assert executor.workers == 1
+        assert len(set(executor.map(called.whose, range(10)))) == 1
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="max_workers must be greater than 0"):
+            Executor(service.api_dir, max_workers=wrong)
+    with pytest.raises(ValueError, match="give one of them"):
+        Executor(service.api_dir, max_workers=1, max_demand=2)
+
+
+def test_an_initializer_is_called_once_in_each_worker(service: Running, tmp_path: Path) -> None:
+    with Executor(service.api_dir, initializer=called.starts, initargs=(str(tmp_path), "good")) as executor:
+        assert set(executor.map(called.started_as, range(100))) == {"good"}
+        assert executor.submit(called.started_as, 0).result(DEADLINE_S) == "good"
+        assert all(path.suffix == ".good" for path in tmp_path.iterdir())
+        outer, inner = executor.submit(called.started_within, str(tmp_path)).result(DEADLINE_S)
+        assert (outer, inner) == ("inner", ["inner"] * 4)
+    with pytest.raises(TypeError, match="initializer must be a callable"):
+        Executor(service.api_dir, initializer=3)  # type: ignore[arg-type]
+
+
+def test_an_initializer_that_raises_breaks_the_executor(service: Running, tmp_path: Path) -> None:
+    with Executor(service.api_dir, initializer=called.starts, initargs=(str(tmp_path), "bad")) as executor:
+        for error in (executor.submit(abs, -1).exception(DEADLINE_S) for _ in range(3)):
+            assert isinstance(error, BrokenExecutor)
+            assert "ValueError: cannot start" in str(error)
+        with pytest.raises(BrokenExecutor):
+            list(executor.map(abs, range(3)))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_map_with_a_buffersize_reads_as_results_are_taken(ordered: bool, executor: Executor) -> None:
+    numbers = itertools.count()
+    results = executor.map(pow, numbers, itertools.repeat(2), buffersize=4, ordered=ordered)
+    assert next(numbers) == 4
+    first = [next(results) for _ in range(10)]
+    assert next(numbers) == 15
+    assert set(first) <= {number**2 for number in range(15)}
+    assert not ordered or first == [0, 1, 4, 9, 25, 36, 49, 64, 81, 100][:4] + first[4:]
+    results.close()
+    assert list(results) == []
+    assert list(executor.map(abs, range(-3, 0), buffersize=10)) == [3, 2, 1]
+    assert list(executor.map(abs, [], buffersize=1)) == []
+    with pytest.raises(ZeroDivisionError):
+        list(executor.map(divmod, itertools.repeat(1), itertools.count(-3), buffersize=2))
+    with pytest.raises(TimeoutError):
+        list(executor.map(time.sleep, itertools.repeat(60), buffersize=1, timeout=0.01))
+    with pytest.raises(TypeError, match="buffersize must be an integer or None"):
+        executor.map(abs, [1], buffersize=1.5)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="buffersize must be None or > 0"):
+        executor.map(abs, [1], buffersize=0)
+
+
+def test_an_input_that_raises_while_it_is_read_lazily_ends_the_map(executor: Executor) -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(5)
+        raise OSError("no more to be read")
+
+    results = executor.map(abs, numbers(), buffersize=2)
+    with pytest.raises(OSError, match="no more"):
+        list(results)
+
+
+def test_what_it_is_can_be_seen(service: Running) -> None:
+    with Executor(service.api_dir) as executor:
+        assert repr(executor) == f"<Executor on {str(service.api_dir)!r}, 0 calls left>"
+        results = executor.map(abs, range(3))
+        assert list(results) == [0, 1, 2]
+        assert repr(results) == "<MapResults 3 of 3 calls done>"
+        assert repr(executor.map(abs, [], buffersize=1)) == "<LazyResults 0 calls done, 0 under way>"
+    assert repr(executor).endswith("0 calls left, shut down>")
+
+
+# --- forks, ends, threads ---------------------------------------------------------------------------------
+
+
+def _in_a_fork(do: Callable[[], object]) -> str:
+    read_end, write_end = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            said = repr(do())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write_end, said.encode())
+        os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_an_executor_is_of_no_use_in_a_fork(executor: Executor, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+    pending = executor.submit(called.touch_and_wait, str(tmp_path / "begun"), go)
+    results = executor.map(called.touch_and_wait, [str(tmp_path / "other")], [go])
+    lazy = executor.map(called.touch_and_wait, [str(tmp_path / "third")], [go], buffersize=1)
+    deeds: list[Callable[[], object]] = [
+        lambda: executor.submit(abs, 1),
+        lambda: executor.map(abs, [1]),
+        lambda: executor.map(abs, [1], buffersize=1),
+        pending.result,
+        pending.exception,
+        lambda: next(results),
+        lambda: next(lazy),
+    ]
+    for do in deeds:
+        assert "RuntimeError: an executor cannot be used in a fork" in _in_a_fork(do)
+    assert _in_a_fork(executor.shutdown) == "None"
+    Path(go).touch()
+    assert pending.result(DEADLINE_S) == str(tmp_path / "begun")
+    assert [*results, *lazy] == [str(tmp_path / "other"), str(tmp_path / "third")]
+
+
+def test_an_executor_that_is_dropped_ends_its_ranks_when_its_calls_are_done() -> None:
+    def children() -> set[str]:
+        tasks = Path("/proc/self/task").glob("*/children")
+        return {pid for path in tasks for pid in path.read_text().split()}
+
+    before = children()
+    executor = Executor(ranks=1)
+    (started,) = children() - before
+    futures = [executor.submit(called.whose, 0) for _ in range(20)]
+    del executor
+    gc.collect()
+    assert all(future.result(DEADLINE_S) for future in futures)
+    poll_until(lambda: started not in children(), "the end of the ranks")
+
+
+@pytest.mark.parametrize("how", ["SIGSTOP", "SIGTERM", "SIGKILL", "SIGUSR2", "SIGHUP", "exit", "close"])
+def test_a_call_that_stops_its_own_worker_does_not_stop_the_pool(
+    how: str, executor: Executor, tmp_path: Path
+) -> None:
+    paths = [str(tmp_path / str(call)) for call in range(3)]
+    stopping = executor.map(called.ends_its_worker, [how] * 3, paths, on_error="collect")
+    assert list(executor.map(abs, range(50))) == list(range(50))
+    assert len(list(stopping)) == 3
+    assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+#: all that may wait, or hand in calls
+DEEDS: dict[str, Callable[[Executor, Future[Any]], object]] = {
+    "submit": lambda executor, _: executor.submit(abs, -1).result(DEADLINE_S),
+    "exception": lambda executor, _: executor.submit(abs, -1).exception(DEADLINE_S),
+    "map": lambda executor, _: list(executor.map(abs, range(100))),
+    "map as it comes": lambda executor, _: list(executor.map(abs, range(100), ordered=False)),
+    "lazy map": lambda executor, _: list(executor.map(abs, range(10), buffersize=2)),
+    "map with terms": lambda executor, _: list(executor.map(abs, range(10), max_demand=1)),
+    "map's future": lambda executor, _: executor.map(abs, range(10)).future().result(DEADLINE_S),
+    "map's close": lambda executor, _: executor.map(abs, range(10)).close(),
+    "wait": lambda executor, _: concurrent.futures.wait([executor.submit(abs, -1)], DEADLINE_S),
+    "as_completed": lambda executor, _: list(concurrent.futures.as_completed([executor.submit(abs, -1)])),
+    "other": lambda _, other: other.result(DEADLINE_S),
+    "workers": lambda executor, _: executor.workers,
+    "repr": lambda executor, _: repr(executor),
+    "another": lambda executor, _: _another(executor),
+    "shutdown": lambda executor, _: executor.shutdown(),
+    "shutdown, cancelling": lambda executor, _: executor.shutdown(cancel_futures=True),
+    "with": lambda executor, _: executor.__exit__(None, None, None),
+    "exception of its own": lambda executor, _: 1 / 0,
+    "exit": lambda executor, _: exit(3),
+}
+
+
+def _another(executor: Executor) -> object:
+    with Executor(repr(executor).split("'")[1]) as another:
+        return another.submit(abs, -1).result(DEADLINE_S)
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_callback_may_use_every_method(deed: str, service: Running) -> None:
+    ended: list[str] = []
+    with Executor(service.api_dir) as executor:
+        others = [executor.submit(called.whose, 0) for _ in range(6)]
+        done = threading.Event()
+
+        def callback(_: object) -> None:
+            try:
+                DEEDS[deed](executor, others[-1])
+            finally:
+                ended.append(deed)
+                done.set()
+
+        others[0].add_done_callback(callback)
+        assert done.wait(DEADLINE_S)
+        concurrent.futures.wait(others, DEADLINE_S)
+        assert all(future.done() for future in others)
+    assert ended == [deed]
+
+
+def test_a_callback_of_a_nested_call_may_wait(executor: Executor) -> None:
+    assert executor.submit(called.waits_within).result(DEADLINE_S) == [1, [2], "shut down"]
