@@ -4,7 +4,8 @@ Works in rounds: submit a random mix, kill worker processes (now and then a fork
 every reply, then, at rest, take memory and open descriptors of the ranks. Unless `--rank-loss restart`, ranks
 are killed, stopped until the others give them up, added, drained and taken away, too; when few of the first
 ones are left, the service is started again, or they are killed, too, and it starts again by itself. Disks are
-full for seconds; others have files and locks in all its folders; some names cannot be printed.
+full for seconds; others have files and locks in all its folders; some names cannot be printed. An executor
+has functions called meanwhile (`functions.py`).
 
 Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that nobody killed;
 at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with the
@@ -25,6 +26,7 @@ from pathlib import Path
 from faults import jobs as mixes
 from faults.disks import Disks
 from faults.foreign import Foreign, Locks
+from faults.functions import Functions
 from faults.jobs import Jobs
 from faults.processes import (
     Family,
@@ -38,8 +40,11 @@ from faults.processes import (
 from faults.ranks import Ranks
 from faults.service import Service
 from faults.strikes import ENCODINGS, PARTS, SOAK_DISKS, SOAK_ENDS, SOAK_PROCESSES, Target, draw, hit
+from mallob_py import Executor
 from mallob_py.protocol.config import Config
 
+#: so that what is looked for in `out` leaves its replies out
+FUNCTIONS_USER = "foreign-functions"
 #: first rounds are not compared: pools and caches fill
 WARM_UP_ROUNDS = 3
 ROUND_JOBS_MAX = 60
@@ -109,12 +114,22 @@ class Soak:
         )
         self.service.await_ready()
         self._jobs = Jobs(self.service, mixes.SOAK, rng, options.ranks + 1, are_late=survives)
+        self._functions = Functions(self._executor, options.seed)
         self._deeds: Counter[str] = Counter()
         self._ranks = Ranks(self.service, options.rank_timeout, rng, self._deeds) if survives else None
         self._silence_s = REPLY_DEADLINE_S + REPLY_DEADLINE_TIMEOUTS * options.rank_timeout * survives
         #: by rank's process: not before then is its fork server killed again
         self._spared_until_s: dict[int, float] = {}
         self._samples: list[Sample] = []
+
+    def _executor(self) -> Executor:
+        return Executor(self.service.api_dir, user=FUNCTIONS_USER)
+
+    def _finish_functions(self) -> None:
+        """Await the functions of a round, and take their jobs' replies away. Raises Wrong."""
+        self._functions.finish()
+        for path in (self.service.api_dir / "jobs.0" / "out").glob(f"{FUNCTIONS_USER}.*"):
+            path.unlink()
 
     def play(self) -> None:
         """Raises Wrong."""
@@ -134,6 +149,7 @@ class Soak:
                     self._samples, rounds = [], 0
         self._check_growth()
         check_size_at_end(self.service.mark)
+        self._functions.check()
         self.service.stop()
         self._foreign.check()
 
@@ -174,6 +190,7 @@ class Soak:
             check_descriptors(self._samples)
 
     def tell(self) -> None:
+        print(f"functions: {dict(self._functions.outcomes)}")
         print(f"killed: {dict(self._deeds)}; replies: {dict(sorted(self._jobs.outcomes.items()))}")
         for kind, latencies_s in sorted(self._jobs.latencies_s.items()):
             ordered = sorted(latencies_s)
@@ -204,6 +221,7 @@ class Soak:
                 if rng.random() < order_rate:
                     ranks.order()
 
+        self._functions.begin()
         for _ in range(BURST_JOBS if is_burst else rng.randint(1, ROUND_JOBS_MAX)):
             if is_burst:
                 jobs.submit_one(rng.choice(("noop", "noop", "wallclock", "file", "cpu")))
@@ -221,6 +239,7 @@ class Soak:
         self._disks.relieve()
         if ranks is not None:
             ranks.settle()
+        self._finish_functions()
         jobs.look()
         if left := [name for name in jobs.left() if name.startswith("in/")]:
             raise Wrong(f"not taken: {left[:10]}")

@@ -31,7 +31,7 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -378,7 +378,8 @@ class WorkerPool:
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
         if now_s >= self._look_for_stopped_at_s:
-            self._look_for_stopped(now_s)
+            _wake_stopped(self._jobs.values())
+            self._look_for_stopped_at_s = now_s + _STOPPED_S if self._jobs else math.inf
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
@@ -487,13 +488,6 @@ class WorkerPool:
         """A read is over, or will not be: the next one has its turn."""
         self._reads_under_way.end(task)
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
-
-    def _look_for_stopped(self, now_s: float) -> None:
-        """Have workers go on that this pool did not stop: a function or a library of theirs may have."""
-        for task in self._jobs.values():
-            if task.link is not None and not task.suspended and is_stopped(task.link.pid):
-                task.link.signal(signal.SIGCONT)
-        self._look_for_stopped_at_s = now_s + _STOPPED_S if self._jobs else math.inf
 
     def _look_after_reads(self, now_s: float) -> None:
         """Inputs that do not come keep no others from being read."""
@@ -781,6 +775,13 @@ class WorkerPool:
             self._give_up_all("no worker process can be started: the fork server ends at once")
         elif self._restart_server():
             self._assign()
+
+
+def _wake_stopped(tasks: Iterable[JobTask]) -> None:
+    """Have workers go on that the pool did not stop: a function or a library of theirs may have."""
+    for task in tasks:
+        if task.link is not None and not task.suspended and is_stopped(task.link.pid):
+            task.link.signal(signal.SIGCONT)
 
 
 def remove_file(path: str) -> None:
