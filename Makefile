@@ -26,7 +26,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 AT_ONCE := --numprocesses $(TEST_JOBS) --dist worksteal
 
-.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench figures site native image clean
+.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench compare figures site native image clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -79,6 +79,10 @@ bench: $(STAMPS)/run ## run the benchmarks one after another
 	    [ -e "$$script" ] || { echo "no benchmarks in scripts/bench"; break; }; \
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
+
+compare: $(STAMPS)/run ## HEAD beside another commit, in turns: times, CPU, system calls (BASE=commit ONLY="noop-4 ..."; ten minutes)
+	@[ -n "$(BASE)" ] || { echo "make compare: which commit? make compare BASE=HEAD~10" >&2; exit 1; }
+	$(BIN)/python scripts/bench/compare.py $(BASE) $(if $(ONLY),--only $(ONLY))
 
 # What docs/experiments.md shows; realistic takes longest. With QUICK=1 all that is small, and the documents keep theirs.
 FIGURES ?= priorities realistic matching balancing

@@ -117,15 +117,21 @@ class Service:
 
 
 @contextlib.contextmanager
-def running_service(ranks: int, extra_arguments: Sequence[str] = ()) -> Iterator[Service]:
-    """A service of our own on a new api-dir, from "accepting jobs" to its clean end.
+def running_service(
+    ranks: int,
+    extra_arguments: Sequence[str] = (),
+    interpreter: str | None = None,
+    parent: Path | None = None,
+) -> Iterator[Service]:
+    """A service of our own on a new api-dir below `parent`, from "accepting jobs" to its clean end.
 
     Its standard error goes to ours; if it does not stop by itself, its processes are killed
     and that is an error too.
     """
-    folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench."))
+    folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench.", dir=parent))
     api_dir, log_dir = folder / "api", folder / "logs"
-    command = [*python(), "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+    command = [*(python() if interpreter is None else (interpreter, "-P")), "-m", "mallob_py", "serve"]
+    command += ["-n", str(ranks)]
     command += ["--api-dir", str(api_dir), "--log-dir", str(log_dir), *extra_arguments]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a killed benchmark must not leave it behind
     begin_s = time.monotonic()
