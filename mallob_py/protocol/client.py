@@ -10,6 +10,11 @@ A new job's root is asked for in the epoch that gives the job a volume. Only whi
 plainly are more PEs than needed is it asked for at once; then the job's first event waits a
 moment for what it has to say: that the job has outlived its first milliseconds and wants more
 workers, or nothing at all, since the job is over and no other PE ever heard of it.
+
+In a burst of small jobs, new jobs *stand by* while all others, as far as is known, are *fresh* jobs of this
+client: submitted, and not yet running for long. When a fresh job ends of which no PE has heard, its PE is
+handed to the standby job of best standing, and again no PE hears of either. Standby jobs are published as
+soon as other jobs deserve all PEs and no fresh job is left, or none has ended for a moment.
 """
 
 from __future__ import annotations
@@ -122,9 +127,14 @@ class _RootPort:
         self._matcher = matcher
         self._workers = workers
         self._now = now
-        self._near = near if near is not None and near != out.rank and near < out.size else None
+        self._near: int | None = None
+        self.go_near(near)
         self.is_asking = matcher.is_asking
         self.withdraw = matcher.withdraw
+
+    def go_near(self, pe: int | None) -> None:
+        """Send the next request to this PE first."""
+        self._near = pe if pe is not None and pe != self._out.rank and pe < self._out.size else None
 
     def ask(self, request: Request) -> None:
         near, self._near = self._near, None
@@ -141,16 +151,23 @@ class ClientJob:
     """One live job. Times are in seconds on the PE's clock."""
 
     def __init__(
-        self, job: int, parameters: JobParameters, seats: Seats, now: float, ageing_s: float
+        self,
+        job: int,
+        parameters: JobParameters,
+        port: _RootPort,
+        seats: Seats,
+        now: float,
+        ageing_s: float,
     ) -> None:
         self.job = job
         since_s = now if parameters.waiting_since_s is None else parameters.waiting_since_s
         self.standing = standing(parameters.priority, since_s, ageing_s)
         self.parameters = parameters
+        self.port = port
         self.seats = seats
         self.version = 0
         self.demand = 1
-        self.is_sought = False
+        self.is_sought, self.sought_s = False, now
         #: its root has run since the submission
         self.has_run = False
         self.has_rested = False
@@ -327,6 +344,12 @@ class ClientJobs:
         self.jobs: dict[int, ClientJob] = {}
         #: submitted, but in no epoch yet
         self._unseen: set[int] = set()
+        #: of these, new jobs that wait until a fresh one ends
+        self._standby: set[int] = set()
+        #: submitted, and not yet running for long
+        self._fresh: set[int] = set()
+        #: when a fresh job ended last
+        self._turned_over_s = -math.inf
         #: with a volume above 0
         self._seated: set[int] = set()
         #: (due_s, job); what a job's `due_s` does not say any more is passed over
@@ -347,26 +370,65 @@ class ClientJobs:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
-        seats = self._seats_of(job, description, parameters.near)
-        record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
+        port, seats = self._seats_of(job, description, parameters.near)
+        record = self.jobs[job] = ClientJob(job, parameters, port, seats, now, self._config.ageing_s)
         if checkpoint is not None:
             record.checkpoint = LastCheckpoint(checkpoint)
         record.since_epoch = self._balancer.epoch
         fields = {"job": job, "priority": parameters.priority, "demand": self._demand_max(record)}
         self._out.act(Log("submitted", fields))
-        plenty = self._out.size - self._balancer.total_volume - len(self._unseen)
+        is_plenty = self._is_plenty
         self._unseen.add(job)
-        if plenty > 0:
-            self._announce_at(record, now + self._config.unannounced_max_s)
-            self._fit(record, 1, now)
+        if not is_plenty and record.is_first and self._all_are_fresh():
+            self._standby.add(job)
+            self._announce_at(record, now + self._config.turnover_max_s)
+            return
+        self._fresh.add(job)
+        if is_plenty:
+            self._begin_unseen(record)
         else:
             self._publish(record)
 
-    def _seats_of(self, job: int, description: Description | None, near: int | None) -> Seats:
+    def _all_are_fresh(self) -> bool:
+        """Whether the PEs are taken by fresh jobs alone, as far as is known, and will be free in a moment."""
+        return bool(self._config.turnover_max_s and self._fresh) and self._balancer.jobs.keys() <= self._fresh
+
+    @property
+    def _is_plenty(self) -> bool:
+        """Whether there are more PEs than jobs deserve, those that run unseen included."""
+        unseen = len(self._unseen) - len(self._standby)
+        return self._out.size - self._balancer.total_volume > unseen
+
+    def _begin_unseen(self, record: ClientJob) -> None:
+        self._announce_at(record, self._now + self._config.unannounced_max_s)
+        self._fit(record, 1, self._now)
+
+    def _turn_over(self, pe: int | None) -> None:
+        """A fresh job has ended, and left this PE to the best standby job if no other PE has heard of it."""
+        self._turned_over_s = self._now
+        if pe is not None and self._is_plenty:
+            record = max((self.jobs[job] for job in self._standby), key=lambda one: (one.standing, -one.job))
+            self._standby.remove(record.job)
+            self._fresh.add(record.job)
+            record.port.go_near(pe)
+            self._begin_unseen(record)
+        elif not self._fresh:
+            for job in sorted(self._standby):
+                self._publish_standby(self.jobs[job])
+
+    def _publish_standby(self, record: ClientJob) -> None:
+        self._standby.discard(record.job)
+        self._fresh.add(record.job)
+        self._announce_at(record, math.inf)
+        self._demand(record, 1)
+
+    def _seats_of(
+        self, job: int, description: Description | None, near: int | None
+    ) -> tuple[_RootPort, Seats]:
         port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, near)
         seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
         seats.description = description
-        return seats
+        return port, seats
 
     def halt(self, now: float) -> None:
         """The generation ends: what its workers have used is charged."""
@@ -387,7 +449,7 @@ class ClientJobs:
                 record.parameters, near=None if near is None else succession.pe(near)
             )
             leaves = record.seats.leaves
-            record.seats = self._seats_of(job, record.seats.description, root)
+            record.port, record.seats = self._seats_of(job, record.seats.description, root)
             record.seats.leaves = leaves
             if held is not None and held.state is SeatState.TAKEN and root is None:
                 record.seats.gone = frozenset((0,))
@@ -434,6 +496,7 @@ class ClientJobs:
         record.is_retracted = True
         record.seats.close()
         self._unseen.discard(record.job)
+        self._standby.discard(record.job)
         self._balancer.author(self._final_event(record))
 
     def _tell_given_up(self, record: ClientJob) -> None:
@@ -510,6 +573,7 @@ class ClientJobs:
                 record.is_given_up = record.has_rested = False
             if job in self._unseen:
                 self._unseen.remove(job)
+                self._standby.discard(job)
             elif volume == record.volume:
                 self._tell_of_root(record)
                 continue
@@ -549,7 +613,7 @@ class ClientJobs:
 
     def _fit(self, record: ClientJob, volume: int, now: float) -> None:
         if volume and not record.is_sought:
-            record.is_sought = True
+            record.is_sought, record.sought_s = True, now
             self._out.act(JobSought(record.job))
         record.seats.fit(volume, self._balancer.epoch, now)
 
@@ -642,7 +706,10 @@ class ClientJobs:
             record.started_s = now if record.started_s is None else record.started_s
             if record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
-                record.announce_at_s = now + (self._config.growth_delay_s if delay_s is None else delay_s)
+                delay_s = self._config.growth_delay_s if delay_s is None else delay_s
+                if self._standby or self._balancer.rotation.is_on:  # others want the next PEs
+                    delay_s = max(delay_s, self._config.turnover_max_s)
+                record.announce_at_s = now + delay_s
             self._schedule(record)
 
     def receive_root_left(self, message: RootLeft) -> None:
@@ -714,14 +781,28 @@ class ClientJobs:
             record.due_s = math.inf
             record.count(now, self._config.threads)
             if now >= record.announce_at_s:
-                record.announce_at_s = math.inf
-                if not record.is_withdrawn:
-                    self._demand(record, None if record.has_run else 1)
+                self._announce(record, now)
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
             else:
                 self._schedule(record)
         self.deadline_s = self._next_due()
+
+    def _announce(self, record: ClientJob, now: float) -> None:
+        """Publish the job, or that it may have more workers than its root."""
+        record.announce_at_s = math.inf
+        if record.job not in self._standby:
+            if self._standby and now < (moment_s := record.sought_s + self._config.turnover_max_s):
+                record.announce_at_s = moment_s  # a standby job goes on with its PE if it is over by then
+                return
+            if record.has_run:
+                self._fresh.discard(record.job)
+            if not record.is_withdrawn:
+                self._demand(record, None if record.has_run else 1)
+        elif now < (moment_s := self._turned_over_s + self._config.turnover_max_s):
+            record.announce_at_s = moment_s
+        else:
+            self._publish_standby(record)
 
     def _next_due(self) -> float:
         while self._due:
@@ -760,6 +841,8 @@ class ClientJobs:
     def _remove(self, record: ClientJob) -> None:
         del self.jobs[record.job]
         self._unseen.discard(record.job)
+        self._standby.discard(record.job)
+        self._fresh.discard(record.job)
         self._seated.discard(record.job)
         self.deadline_s = self._next_due()
         record.seats.close()
@@ -774,9 +857,13 @@ class ClientJobs:
     ) -> None:
         """`is_of_root`: its root has found the result, and with that has ended itself."""
         record.count(self._now, self._config.threads)
+        was_fresh, pe = record.job in self._fresh, record.root_pe
         self._remove(record)
-        if not (is_of_root and self._has_left_no_trace(record)):
+        is_unheard = is_of_root and self._has_left_no_trace(record)
+        if not is_unheard:
             self._balancer.author(self._final_event(record))
+        if was_fresh and self._standby:
+            self._turn_over(pe if is_unheard else None)
         stats = record.stats(self._now)
         fields = {
             "job": record.job,

@@ -77,7 +77,7 @@ def submit(job: int) -> ToPE:
 
 
 def test_a_request_that_finds_nobody_on_its_walk_does_not_keep_the_rank() -> None:
-    node = node_of(0, 2, random_hops=NO_LIMIT)
+    node = node_of(0, 2, random_hops=NO_LIMIT, turnover_max_s=0.0)
     for job in (1, 2, 3):
         node.handle(submit(job), 0.0)
     started = [each for each in of_kind(node, OfPE) if isinstance(each.effect, StartWorker)]  # type: ignore[attr-defined]
