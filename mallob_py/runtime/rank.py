@@ -324,6 +324,8 @@ class Rank:
     def _receive(self, rung: bool) -> None:
         if rung:
             self._transport.wake()
+        elif not self._transport.may_have_news():
+            return
         transfers = 0
         for arrival in self._transport.receive():
             try:

@@ -93,6 +93,10 @@ class Carrier:
 
     # --- receiving
 
+    def may_have_news(self) -> bool:
+        """Whether `receive` may have something though nobody has rung."""
+        return True
+
     def receive(self) -> Iterator[Arrival]:
         """Yield what has arrived; sending meanwhile is allowed."""
         yield from self._receive_by_links()

@@ -70,8 +70,10 @@ PIECE_BYTES = 64 << 10
 LINKED_RANKS_MAX = 1000
 #: tags of messages, of pieces that are followed by another one, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
-#: empty looks in a row before the inbox counts as empty
-EMPTY_LOOKS = 3
+#: empty looks in a row before the inbox counts as empty; each costs MPI system calls
+EMPTY_LOOKS = 2
+#: a ring tells of each message, but for this long at most nobody is believed
+_LOOK_INTERVAL_S = 0.05
 #: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
 _EAGER_SIZE_BYTES = 4000
 
@@ -92,7 +94,7 @@ _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
 
 
-#: stands for a piece that completes no message
+#: stands for a piece that completes no message, and for a message whose reception has begun
 _PIECE = Arrival(-1, Channel.CONTROL, b"")
 
 
@@ -235,6 +237,8 @@ class Transport(Carrier):
         self._buffer = bytearray(_EAGER_SIZE_BYTES)
         self._view = memoryview(self._buffer)
         self._stopped_early = False
+        #: when `receive` looks though nobody has rung
+        self._look_at_s = -math.inf
         self._alert_until_s = 0.0
         self._park_s = _BLIND_PARK_MIN_S
 
@@ -295,6 +299,17 @@ class Transport(Carrier):
 
     # --- receiving
 
+    def may_have_news(self) -> bool:
+        """Whether `receive` may have something though nobody has rung."""
+        return (
+            self._stopped_early
+            or self.links.is_used
+            or self.has_pending()
+            or not self.doorbell.available
+            or self.doorbell.has_remote_peers
+            or time.monotonic() >= self._look_at_s
+        )
+
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield what has arrived, at most about `limit` messages; sending meanwhile is allowed."""
         self._stopped_early = True  # holds as well if the caller breaks off the iteration
@@ -312,6 +327,7 @@ class Transport(Carrier):
                     if arrival is not _PIECE:
                         yield arrival
         self._stopped_early = taken >= limit
+        self._look_at_s = time.monotonic() + _LOOK_INTERVAL_S
         if taken:
             self._park_s = 0.0
         if self._busy:
@@ -556,7 +572,7 @@ class Transport(Carrier):
         if source not in inbox.coming and request.Test():
             return self._hand_over(inbox, source, data, tag)
         inbox.coming.setdefault(source, deque()).append((request, data, tag))
-        return None
+        return _PIECE
 
     def _blame(self, error: MPI.Exception, peer: int | None) -> None:
         """Record who has failed: the peers that MPI names, else the one we talked to."""
