@@ -117,7 +117,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unannounced_max_s: _Seconds = 0.002
     #: the same while new jobs of its client wait for a PE, and how long these wait without an end of such a
     #: job; 0: they never wait so
-    turnover_max_s: _Seconds = 0.01
+    turnover_max_s: _Seconds = 0.02
     #: cores of one worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
