@@ -181,15 +181,12 @@ def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
     return world
 
 
-#: for MPICH's wheel, which uses no network within a host
+#: for MPICH's wheel, which talks within a host by memory of its own. Its network module is polled all the same,
+#: by a system call each time, unless that one has memory to look at as well.
 _WITHIN_A_HOST = {
-    # This one starts sooner than the usual one, but its buffers of 16 KB, a thousand of them, would be
-    # touched at the start, and take 16 MB of each rank.
-    "MPIR_CVAR_CH4_NETMOD": "ofi",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_MAX_RX_SIZE": "1024",
-    # The other one, when it is loaded, would rewrite the C library's functions that map memory, and wait at
-    # each until nobody can be inside: 40 ms of a core in all.
+    "UCX_TLS": "sysv",
+    # UCX would rewrite the C library's functions that map memory, and wait at each until nobody can be
+    # inside: 40 ms of a core in all.
     "UCX_MEM_MMAP_HOOK_MODE": "none",
 }
 
@@ -197,13 +194,17 @@ _WITHIN_A_HOST = {
 @contextlib.contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
     """For what is loaded or initialised meanwhile; programs that are started later do not hear of it."""
-    ours = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(ours)
+    before = {name: os.environ.get(name) for name in settings}
+    ours = {name for name, value in before.items() if value in (None, _UCX_WITHOUT_SHARED_MEMORY)}
+    os.environ.update({name: settings[name] for name in ours})
     try:
         yield
     finally:
         for name in ours:
-            del os.environ[name]
+            if (value := before[name]) is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 #: between looks whether all have come: at first, and at most

@@ -6,7 +6,7 @@ import pytest
 
 from mallob_py.runtime.world import guard, mpi
 
-NAMES = ("MPIR_CVAR_CH4_NETMOD", "FI_PROVIDER", "FI_TCP_MAX_RX_SIZE", "UCX_MEM_MMAP_HOOK_MODE")
+NAMES = ("UCX_TLS", "UCX_MEM_MMAP_HOOK_MODE")
 
 
 @pytest.fixture
@@ -32,19 +32,28 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
 def test_only_a_world_of_one_host_has_the_quick_network(seen: list[list[str | None]]) -> None:
     mpi.start_mpi()
     mpi.start_mpi(within_a_host=True)
-    assert seen == [[None] * 4, ["ofi", "tcp", "1024", "none"]]
+    assert seen == [[None] * 2, ["sysv", "none"]]
 
 
 def test_what_is_started_later_does_not_hear_of_it(seen: list[list[str | None]]) -> None:
     mpi.start_mpi(within_a_host=True)
-    assert [os.environ.get(name) for name in NAMES] == [None] * 4
+    assert [os.environ.get(name) for name in NAMES] == [None] * 2
 
 
 def test_what_the_user_has_set_stays(seen: list[list[str | None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FI_PROVIDER", "shm")
+    monkeypatch.setenv("UCX_TLS", "self,tcp")
     mpi.start_mpi(within_a_host=True)
-    assert seen == [["ofi", "shm", "1024", "none"]]
-    assert os.environ["FI_PROVIDER"] == "shm"
+    assert seen == [["self,tcp", "none"]]
+    assert os.environ["UCX_TLS"] == "self,tcp"
+
+
+def test_our_own_setting_for_networks_gives_way_and_comes_back(
+    seen: list[list[str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCX_TLS", "^posix,sysv")
+    mpi.start_mpi(within_a_host=True)
+    assert seen == [["sysv", "none"]]
+    assert os.environ["UCX_TLS"] == "^posix,sysv"
 
 
 def test_a_rank_with_a_guard_is_no_fork_of_who_starts_all(monkeypatch: pytest.MonkeyPatch) -> None:
