@@ -26,7 +26,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 AT_ONCE := --numprocesses $(TEST_JOBS) --dist worksteal
 
-.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench compare figures site native image clean
+.PHONY: help demo test test-long test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench compare figures site native image clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,8 +34,11 @@ help: ## list these targets
 demo: $(STAMPS)/run ## formulas share a service of 4 ranks, whose workers move (RANKS=4)
 	@$(BIN)/python scripts/demo.py $(RANKS)
 
-test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=4 at once)
-	@$(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) --durations 15 $(TEST_OPTIONS)
+test: $(STAMPS)/test ## run all tests but those of Slurm, half of their seeds (TEST_JOBS=4 at once)
+	@MALLOB_PY_SEEDS=$${MALLOB_PY_SEEDS:-0.5} $(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) --durations 15 $(TEST_OPTIONS)
+
+test-long: $(STAMPS)/test ## the same with twice as many seeds as the tests name, in half an hour
+	@$(MAKE) test MALLOB_PY_SEEDS=2
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
 	@$(BIN)/python -m pytest tests/slurm | tee $(STAMPS)/slurm.log

@@ -52,6 +52,10 @@ _CHANGE = re.compile(r"([\w.]+): *(.+)", re.DOTALL)
 _RULE = re.compile(r"  (\S.*)\n((?: {4}.*\n)+) {4}(test_\w+)\n")
 
 
+#: a node, the name of one of its fields, and what this field is to be
+_Changed = tuple[ast.AST, str, object]
+
+
 def change_of(text: str) -> Change:
     """Read code that gives way to other code: `OLD => NEW`, or one of the three words and the old code.
 
@@ -104,6 +108,11 @@ def apply(mutation: Mutation, source: str) -> str:
     return ast.unparse(module) + "\n"
 
 
+def check(mutation: Mutation, module: ast.Module) -> None:
+    """Raise ValueError, naming the rule, if the change does not fit the module exactly once."""
+    _fitting(mutation, _scope(mutation, module))
+
+
 def describe(mutation: Mutation, source: str) -> str:
     """The change as a reader of the protocol sees it: lines of a diff."""
     scope = _scope(mutation, ast.parse(source))
@@ -126,6 +135,13 @@ def _scope(mutation: Mutation, module: ast.Module) -> ast.AST:
 
 def _change(mutation: Mutation, scope: ast.AST) -> None:
     """Change the one part of the scope's tree that fits the old code."""
+    parent, field, value = _fitting(mutation, scope)
+    setattr(parent, field, value)
+    ast.fix_missing_locations(scope)
+
+
+def _fitting(mutation: Mutation, scope: ast.AST) -> _Changed:
+    """Find the one part of the scope's tree that fits the old code, and what is to stand there."""
     try:
         codes = (mutation.change.old, mutation.change.new)
         old, new = (ast.parse(textwrap.dedent(code).strip()).body for code in codes)
@@ -137,17 +153,11 @@ def _change(mutation: Mutation, scope: ast.AST) -> None:
         changes = _changed_statements(scope, old, new)
     if len(changes) != 1:
         raise _misfit(mutation, f"the old code is in {mutation.place or 'the module'} {len(changes)} times")
-    parent, field, value = changes[0]
-    setattr(parent, field, value)
-    ast.fix_missing_locations(scope)
+    return changes[0]
 
 
 def _misfit(mutation: Mutation, what: str) -> ValueError:
     return ValueError(f"{mutation.file}: {mutation.rule!r}: {what}")
-
-
-#: a node, the name of one of its fields, and what this field is to be
-_Changed = tuple[ast.AST, str, object]
 
 
 def _changed_expressions(scope: ast.AST, old: ast.expr, new: ast.expr) -> list[_Changed]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from seeds import seeds
 
 from mallob_py.api.calls.book import LOSSES_MAX, OVERDUE_S, SILENT_S, Assignment, Book, Group
 
@@ -95,7 +96,7 @@ class Play:
         self.away.discard(worker)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_each_call_has_one_outcome_whatever_workers_do(seed: int) -> None:
     play = Play(seed)
     groups = [Group(None, play.random.randint(1, 300), chunk=play.random.choice((0, 0, 1, 7)))]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pysat.solvers import Solver
+from seeds import seeds
 
 cp = pytest.importorskip("cpmpy", reason="the extra `cpmpy` is not installed")
 pytest.importorskip("pindakaas", reason="the extra `cpmpy` is not installed")
@@ -40,7 +41,7 @@ def holds(clause: list[Any], true: set[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(300))
 def test_clauses_hold_where_the_comparison_does(seed: int) -> None:
     draw = random.Random(seed)
     lows = [draw.randint(-6, 5) for _ in range(2)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from clause_lists import formula_of, is_satisfiable
 from fake_context import FakeContext
+from seeds import seeds
 
 from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, modes
@@ -38,7 +39,7 @@ def run(clauses: Clauses, **configuration: object) -> Result:
 
 
 @needs_cryptominisat
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(25):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from seeds import seeds
 
 from mallob_maxsat import flips
 from mallob_maxsat.app import MaxSatApplication, Worker
@@ -413,7 +414,7 @@ def test_a_better_model_that_breaks_a_hard_clause_is_refused() -> None:
     assert bounds.model is None
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None:
     text, cost = hard_one(seed)
     payload = read_wcnf(text, "f").to_payload()

@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 from clause_lists import clauses_of, formula_of
 from native_library import needs_library
+from seeds import seeds
 from waiting import DEADLINE_S
 
 from mallob_sat import generate
@@ -114,7 +115,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @needs_library
 @pytest.mark.parametrize("name", NATIVE_SOLVERS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int, name: str) -> None:
     """One search after the other gets what those before it learned, under other assumptions.
 
@@ -167,7 +168,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
     judge = reference(formula)
     expected = judge.solve()
     n_taken = 0
-    for seed in range(500):
+    for seed in seeds(500):
         if seed >= 8 and n_taken:  # whether anything is taken is up to the machine's mood
             break
         first, second = names

@@ -15,6 +15,7 @@ import proof_reference
 import pytest
 from fake_context import FakeContext
 from proving import cadical_proof, payload_of, prove, unsatisfiable_formula
+from seeds import seeds
 
 from mallob_py.kit import InputError, JobInput, result_file
 from mallob_py.kit.result_file import ResultPath
@@ -225,7 +226,7 @@ def test_assumptions_and_proofs_do_not_go_together(proof: Path) -> None:
 
 
 def test_the_formulas_of_these_tests_disturb_the_numbering() -> None:
-    formulas = [unsatisfiable_formula(random.Random(seed)) for seed in range(40)]
+    formulas = [unsatisfiable_formula(random.Random(seed)) for seed in seeds(40)]
     clauses = [clause for formula in formulas for clause in formula]
     assert not any(map(proof_reference.is_satisfiable, formulas))
     assert any(len(clause) == 1 for clause in clauses)

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from seeds import seeds
 
 from mallob_sat.clauses import Clauses, KnownClauses, union
 
@@ -39,7 +40,7 @@ def test_the_best_ones_fit_and_the_rest_is_left(literals_max: int, count: int) -
     assert rest.lists() == clauses.lists()[count:]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_bytes_carry_all_of_it(seed: int) -> None:
     choose = random.Random(seed)
     lists = random_lists(choose, choose.choice((0, 1, 50)), 2**31 - 2)
@@ -49,7 +50,7 @@ def test_bytes_carry_all_of_it(seed: int) -> None:
     assert decoded.glues.tolist() == clauses.glues.tolist()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_union_has_each_clause_once_whatever_the_order_of_its_literals(seed: int) -> None:
     choose = random.Random(seed)
     lists = random_lists(choose, 60, variables=6)

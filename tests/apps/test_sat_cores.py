@@ -10,6 +10,7 @@ import pytest
 from clause_lists import is_satisfiable
 from dimacs_text import parse_dimacs
 from fake_context import FakeContext
+from seeds import seeds
 
 from mallob_py.kit import InputError, JobInput, Result, result_file
 from mallob_sat import SatApplication, cores, generate
@@ -36,7 +37,7 @@ def find_core(clauses: Clauses, assumptions: list[int], strategy: Strategy) -> R
     return cores.find_core(formula_from_list(flat(clauses, assumptions)), strategy)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_cores_of_random_formulas_are_unsatisfiable(seed: int) -> None:
     rng = random.Random(seed)
     strategies = [

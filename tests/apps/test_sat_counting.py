@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from clause_lists import formula_of, is_satisfiable
 from pysat.card import CardEnc, EncType
+from seeds import seeds
 
 from mallob_sat import counting, generate
 from mallob_sat.counting import refutation
@@ -139,7 +140,7 @@ def test_equations_of_all_lengths_up_to_six_are_added_up() -> None:
         assert shown_by(holding + xor_of([wrong + 1], 1 - assignment[wrong + 1])) == "parity"
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(300))
 def test_nothing_is_shown_of_a_formula_that_has_a_model(seed: int) -> None:
     rng = random.Random(seed)
     n_vars = rng.randint(2, 7)
@@ -180,7 +181,7 @@ def places_and_bounds(rng: random.Random, n_vars: int) -> Iterator[list[int]]:
 
 def test_pigeons_are_never_too_many_where_there_is_a_model() -> None:
     shown = 0
-    for seed in range(600):
+    for seed in seeds(600):
         rng = random.Random(seed)
         n_vars = rng.randint(4, 9)
         clauses = list(places_and_bounds(rng, n_vars))

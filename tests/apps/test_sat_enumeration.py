@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_context import FakeContext
+from seeds import seeds
 from waiting import DEADLINE_S
 
 from mallob_py.kit import InputError, JobInput, Payload, Result, TreeMessage, result_file
@@ -79,7 +80,7 @@ def random_case(rng: random.Random) -> tuple[int, list[list[int]], list[int]]:
 # --- one worker ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_small_formulas_have_the_solutions_of_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(120):

@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 from clause_lists import formula_of
+from seeds import seeds
 
 from mallob_sat import generate
 from mallob_sat.portfolio import is_random, xor_share
@@ -22,7 +23,7 @@ def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_clauses_of_xors_are_counted_in_any_order(seed: int) -> None:
     rng = random.Random(seed)
     xors = {tuple(sorted(rng.sample(range(1, 60), rng.randint(3, 6)))): rng.randint(0, 1) for _ in range(12)}
@@ -78,7 +79,7 @@ def drawn(length: int, n_vars: int, n_clauses: int, seed: int) -> list[list[int]
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.parametrize(
     "shape", [(3, 250, 1065), (3, 5000, 19_500), (4, 150, 1485), (5, 90, 1900), (7, 60, 5268)]
 )

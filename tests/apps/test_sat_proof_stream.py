@@ -6,6 +6,7 @@ import os
 import random
 
 import pytest
+from seeds import seeds
 
 from mallob_sat import generate
 from mallob_sat.clauses import ProofStream, decode_binary, decode_text
@@ -52,7 +53,7 @@ def of_interest(steps: list[tuple[str, list[int]]], length_max: int, variable_ma
     return sorted(chosen, key=len)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_short_clauses_are_decoded_and_an_unfinished_step_is_left(seed: int) -> None:
     choose = random.Random(seed)
     steps = random_steps(choose)
@@ -66,7 +67,7 @@ def test_short_clauses_are_decoded_and_an_unfinished_step_is_left(seed: int) -> 
         assert clauses.lists() == expected
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_stream_gives_each_clause_once_however_the_writing_is_cut(seed: int) -> None:
     choose = random.Random(seed)
     steps = random_steps(choose)

@@ -9,6 +9,7 @@ import pytest
 from clause_lists import is_satisfiable
 from dimacs_text import parse_dimacs
 from fake_context import FakeContext
+from seeds import seeds
 
 from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, modes
@@ -36,7 +37,7 @@ def random_case(rng: random.Random) -> tuple[int, list[list[int]], list[int]]:
     return n_vars, clauses, [literal() for _ in range(rng.randint(0, 3))]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(25):

@@ -8,6 +8,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 from clause_lists import formula_of
+from seeds import seeds
 
 from mallob_py.kit import InputError
 from mallob_sat import generate, symmetries
@@ -113,7 +114,7 @@ def moved(model: tuple[int, ...], images: symmetries.Permutation) -> tuple[int, 
 def test_what_symmetries_there_are_is_found() -> None:
     """Nearly always: what would take turning back is left."""
     found = there = 0
-    for seed in range(40):
+    for seed in seeds(40):
         clauses = symmetric_formula(random.Random(seed))
         formula = formula_of(clauses)
         if formula.n_vars > 4:

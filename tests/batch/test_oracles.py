@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seeds import seeds
 from workloads import rigid
 
 from mallob_py.batch.experiments import sd
@@ -131,7 +132,7 @@ def crowded(seed: int) -> Workload:
     return rigid(*[(*job, job[2] * choose.choice((1, 2, 5))) for job in jobs], nodes=64)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize(("name", "plan"), [("fcfs", plain_fcfs), ("easy", plain_easy)])
 def test_every_start_is_that_of_a_plain_program(name: str, plan: _Plan, seed: int) -> None:
     workload = crowded(seed)
@@ -141,7 +142,7 @@ def test_every_start_is_that_of_a_plain_program(name: str, plan: _Plan, seed: in
     assert list(simulate(workload, policy_of(name), order=EventOrder.PYSS).starts_s) == starts_s
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("name", ["rigid-easy", "agreement"])
 def test_every_start_of_the_published_easy_is_that_of_a_plain_program(name: str, seed: int) -> None:
     workload = crowded(seed)

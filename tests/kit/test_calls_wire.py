@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from seeds import seeds
 
 from mallob_py.kit.calls.wire import (
     FrameReader,
@@ -28,7 +29,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_frames_come_whole_in_whatever_pieces(seed: int, pair: tuple[socket.socket, socket.socket]) -> None:
     draw = random.Random(seed)
     sent = [

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from fake_context import FakeContext
+from seeds import seeds
 
 from mallob_py.kit import Gossip, TreeMessage, gossip
 
@@ -34,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_all_have_the_same_table_in_the_end_though_messages_are_lost(seed: int, clock: list[float]) -> None:
     chance = random.Random(seed)
     volume = chance.randrange(1, 20)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import pytest
+from seeds import seeds
 
 from mallob_py.kit import Finished, Payload, Result, TreeMessage, TreeReduction, WorkerContext
 
@@ -295,7 +296,7 @@ def contributors(epoch: int, result: list[str]) -> set[int]:
     return {int(part.split(".")[0]) for part in result}
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_results_hold_each_worker_that_stayed_exactly_once_whatever_the_others_do(seed: int) -> None:
     tree = Tree(seed, loss=0.0)
     for _ in range(600):
@@ -307,7 +308,7 @@ def test_results_hold_each_worker_that_stayed_exactly_once_whatever_the_others_d
         assert {stay.process.number for stay in expected.values()} <= contributors(epoch, result)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_lost_messages_and_dying_processes_let_no_epoch_hang_and_count_nobody_twice(seed: int) -> None:
     tree = Tree(seed, loss=0.1)
     for _ in range(600):
@@ -320,7 +321,7 @@ def test_lost_messages_and_dying_processes_let_no_epoch_hang_and_count_nobody_tw
         contributors(epoch, result)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_once_the_tree_is_quiet_again_everybody_gets_the_result_of_all(seed: int) -> None:
     tree = Tree(seed, loss=0.1)
     for _ in range(400):

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict, deque
 
 import pytest
+from seeds import seeds
 
 from mallob_py.protocol.generation import (
     AnyChange,
@@ -323,7 +324,7 @@ def test_the_heir_is_the_next_lower_member(address: int, heir: int) -> None:
 
 def test_all_who_live_come_to_one_generation_whatever_happens() -> None:
     """Deaths, hangs that are found out, false accusations, joins and leaves, all at any moment."""
-    for seed in range(2000):
+    for seed in seeds(2000):
         net = _Net(random.Random(seed).choice((2, 3, 4, 6, 9)), seed)
         choose = net.choose
         accused: set[int] = set()

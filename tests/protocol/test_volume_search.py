@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seeds import seeds
 
 from mallob_py.experiments.balancing import TreeOfDeputies
 from mallob_py.protocol.messages import JobEvent
@@ -131,7 +132,7 @@ def test_volumes_are_those_of_the_local_rule(batch: int) -> None:
 
 def test_random_cases_show_all_kinds_of_outcomes() -> None:
     kinds = set()
-    for seed in range(300):
+    for seed in seeds(300):
         jobs, m = _random_case(seed)
         total = sum(_fair(jobs, m))
         kinds.add((len(jobs) > m, len(jobs) == m, total < m))
@@ -174,7 +175,7 @@ def test_a_root_where_all_shares_are_whole_leaves_nothing_over() -> None:
         _assert_fair([_job(job, 2.0, 100 * n) for job in range(n)], 7 * n + 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_outcome(seed: int) -> None:
     choose = random.Random(f"epochs {seed}")
     m = choose.choice((20, 300, 5000))
@@ -233,7 +234,7 @@ def _ordered(one: AnyAnswer) -> object:
     return [(part.count, sorted(part.samples)) for part in one.sections], one.floors
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
     choose = random.Random(f"merge {seed}")
     jobs = [

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from seeds import seeds
 
 from mallob_py.simulation.bags import BagCluster, draw_plan
 
@@ -35,7 +36,7 @@ def logs_of(seed: int) -> list[list[dict[str, Any]]]:
 
 def test_random_lives_add_up() -> None:
     lent = 0
-    for seed in range(30):
+    for seed in seeds(30):
         logs = logs_of(seed)
         assert list(loans.problems(logs)) == [], f"seed {seed}"
         lent += sum(entry["what"] == "lent" for log in logs for entry in log)

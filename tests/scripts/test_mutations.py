@@ -40,16 +40,14 @@ def _changed(change: str, place: str = "Fair.of", source: str = _SOURCE) -> str:
 
 
 @functools.cache
-def _source(file: str) -> tuple[str, str]:
-    """As it stands there, and as `ast` writes it."""
-    text = (_ROOT / file).read_text()
-    return text, ast.unparse(ast.parse(text)) + "\n"
+def _module(file: str) -> ast.Module:
+    return ast.parse((_ROOT / file).read_text())
 
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_each_mutation_applies_exactly_once_and_changes_something(mutation: Mutation) -> None:
-    text, unchanged = _source(mutation.file)
-    assert mutations.apply(mutation, text) != unchanged
+    mutations.check(mutation, _module(mutation.file))
+    assert mutation.change.old.split() != mutation.change.new.split()
 
 
 def test_each_mutation_names_a_test_that_is_there() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from seeds import seeds
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
@@ -58,7 +59,7 @@ class Burst:
             self.cluster.submit(job, client)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_in_a_burst_pes_go_from_job_to_job_and_no_epoch_tells_of_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +76,7 @@ def test_in_a_burst_pes_go_from_job_to_job_and_no_epoch_tells_of_them(
     assert min(roots[place] for place in range(_SIZE)) >= 20, "a PE has had next to nothing"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_job_of_another_client_gets_a_pe_in_the_middle_of_a_burst(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_job_of_another_client_gets_a_pe_in_the_middle_of_a_burst(
     assert sorted(burst.cluster.ended) == list(range(1, 400))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_standby_jobs_are_published_where_those_before_them_do_not_end(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +103,7 @@ def test_standby_jobs_are_published_where_those_before_them_do_not_end(
     assert sorted(burst.cluster.ended) == [20, 21, 22, 23]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_each_job_of_a_mixed_burst_ends_once_whatever_is_interrupted_and_set_back(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

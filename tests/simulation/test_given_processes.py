@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from seeds import seeds
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage, ProcessDenied, ProcessWanted
@@ -59,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int, leaves: bool) -> None:
     watched = Watched(5, seed, leaves)
     watched.play(60.0)
@@ -71,7 +72,7 @@ def test_on_one_host_a_job_keeps_its_process_wherever_its_turns_are(seed: int, l
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_job_keeps_its_process_also_where_its_turns_are_taken_back_at_once(seed: int, leaves: bool) -> None:
     watched = Watched(6, seed, leaves)
     chance = random.Random(seed)

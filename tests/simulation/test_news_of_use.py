@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from seeds import seeds
+
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
 
 def test_news_of_use_reach_the_clients_of_random_lives() -> None:
     known = set()
-    for seed in range(40):
+    for seed in seeds(40):
         life = Scenario(draw_plan(seed))
         life.run()
         assert set(life.cluster.ended) == set(life.cluster.submitted)

@@ -6,6 +6,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from seeds import seeds
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.random_walk import NO_LIMIT
@@ -29,7 +30,7 @@ from mallob_py.simulation.scenario import Scenario, rest_bound_s
 
 def _plan_of_some_length() -> Plan:
     """Whatever the seeds draw at present: more than a few deeds, and quick to play."""
-    plans = (draw_plan(seed) for seed in range(100))
+    plans = (draw_plan(seed) for seed in seeds(100))
     return next(plan for plan in plans if 10 < len(plan.deeds) < 40 and plan.size > 4)
 
 
@@ -39,7 +40,7 @@ def _life(plan: Plan) -> tuple[float, int, list[object]]:
     return scenario.cluster.now, scenario.cluster.messages_sent, list(scenario.cluster.logs)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_plan_is_the_same_after_a_round_trip_through_json(seed: int) -> None:
     plan = draw_plan(seed)
     special = (Delayed(What.MESSAGE, 1, 2, 3), Delayed(What.FETCH, 1, 1, 0))
@@ -54,7 +55,7 @@ def test_a_plan_from_a_file_plays_like_the_plan_it_was_written_from(seed: int) -
 
 
 def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
-    plans = [draw_plan(seed) for seed in range(200)]
+    plans = [draw_plan(seed) for seed in seeds(200)]
     changed = [*map(with_changes, plans), *map(with_rarities, plans)]
     kinds = {type(deed).__name__ for plan in changed for deed in plan.deeds}
     assert kinds == {one.__name__ for one in get_args(AnyDeed)}
@@ -65,7 +66,7 @@ def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
 
 
 def test_deeds_are_in_the_order_of_their_times_and_their_numbers_differ() -> None:
-    for seed in range(50):
+    for seed in seeds(50):
         for change in (with_changes, with_rarities):
             deeds = change(draw_plan(seed)).deeds
             assert [deed.at_s for deed in deeds] == sorted(deed.at_s for deed in deeds)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from seeds import seeds
 
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
@@ -92,7 +93,7 @@ def test_random_lives_know_every_stimulus() -> None:
         known.add(type(stimulus))
         _handle(stimulus, now)
 
-    for seed in range(40):
+    for seed in seeds(40):
         scenario = Scenario(draw_plan(seed))
         for pe in scenario.cluster.pes:
             pe.handle = partial(note, pe.handle)  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from seeds import seeds
 from stories import (
     active,
     answer,
@@ -229,7 +230,7 @@ def test_random_lives_know_shortages_of_all_kinds() -> None:
     kinds = {type(deed) for seed in range(20) for deed in draw_plan(seed).deeds}
     assert kinds >= {Drop, Pause, Unpause}
     seen: set[str] = set()
-    for seed in range(30):
+    for seed in seeds(30):
         scenario = Scenario(draw_plan(seed))
         scenario.run()
         seen |= {event for _, _, event, _ in scenario.cluster.logs}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
+from seeds import seeds
 
 from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink, Rebind
@@ -382,7 +383,7 @@ class Cluster:
     "policy",
     [*LIVE, "elastic:start=code,shrink=code,grow=code", "fair:overtake=any", "sd", "sd:mates=1,waits=map"],
 )
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, seed: int) -> None:
     cluster = Cluster(policy, seed)
     for _ in range(150):

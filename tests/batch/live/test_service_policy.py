@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from seeds import seeds
 
 from mallob_py.batch.live.service_policy import SHOWN_MAX, ServicePolicy
 from mallob_py.batch.policy import Action, Start, View
@@ -196,7 +197,7 @@ def test_a_policy_that_raises_is_told_once_and_what_it_has_begun_stays_begun() -
 
 
 @pytest.mark.parametrize("policy", [*LIVE, "elastic:cooldown-s=5", "fair:by=user"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_bounds_fit_into_the_pes_and_every_job_begins_in_the_end(policy: str, seed: int) -> None:
     draw = random.Random(seed)
     table = Table(policy)

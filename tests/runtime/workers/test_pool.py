@@ -30,6 +30,7 @@ from pool_rank import (
     process_state,
     result_of,
 )
+from seeds import seeds
 from waiting import poll_until
 
 from mallob_py.applications import ENTRY_POINT_GROUP, OURS
@@ -364,7 +365,7 @@ def test_interrupt_and_terminate_signals_do_not_end_workers_or_their_server(rank
     assert not rank.of(stimuli.WorkerCrashed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: int) -> None:
     choose = random.Random(seed)
     live: set[Key] = set()

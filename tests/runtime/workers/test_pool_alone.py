@@ -7,6 +7,7 @@ import signal
 from collections import Counter, deque
 
 import pytest
+from seeds import seeds
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.kit.payload import encode_description
@@ -568,7 +569,7 @@ def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
         link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     host = Host(PoolOptions(warm=draw.randrange(3)))

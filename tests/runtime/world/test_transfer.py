@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from seeds import seeds
 from transfer_net import Network
 
 from mallob_py.protocol.host_health import Fault
@@ -77,7 +78,7 @@ def test_two_hosts_that_ask_each_other_both_turn_to_the_client(network: Network)
     assert sorted(network.here) == [(2, 1), (4, 1)]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50))
 def test_whoever_asks_whom_in_whatever_order_everybody_is_served(seed: int, network: Network) -> None:
     rng = random.Random(seed)
     size = network.put(0, 1, rng.randbytes(2 * CHUNK_BYTES + 5))
@@ -90,7 +91,7 @@ def test_whoever_asks_whom_in_whatever_order_everybody_is_served(seed: int, netw
     assert len(network.files()) == 4
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50))
 def test_a_job_that_ends_at_any_moment_leaves_no_file(seed: int, network: Network) -> None:
     rng = random.Random(seed)
     size = network.put(0, 1, bytes(5 * CHUNK_BYTES))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from reachable import reachable
+from seeds import seeds
 
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.users import (
@@ -313,7 +314,7 @@ def test_what_a_client_that_begins_anew_had_at_work_is_not_counted_any_more() ->
 
 
 @pytest.mark.parametrize("moves", [False, True])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(seed: int, moves: bool) -> None:
     """Three clients whose messages take their time, and who may be lost and begin anew."""
     choose = random.Random(seed)
