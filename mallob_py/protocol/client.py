@@ -9,12 +9,7 @@ interrupt or at a failure, whichever comes first.
 A new job's root is asked for in the epoch that gives the job a volume. Only while there
 plainly are more PEs than needed is it asked for at once; then the job's first event waits a
 moment for what it has to say: that the job has outlived its first milliseconds and wants more
-workers, or nothing at all, since the job is over and no other PE ever heard of it.
-
-In a burst of small jobs, new jobs *stand by* while all others, as far as is known, are *fresh* jobs of this
-client: submitted, and not yet running for long. When a fresh job ends of which no PE has heard, its PE is
-handed to the standby job of best standing, and again no PE hears of either. Standby jobs are published as
-soon as other jobs deserve all PEs and no fresh job is left, or none has ended for a moment.
+workers, or nothing at all, since the job is over and no other PE ever heard of it (`turnover.py`).
 """
 
 from __future__ import annotations
@@ -72,6 +67,7 @@ from mallob_py.protocol.messages import (
 from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.stimuli import JobParameters
+from mallob_py.protocol.turnover import Turnover
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -342,14 +338,8 @@ class ClientJobs:
         self._matcher = matcher
         self._workers = workers
         self.jobs: dict[int, ClientJob] = {}
-        #: submitted, but in no epoch yet
-        self._unseen: set[int] = set()
-        #: of these, new jobs that wait until a fresh one ends
-        self._standby: set[int] = set()
-        #: submitted, and not yet running for long
-        self._fresh: set[int] = set()
-        #: when a fresh job ended last
-        self._turned_over_s = -math.inf
+        #: new jobs
+        self._turnover = Turnover(config, out.size)
         #: with a volume above 0
         self._seated: set[int] = set()
         #: (due_s, job); what a job's `due_s` does not say any more is passed over
@@ -377,50 +367,32 @@ class ClientJobs:
         record.since_epoch = self._balancer.epoch
         fields = {"job": job, "priority": parameters.priority, "demand": self._demand_max(record)}
         self._out.act(Log("submitted", fields))
-        is_plenty = self._is_plenty
-        self._unseen.add(job)
-        if not is_plenty and record.is_first and self._all_are_fresh():
-            self._standby.add(job)
+        is_plenty = self._turnover.is_plenty(self._balancer.total_volume)
+        may_wait = record.is_first and not is_plenty
+        if self._turnover.submit(job, record.standing, may_wait, self._balancer.jobs.keys()):
             self._announce_at(record, now + self._config.turnover_max_s)
-            return
-        self._fresh.add(job)
-        if is_plenty:
+        elif is_plenty:
             self._begin_unseen(record)
         else:
             self._publish(record)
-
-    def _all_are_fresh(self) -> bool:
-        """Whether the PEs are taken by fresh jobs alone, as far as is known, and will be free in a moment."""
-        return bool(self._config.turnover_max_s and self._fresh) and self._balancer.jobs.keys() <= self._fresh
-
-    @property
-    def _is_plenty(self) -> bool:
-        """Whether there are more PEs than jobs deserve, those that run unseen included."""
-        unseen = len(self._unseen) - len(self._standby)
-        return self._out.size - self._balancer.total_volume > unseen
 
     def _begin_unseen(self, record: ClientJob) -> None:
         self._announce_at(record, self._now + self._config.unannounced_max_s)
         self._fit(record, 1, self._now)
 
     def _turn_over(self, pe: int | None) -> None:
-        """A fresh job has ended, and left this PE to the best standby job if no other PE has heard of it."""
-        self._turned_over_s = self._now
-        if pe is not None and self._is_plenty:
-            record = max((self.jobs[job] for job in self._standby), key=lambda one: (one.standing, -one.job))
-            self._standby.remove(record.job)
-            self._fresh.add(record.job)
+        """A fresh job has ended; give the PE, if no other PE has heard of it, to the best standby job."""
+        turnover = self._turnover
+        if pe is not None and turnover.is_plenty(self._balancer.total_volume):
+            record = self.jobs[turnover.best()]
+            turnover.call(record.job)
             record.port.go_near(pe)
             self._begin_unseen(record)
-        elif not self._fresh:
-            for job in sorted(self._standby):
-                self._publish_standby(self.jobs[job])
-
-    def _publish_standby(self, record: ClientJob) -> None:
-        self._standby.discard(record.job)
-        self._fresh.add(record.job)
-        self._announce_at(record, math.inf)
-        self._demand(record, 1)
+        elif not turnover.fresh:
+            for record in [self.jobs[job] for job in sorted(turnover.standby)]:
+                turnover.call(record.job)
+                self._announce_at(record, math.inf)
+                self._demand(record, 1)
 
     def _seats_of(
         self, job: int, description: Description | None, near: int | None
@@ -457,7 +429,7 @@ class ClientJobs:
             record.rests_at = -1 if rests_at is None else rests_at
             record.begin_anew(now, None if record.root is None else succession.pe(record.root))
             self.jobs[job] = record
-            self._unseen.add(job)
+            self._turnover.unseen.add(job)
             self._schedule(record)
             self._demand(record, record.wanted)
 
@@ -495,8 +467,7 @@ class ClientJobs:
             return
         record.is_retracted = True
         record.seats.close()
-        self._unseen.discard(record.job)
-        self._standby.discard(record.job)
+        self._turnover.forget(record.job)
         self._balancer.author(self._final_event(record))
 
     def _tell_given_up(self, record: ClientJob) -> None:
@@ -571,9 +542,8 @@ class ClientJobs:
             if record.is_given_up and not self._balancer.rotation.is_on:
                 # There are PEs for all again; when it rests next, it may be asked for anew.
                 record.is_given_up = record.has_rested = False
-            if job in self._unseen:
-                self._unseen.remove(job)
-                self._standby.discard(job)
+            if self._turnover.forget(job):
+                pass
             elif volume == record.volume:
                 self._tell_of_root(record)
                 continue
@@ -622,7 +592,7 @@ class ClientJobs:
         with_volume = self._balancer.with_volume()
         if with_volume is None or len(self.jobs) <= len(with_volume):
             return list(self.jobs)
-        return sorted(self._unseen | self._seated | (with_volume & self.jobs.keys()))
+        return sorted(self._turnover.unseen | self._seated | (with_volume & self.jobs.keys()))
 
     def _volume(self, record: ClientJob) -> int:
         """The job's volume; a job asked for ahead of its first epoch counts as 1."""
@@ -707,9 +677,8 @@ class ClientJobs:
             if record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
                 delay_s = self._config.growth_delay_s if delay_s is None else delay_s
-                if self._standby or self._balancer.rotation.is_on:  # others want the next PEs
-                    delay_s = max(delay_s, self._config.turnover_max_s)
-                record.announce_at_s = now + delay_s
+                is_crowded = self._balancer.rotation.is_on
+                record.announce_at_s = now + self._turnover.growth_delay_s(delay_s, is_crowded)
             self._schedule(record)
 
     def receive_root_left(self, message: RootLeft) -> None:
@@ -790,19 +759,16 @@ class ClientJobs:
 
     def _announce(self, record: ClientJob, now: float) -> None:
         """Publish the job, or that it may have more workers than its root."""
-        record.announce_at_s = math.inf
-        if record.job not in self._standby:
-            if self._standby and now < (moment_s := record.sought_s + self._config.turnover_max_s):
-                record.announce_at_s = moment_s  # a standby job goes on with its PE if it is over by then
-                return
-            if record.has_run:
-                self._fresh.discard(record.job)
-            if not record.is_withdrawn:
-                self._demand(record, None if record.has_run else 1)
-        elif now < (moment_s := self._turned_over_s + self._config.turnover_max_s):
-            record.announce_at_s = moment_s
-        else:
-            self._publish_standby(record)
+        until_s = self._turnover.waits_until(record.job, record.sought_s)
+        record.announce_at_s = until_s if now < until_s else math.inf
+        if now < until_s:
+            return
+        if record.job in self._turnover.standby:
+            self._turnover.call(record.job)
+        if record.has_run:
+            self._turnover.fresh.discard(record.job)
+        if not record.is_withdrawn:
+            self._demand(record, None if record.has_run else 1)
 
     def _next_due(self) -> float:
         while self._due:
@@ -840,9 +806,6 @@ class ClientJobs:
 
     def _remove(self, record: ClientJob) -> None:
         del self.jobs[record.job]
-        self._unseen.discard(record.job)
-        self._standby.discard(record.job)
-        self._fresh.discard(record.job)
         self._seated.discard(record.job)
         self.deadline_s = self._next_due()
         record.seats.close()
@@ -857,12 +820,13 @@ class ClientJobs:
     ) -> None:
         """`is_of_root`: its root has found the result, and with that has ended itself."""
         record.count(self._now, self._config.threads)
-        was_fresh, pe = record.job in self._fresh, record.root_pe
+        pe = record.root_pe
         self._remove(record)
+        is_awaited = self._turnover.end(record.job, self._now)
         is_unheard = is_of_root and self._has_left_no_trace(record)
         if not is_unheard:
             self._balancer.author(self._final_event(record))
-        if was_fresh and self._standby:
+        if is_awaited:
             self._turn_over(pe if is_unheard else None)
         stats = record.stats(self._now)
         fields = {

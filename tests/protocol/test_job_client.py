@@ -412,7 +412,7 @@ def test_nothing_of_an_ended_job_is_kept() -> None:
         alone.pe.handle(JobInterrupted(job), alone.now)
         alone.wait_until(alone.now + 1.0)
     assert not alone.pe.client.jobs
-    assert not alone.pe.client._unseen
+    assert not alone.pe.client._turnover.unseen
     assert not alone.pe.balancer.jobs
     assert not alone.pe.workers.suspended
     assert alone.pe.workers.active is None

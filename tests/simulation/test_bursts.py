@@ -120,5 +120,3 @@ def test_each_job_of_a_mixed_burst_ends_once_whatever_is_interrupted_and_set_bac
     assert set(range(10, 110)) <= set(burst.cluster.ended)
     for pe in burst.cluster.pes:
         assert not any(job >= 10 for job in pe.client.jobs)
-        assert not pe.client._standby
-        assert len(pe.client._fresh) <= len(pe.client.jobs)

@@ -181,8 +181,8 @@ def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
     return world
 
 
-#: for MPICH's wheel, which talks within a host by memory of its own. Its network module is polled all the same,
-#: by a system call each time, unless that one has memory to look at as well.
+#: for MPICH's wheel, which talks within a host by memory of its own. Its network module is polled as well, by
+#: a system call each time, unless that module uses memory, too.
 _WITHIN_A_HOST = {
     "UCX_TLS": "sysv",
     # UCX would rewrite the C library's functions that map memory, and wait at each until nobody can be
