@@ -25,6 +25,7 @@ from statistics import fmean, stdev
 from common import BenchmarkError, write_results
 from compared import MEASURES, Measure, Tree
 
+from mallob_py.runtime.processes import python
 from mallob_py.text_table import format_table
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -129,26 +130,18 @@ def _installed(root: Path, name: str) -> Tree:
     """The tree in an environment of its own; nothing but MPI is added to what it needs."""
     environment = _FOLDER / f"{name}.venv"
     stamp, project = environment / "pyproject.toml", (root / "pyproject.toml").read_text()
-    python = environment / "bin" / "python"
+    tree = Tree(name, environment / "bin" / "python")
     if not stamp.exists() or stamp.read_text() != project:
         print(f"installing {name} ...", file=sys.stderr, flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-        install = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--editable",
-            f"{root}[mpich]",
-            "cloudpickle",
-        ]
-        subprocess.run(install, check=True)
-        subprocess.run(
-            [str(python), "-m", "compileall", "-q", str(root / "mallob_py"), str(root / "apps")], check=True
-        )
+        inner = [str(tree.interpreter), "-P", "-m"]
+        for command in (
+            [*python(), "-m", "venv", str(environment)],
+            [*inner, "pip", "install", "--quiet", "--editable", f"{root}[mpich]", "cloudpickle"],
+            [*inner, "compileall", "-q", str(root / "mallob_py"), str(root / "apps")],
+        ):
+            subprocess.run(command, check=True)
         stamp.write_text(project)
-    return Tree(name, python)
+    return tree
 
 
 def _git(*arguments: str) -> str:

@@ -70,14 +70,14 @@ class Tree:
     """A checkout, installed into an environment of its own."""
 
     name: str
-    python: Path
+    interpreter: Path
 
     def run(self, *arguments: str) -> tuple[float, float, str]:
         """Run Python to its end: seconds, CPU seconds of it and its children, what it printed."""
         before, begin_s = os.times(), time.monotonic()
         with tempfile.TemporaryDirectory(prefix="mallob-py-compare.") as folder:
             done = subprocess.run(
-                [self.python, "-P", *arguments],
+                [self.interpreter, "-P", *arguments],
                 cwd=folder,
                 capture_output=True,
                 text=True,
@@ -92,7 +92,7 @@ class Tree:
 
 @contextmanager
 def _service(tree: Tree, ranks: int, folder: Path = TMPFS) -> Iterator[Service]:
-    with running_service(ranks, interpreter=str(tree.python), parent=folder) as service:
+    with running_service(ranks, interpreter=str(tree.interpreter), parent=folder) as service:
         service.await_reply(service.drop(_noop("first")))
         time.sleep(_SETTLE_S)
         yield service
@@ -180,7 +180,7 @@ def whole_tree(tree: Tree) -> dict[str, float]:
 
 def start(ranks: int, tree: Tree) -> dict[str, float]:
     """From the command until it accepts jobs."""
-    with running_service(ranks, interpreter=str(tree.python), parent=TMPFS) as service:
+    with running_service(ranks, interpreter=str(tree.interpreter), parent=TMPFS) as service:
         cpu_s = Footprint(service.process.pid, since_start=True).cpu_s()
         return {"wall ms": 1e3 * service.start_s, "CPU ms": 1e3 * cpu_s}
 
