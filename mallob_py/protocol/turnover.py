@@ -1,4 +1,4 @@
-"""Which jobs of a client no PE has heard of yet, and how PEs go from one to the next in a burst.
+"""The new jobs of a client, of which no PE has heard, and the PEs that go from one to the next in a burst.
 
 In a burst of small jobs, new jobs *stand by* while all others, as far as is known, are *fresh* jobs of this
 client: submitted, and not yet running for long. When a fresh job ends of which no PE has heard, its PE is

@@ -1,4 +1,4 @@
-"""What `compare.py` measures: one round of each measure, of one tree, by one and the same client.
+"""The measures of `compare.py`: one round of each, of one tree, by one and the same client.
 
 A measure takes a tree and returns its quantities by name. Less is better in all of them. Job files are
 written before the clock starts and renamed into place by this process, whichever tree serves them.

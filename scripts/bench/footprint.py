@@ -1,7 +1,7 @@
-"""What a service costs: CPU time, wake-ups and system calls of all its processes.
+"""The costs of a service: CPU time, wake-ups and system calls of all its processes.
 
 CPU time is the scheduler's own count; a wake-up is a voluntary context switch: a thread that had gone to
-sleep runs again. Both are exact and disturb nobody. System calls are counted by strace, which slows the
+sleep runs again. Both are exact and cost the service nothing. System calls are counted by strace, which slows the
 processes, so jobs whose time counts are other ones.
 """
 
@@ -36,7 +36,7 @@ class Footprint:
         return self._now()[0] - self._before[0]
 
     def per(self, count: float) -> dict[str, float]:
-        """What one of `count` jobs, or seconds, has cost."""
+        """Return the cost of one of `count` jobs, or seconds."""
         after = self._now()
         return {
             "CPU ms": 1e3 * (after[0] - self._before[0]) / count,

@@ -94,7 +94,7 @@ class Carrier:
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Whether `receive` may have something though nobody has rung."""
+        """Return whether `receive` may have something without a ring."""
         return True
 
     def receive(self) -> Iterator[Arrival]:

@@ -300,7 +300,7 @@ class Transport(Carrier):
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Whether `receive` may have something though nobody has rung."""
+        """Return whether `receive` may have something without a ring."""
         return (
             self._stopped_early
             or self.links.is_used
