@@ -1,8 +1,8 @@
 """The costs of a service: CPU time, wake-ups and system calls of all its processes.
 
 CPU time is the scheduler's own count; a wake-up is a voluntary context switch: a thread that had gone to
-sleep runs again. Both are exact and cost the service nothing. System calls are counted by strace, which slows the
-processes, so jobs whose time counts are other ones.
+sleep runs again. Both are exact and cost the service nothing. System calls are counted by strace, which
+slows the processes, so jobs whose time counts are other ones.
 """
 
 from __future__ import annotations
