@@ -274,8 +274,12 @@ def test_files_that_documents_link_to_exist(document: Path) -> None:
 
 #: the most words that a document is planned to have; a tenth more is let pass
 _WORDS = {
+    "docs/bags.md": 2000,
+    "docs/functions.md": 900,
     "docs/maxsat.md": 900,
+    "docs/python.md": 900,
     "docs/sat-jobs.md": 1800,
+    "docs/shares.md": 900,
     "docs/smt.md": 700,
 }
 
