@@ -274,13 +274,21 @@ def test_files_that_documents_link_to_exist(document: Path) -> None:
 
 #: the most words that a document is planned to have; a tenth more is let pass
 _WORDS = {
+    "README.md": 1800,
+    "CONTRIBUTING.md": 1800,
+    "CHANGELOG.md": 300,
     "docs/bags.md": 2000,
+    "docs/commands.md": 600,
     "docs/functions.md": 900,
+    "docs/incremental.md": 300,
+    "docs/job-files.md": 800,
+    "docs/mallob-clients.md": 400,
     "docs/maxsat.md": 900,
     "docs/python.md": 900,
     "docs/sat-jobs.md": 1800,
     "docs/shares.md": 900,
     "docs/smt.md": 700,
+    "docs/writing-an-application.md": 2800,
 }
 
 
