@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ from mallob_py.runtime.remote_shell import SSH
 
 if TYPE_CHECKING:
     from mallob_py.batch.live.machine_nodes import Machine
-    from mallob_py.batch.live.requests import JobLine, NodeLine
+    from mallob_py.batch.live.requests import Encoding, JobLine, NodeLine
     from mallob_py.cli.batch_options import (
         BatchCancelOptions,
         BatchNodesOptions,
@@ -94,30 +95,60 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 
 def run_submit(options: BatchSubmitOptions) -> int:
     """One after the other; the first that is refused ends it."""
-    from mallob_py.batch.live.script import ScriptError, slurm_lines
-
     jobs: list[int] = []
     environment = own_environment()
     directory = os.getcwd()
     if not is_text(directory):
         raise CommandError("the name of the working folder is not UTF-8")
     for script in options.scripts:
-        path = Path(script)
+        content = Path(script).read_bytes()
+        encoding: Encoding = "utf-8"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = content.decode()
         except UnicodeDecodeError:
-            raise CommandError(f"{script}: not a script in UTF-8") from None
-        name = re.sub(r"[^\w.+-]", "_", path.name)[:64]
+            text, encoding = content.decode("latin-1"), "latin-1"
+        name = re.sub(r"[^\w.+-]", "_", Path(script).name)[:64]
         after = list(options.after), list(options.after_ok)
-        request = Submit(text, name, directory, environment, options.headers, *after)
+        request = Submit(text, name, directory, environment, options.headers, *after, encoding)
+        for job in _submit(options, request, script):
+            print(job, flush=True)
+            jobs.append(job)
+    return _wait_for(options, jobs) if options.wait else 0
+
+
+def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterator[int]:
+    """Submit a script, an array task by task, and say what of it is of no consequence."""
+    from mallob_py.batch.live.script import ARRAY_JOB, ARRAY_TASK, ScriptError, SlurmLines, slurm_lines
+
+    lines = SlurmLines({}, (), 0, [])
+    with contextlib.suppress(ScriptError):  # the scheduler tells of it
+        lines = slurm_lines(request.script)
+    own, jobs = request.environment, list[int]()
+    for place, task in enumerate(lines.tasks or (None,)):
+        if task is not None:
+            tasks = lines.tasks
+            numbers = {ARRAY_TASK: task, "SLURM_ARRAY_TASK_COUNT": len(tasks)}
+            numbers |= {"SLURM_ARRAY_TASK_MIN": min(tasks), "SLURM_ARRAY_TASK_MAX": max(tasks)}
+            first = {ARRAY_JOB: str(jobs[0])} if jobs else {}
+            environment = own | {name: str(number) for name, number in numbers.items()} | first
+            # So many begin together, and each of the others when one of them has ended.
+            before = [jobs[place - lines.at_once]] if 0 < lines.at_once <= place else []
+            request = msgspec.structs.replace(
+                request, environment=environment, after=[*options.after, *before]
+            )
         answer = _ask(options, request, f"{script}: ")
         assert isinstance(answer, Done)
-        with contextlib.suppress(ScriptError):
-            for line in slurm_lines(text)[1]:
-                say(f"mallob-py batch submit: {script}: {line}: of no consequence here")
-        print(answer.job, flush=True)
         jobs.append(answer.job)
-    return _wait_for(options, jobs) if options.wait else 0
+        yield answer.job
+    for line in lines.ignored:
+        say(f"mallob-py batch submit: {script}: {line}: of no consequence here")
+    for number, line in enumerate(request.script.splitlines(), 1):
+        if re.match(r"\s*(exec\s+)?srun\s", line) and shutil.which("srun") is None:
+            say(
+                f"mallob-py batch submit: {script}: line {number}: there is no srun on this host; the hosts"
+                " of the job's slots are in the file $NODE_FILE: mpiexec -f $NODE_FILE PROGRAM"
+            )
+            break
 
 
 def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:

@@ -212,13 +212,13 @@ class Folder:
             taken += (int(name.removeprefix(".")) for name in os.listdir(part) if _TAKEN.fullmatch(name))
         return 1 + max(taken)
 
-    def add(self, submitted: Submitted, script: str) -> JobFolder:
+    def add(self, submitted: Submitted, script: str, encoding: str = "utf-8") -> JobFolder:
         """It is there as a whole or not at all."""
         part = self._jobs / f".{submitted.number}"
         part.mkdir(mode=0o700)
         final = self._jobs / str(submitted.number)
         try:
-            (part / "script").write_text(script, encoding="utf-8")
+            (part / "script").write_text(script, encoding=encoding)
             (part / "script").chmod(0o700)
             write_atomically(part / "job.json", msgspec.json.encode(submitted))
             part.rename(final)

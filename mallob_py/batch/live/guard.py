@@ -95,7 +95,7 @@ class _Guard:
     def run(self) -> int:
         launch = self._begin.launch
         script, nodes, scheduler = (self._folder / name for name in ("script", "nodes", "scheduler.sock"))
-        script.write_text(self._begin.script, encoding="utf-8")
+        script.write_text(self._begin.script, encoding="latin-1")
         script.chmod(0o700)
         nodes.write_text(self._begin.nodes, encoding="utf-8")
         environment = launch.environment | {"NODE_FILE": str(nodes)}

@@ -59,7 +59,7 @@ _MESSAGE_BYTES_MAX = 8 * LINE_MAX_BYTES
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Run this script; `nodes` are the lines of its node file."""
+    """Run this script, of which each character is a byte; `nodes` are the lines of its node file."""
 
     launch: Launch
     script: str
@@ -154,7 +154,7 @@ class Link:
 
     def keep(self) -> Status:
         folder = self._folder
-        script = (folder / "script").read_text(encoding="utf-8")
+        script = (folder / "script").read_text(encoding="latin-1")
         nodes = (folder / "nodes").read_text(encoding="utf-8")
         reader = threading.Thread(target=self.hear, daemon=True)
         reader.start()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +20,9 @@ REQUEST_MAX_BYTES = 16 << 20
 ANSWER_MAX_BYTES = 256 << 20
 #: a scheduler that has much to do may take its time
 _ANSWER_S = 120.0
+
+
+Encoding: TypeAlias = Literal["utf-8", "latin-1"]
 
 
 class LiveError(Exception):
@@ -38,6 +42,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     headers: dict[str, str] = {}
     after: list[int] = []
     after_ok: list[int] = []
+    #: of the script as a file
+    encoding: Encoding = "utf-8"
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

@@ -13,9 +13,10 @@ the scheduler chooses), malleable (which it also changes) or evolving (which the
 at the first command. A rigid job that says nothing has one node, and the required time that the scheduler
 gives to all that say none.
 
-Scripts for Slurm run as rigid jobs: of `#SBATCH` lines, the cores of all tasks, the time, the name, the
-folder and the files for what is printed are understood where no header says them. Options of the command line
-come before both. Which jobs one comes after is said there only: a script does not know their numbers.
+Scripts for Slurm run as rigid jobs, or as moldable ones with a range of nodes: of `#SBATCH` lines, the cores
+of all tasks, the time, the name, the folder and the files for what is printed are understood where no header
+says them. Options of the command line come before both. Which jobs one comes after is said there only: a
+script does not know their numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -38,19 +39,36 @@ _NUMBERS = ("REQUIRED_TIME", "MIN_NODES", "MAX_NODES", "NODES")
 _PATHS = ("JOB_FOLDER", "JOB_OUTPUT", "JOB_ERRORS")
 _HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", *_NUMBERS, *_PATHS)
 _HEADER = re.compile(r"#([A-Z]+(?:_[A-Z]+)*)\b[ \t]*(.*)")
-_NAME = re.compile(r"[\w.+-]{1,64}")
+_NAME_MAX = 200
 #: of what is like a header: the least likeness that is a slip of the keyboard
 _LIKE = 0.8
 _REQUIRED_MAX_MS = 10**12
 _NODES_MAX = 1_000_000
-#: in names of files: the job's number and name
-_FILLED = re.compile("%(.?)")
+#: a year, in milliseconds: as good as no limit to a scheduler that counts on an end
+_UNLIMITED_MS = 365 * 86_400_000
+#: in names of files: what stands for something, and to how many digits a number is filled up
+_FILLED = re.compile(r"%(\d{0,2})(.?)")
+_KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is this host"
+#: the variables that tell a script where it stands in an array, which is submitted job by job
+ARRAY_JOB, ARRAY_TASK = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
 #: required times hold on any number of nodes, so that is what policies are told
 ANY_NUMBER = Amdahl(1.0)
 
 
 class ScriptError(ValueError):
     """A script that cannot be a job. One line with the number of the line at fault."""
+
+
+class _Said(NamedTuple):
+    """A header's line (0: an option of the command line), its value, and the word that the user wrote."""
+
+    line: int
+    value: str
+    word: str
+
+    def error(self, problem: str) -> ScriptError:
+        where = f"line {self.line}: " if self.line else ""
+        return ScriptError(f"{where}{self.word} {problem}")
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -67,13 +85,18 @@ class Wishes(msgspec.Struct, frozen=True):
     output: str = ""
     errors: str = ""
 
-    def as_of(self, number: int, directory: str) -> Wishes:
+    def as_of(self, number: int, directory: str, environment: Mapping[str, str]) -> Wishes:
         """Return them with the paths of the job of a number that was submitted in a folder."""
         folder = os.path.join(directory, self.folder) if self.folder else directory
-        paths = [
-            path and os.path.join(folder, _filled(path, number, self.name))
-            for path in (self.output, self.errors)
-        ]
+        filled = {
+            "j": str(number),
+            "x": self.name.replace("/", "_"),
+            "u": environment.get("USER", str(os.getuid())).replace("/", "_"),
+            "A": environment.get(ARRAY_JOB, str(number)),
+            "a": environment.get(ARRAY_TASK, "0"),
+            "N": os.uname().nodename.partition(".")[0],
+        }
+        paths = [path and os.path.join(folder, _filled(path, filled)) for path in (self.output, self.errors)]
         return msgspec.structs.replace(self, folder=folder, output=paths[0], errors=paths[1])
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:
@@ -100,33 +123,35 @@ def parse_script(
     `default_s`: the required time if none is said; None: one has to be. Raises ScriptError.
     """
     found = _headers(text)
-    for header, value in slurm_lines(text)[0].items():
-        found.setdefault(header, value)
+    sizes = {"JOB_CLASS", "NODES", "MIN_NODES", "MAX_NODES"}
+    for header, value in slurm_lines(text).headers.items():
+        if header not in sizes or not sizes & {name for name, said in found.items() if said.word[0] == "#"}:
+            found.setdefault(header, value)
     for header, text_given in (given or {}).items():
         if header not in _HEADERS:
             raise ScriptError(f"no header #{header[:40]}")
-        found[header] = 0, text_given
+        found[header] = _Said(0, text_given, f"#{header}")
     if (given or {}).keys() & {"MIN_NODES", "MAX_NODES"}:
-        found.setdefault("JOB_CLASS", (0, Kind.MALLEABLE.value))
+        found.setdefault("JOB_CLASS", _Said(0, Kind.MALLEABLE.value, "#JOB_CLASS"))
     kind = _kind(found)
-    name = found["JOB_NAME"][1] if "JOB_NAME" in found else default_name
-    if not _NAME.fullmatch(name):
-        where = f"line {found['JOB_NAME'][0]}: " if "JOB_NAME" in found else ""
-        raise ScriptError(f"{where}the name {name[:70]!r} is not one of 1 to 64 letters, digits and _ . + -")
+    said = found.get("JOB_NAME", _Said(0, default_name, "the name"))
+    name = said.value
+    if not (0 < len(name) <= _NAME_MAX and name.isprintable()):
+        raise said.error(f"is {name[:70]!r}, not 1 to {_NAME_MAX} characters that can be printed")
     default_ms = None if default_s is None else round(1000 * default_s)
     required_ms = _number(found, "REQUIRED_TIME", _REQUIRED_MAX_MS, default_ms)
     if kind is Kind.RIGID:
         for header in ("MIN_NODES", "MAX_NODES"):
             if header in found:
-                raise ScriptError(f"line {found[header][0]}: a rigid job has #NODES and no #{header}")
+                raise ScriptError(f"line {found[header].line}: a rigid job has #NODES and no #{header}")
         low = high = nodes = _number(found, "NODES", default=1)
     else:
         low, high = _number(found, "MIN_NODES"), _number(found, "MAX_NODES")
         if low > high:
-            raise ScriptError(f"line {found['MAX_NODES'][0]}: #MAX_NODES is {high}, below #MIN_NODES {low}")
+            raise found["MAX_NODES"].error(f"is {high}, below {found['MIN_NODES'].word} {low}")
         nodes = _number(found, "NODES") if "NODES" in found else low
         if not low <= nodes <= high:
-            raise ScriptError(f"line {found['NODES'][0]}: #NODES is {nodes}, not within {low} and {high}")
+            raise found["NODES"].error(f"is {nodes}, not within {low} and {high}")
     paths = [_path(found, header) for header in _PATHS]
     return Wishes(name, kind, required_ms / 1000.0, nodes, low, high, *paths)
 
@@ -157,13 +182,25 @@ _SLURM_HEADERS = {
     "output": "JOB_OUTPUT",
     "error": "JOB_ERRORS",
 }
+_TASKS_MAX = 10_000
 _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
 
 
-def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
-    """Headers that `#SBATCH` lines stand for, as of `_headers`, and what is ignored. Raises ScriptError."""
-    asked: dict[str, tuple[int, str]] = {}
-    unused: list[str] = []
+class SlurmLines(NamedTuple):
+    """What `#SBATCH` lines ask for: headers, the tasks of an array, at most `at_once` of which run together
+    (0: all), and lines that are of no consequence.
+    """
+
+    headers: dict[str, _Said]
+    tasks: tuple[int, ...]
+    at_once: int
+    ignored: list[str]
+
+
+def slurm_lines(text: str) -> SlurmLines:
+    """Read the `#SBATCH` lines of a script. Raises ScriptError."""
+    asked: dict[str, _Said] = {}
+    ignored: list[str] = []
     for number, line in enumerate(text.splitlines()[1:], 2):
         if not line.startswith("#"):
             if line.strip():
@@ -172,63 +209,93 @@ def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
         if not re.match(r"#SBATCH\s", line):
             continue
         try:
-            options, others = _SLURM.parse_known_args(shlex.split(line, comments=False)[1:])
+            words = shlex.split(line.removeprefix("#SBATCH"), comments=False)
+            options, others = _SLURM.parse_known_args(words)
         except (ScriptError, ValueError) as error:
             raise ScriptError(f"line {number}: {error}") from None
-        if options.dependency:
-            option = "--after-ok" if "ok:" in options.dependency else "--after"
-            raise ScriptError(
-                f"line {number}: --dependency={options.dependency[:40]} names jobs by numbers of another"
-                f" scheduler; leave it out and submit with {option} JOB"
-            )
-        if options.array:
-            raise ScriptError(
-                f"line {number}: --array={options.array[:40]} is many jobs, and a script is one here; leave"
-                " it out: for i in 1 2 3; do SLURM_ARRAY_TASK_ID=$i mallob-py batch submit SCRIPT; done"
-            )
-        asked |= {key: (number, value) for key, value in vars(options).items() if value is not None}
+        asked |= {
+            key: _Said(number, value, f"--{key.replace('_', '-')}")
+            for key, value in vars(options).items()
+            if value is not None
+        }
         if others:
-            unused.append(f"line {number}: #SBATCH {' '.join(others)}")
-    sizes = ["ntasks"] if "ntasks" in asked else ["nodes", "ntasks_per_node"]
-    found: dict[str, tuple[int, str]] = {}
-    for key in (*sizes, "cpus_per_task"):
-        if key in asked:
-            found["NODES"] = _times(found.get("NODES", (0, "1")), asked[key], key)
-    for key, header in _SLURM_HEADERS.items():
-        if key in asked:
-            found[header] = asked[key]
-    if "time" in asked:
-        number, value = asked["time"]
-        found["REQUIRED_TIME"] = number, str(_slurm_ms(number, value))
-    return found, unused
+            ignored.append(f"line {number}: #SBATCH {' '.join(others)}")
+    if dependency := asked.get("dependency"):
+        option = "--after-ok" if "ok:" in dependency.value else "--after"
+        raise ScriptError(
+            f"line {dependency.line}: --dependency={dependency.value[:40]} names jobs by numbers of another"
+            f" scheduler; leave it out and submit with {option} JOB"
+        )
+    headers = _sizes(asked) | {header: asked[key] for key, header in _SLURM_HEADERS.items() if key in asked}
+    if time := asked.get("time"):
+        headers["REQUIRED_TIME"] = time._replace(value=str(_slurm_ms(time)))
+    tasks, at_once = _array(asked["array"]) if "array" in asked else ((), 0)
+    return SlurmLines(headers, tasks, at_once, ignored)
 
 
-def _times(before: tuple[int, str], asked: tuple[int, str], key: str) -> tuple[int, str]:
-    number, text = asked
-    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
-        option = key.replace("_", "-")
-        raise ScriptError(f"line {number}: --{option}={text[:40]} is not a number from 1 to {_NODES_MAX}")
-    return number, str(int(before[1]) * int(text))
+def _sizes(asked: Mapping[str, _Said]) -> dict[str, _Said]:
+    """Return the headers of a number of slots, or of a least and a greatest one."""
+    kinds = ["ntasks"] if "ntasks" in asked else ["nodes", "ntasks_per_node"]
+    given = [asked[key] for key in (*kinds, "cpus_per_task") if key in asked]
+    if not given:
+        return {}
+    low, high = 1, 1
+    for said in given:
+        least, _, most = said.value.partition("-") if said.word == "--nodes" else (said.value, "", "")
+        for value in (least, most or least):
+            if not re.fullmatch(r"[0-9]{1,7}", value) or int(value) == 0:
+                raise ScriptError(
+                    f"line {said.line}: {said.word}={said.value[:40]} is not a number from 1 to {_NODES_MAX}"
+                )
+        low, high = low * int(least), high * int(most or least)
+    last = given[-1]._replace(word=" times ".join(said.word for said in given))
+    if low > high:
+        raise last.error(f"goes from {low} to {high}; the first number is the lesser one")
+    if low == high:
+        return {"NODES": last._replace(value=str(low))}
+    return {
+        "JOB_CLASS": last._replace(value=Kind.MOLDABLE.value),
+        "MIN_NODES": last._replace(value=str(low)),
+        "MAX_NODES": last._replace(value=str(high)),
+    }
 
 
-def _slurm_ms(number: int, text: str) -> int:
-    """Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
-    match = _SLURM_TIME.fullmatch(text)
+def _array(said: _Said) -> tuple[tuple[int, ...], int]:
+    """Return the tasks of an array such as 1-10%3, 0-8:2 or 1,5,9, and how many may run at once."""
+    text, _, at_once = said.value.partition("%")
+    tasks: dict[int, None] = {}
+    for piece in text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", piece)
+        if match is None or int(match[3] or 1) == 0 or not re.fullmatch(r"\d{0,7}", at_once):
+            raise said.error(f"is {said.value[:40]}, not tasks such as 1-10, 0-8:2, 1,5,9 or 1-10%3")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        tasks |= dict.fromkeys(range(first, min(last, first + _TASKS_MAX * step) + 1, step))
+    if not 0 < len(tasks) <= _TASKS_MAX:
+        raise said.error(f"is {said.value[:40]}: an array has 1 to {_TASKS_MAX} tasks")
+    return tuple(tasks), int(at_once or 0)
+
+
+def _slurm_ms(said: _Said) -> int:
+    """Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; 0 and the words of Slurm: no limit."""
+    if said.value.lower() in ("unlimited", "infinite", "0"):
+        return _UNLIMITED_MS
+    match = _SLURM_TIME.fullmatch(said.value)
     if match is None:
-        raise ScriptError(f"line {number}: --time={text[:40]} is no time such as 30, 1:30:00 or 2-12")
+        raise ScriptError(
+            f"line {said.line}: --time={said.value[:40]} is no time such as 30, 1:30:00, 2-12 or UNLIMITED"
+        )
     days, *parts = match.groups()
     units = (3600, 60, 1) if days is not None or parts[2] is not None else (60, 1, 0)
     seconds = 86400 * int(days or 0)
     seconds += sum(int(part or 0) * unit for part, unit in zip(parts, units, strict=True))
-    return 1000 * seconds
+    return 1000 * seconds or _UNLIMITED_MS
 
 
-def _headers(text: str) -> dict[str, tuple[int, str]]:
-    """By name: the number of the line and the value."""
+def _headers(text: str) -> dict[str, _Said]:
     lines = text.splitlines()
     if not lines or not lines[0].startswith("#!"):
         raise ScriptError("line 1: a script begins with what runs it, such as #!/bin/bash")
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, _Said] = {}
     has_begun = False
     for number, line in enumerate(lines[1:], 2):
         if not line.startswith("#"):
@@ -245,47 +312,47 @@ def _headers(text: str) -> dict[str, tuple[int, str]]:
         if has_begun:
             raise ScriptError(f"line {number}: #{header} stands behind the first command")
         if header in found:
-            raise ScriptError(f"line {number}: #{header} stands in line {found[header][0]} already")
-        found[header] = number, value
+            raise ScriptError(f"line {number}: #{header} stands in line {found[header].line} already")
+        found[header] = _Said(number, value, f"#{header}")
     return found
 
 
-def _kind(found: dict[str, tuple[int, str]]) -> Kind:
-    number, value = found.get("JOB_CLASS", (0, Kind.RIGID.value))
+def _kind(found: dict[str, _Said]) -> Kind:
+    said = found.get("JOB_CLASS", _Said(0, Kind.RIGID.value, "#JOB_CLASS"))
     try:
-        return Kind(value)
+        return Kind(said.value)
     except ValueError:
         known = ", ".join(kind.value for kind in Kind)
-        raise ScriptError(f"line {number}: #JOB_CLASS is {value!r}, not one of {known}") from None
+        raise said.error(f"is {said.value!r}, not one of {known}") from None
 
 
-def _number(
-    found: dict[str, tuple[int, str]], header: str, most: int = _NODES_MAX, default: int | None = None
-) -> int:
+def _number(found: dict[str, _Said], header: str, most: int = _NODES_MAX, default: int | None = None) -> int:
     if header not in found:
         if default is None:
             unit = "milliseconds" if header == "REQUIRED_TIME" else "nodes"
             raise ScriptError(f"the header #{header} is missing: a number of {unit}")
         return default
-    number, text = found[header]
-    value = int(text) if re.fullmatch(r"[0-9]{1,13}", text) else 0
+    said = found[header]
+    value = int(said.value) if re.fullmatch(r"[0-9]{1,13}", said.value) else 0
     if not 1 <= value <= most:
-        where = f"line {number}: " if number else ""
-        raise ScriptError(f"{where}#{header} is {text[:40]!r}, not a number from 1 to {most}")
+        raise said.error(f"is {said.value[:40]!r}, not a number from 1 to {most}")
     return value
 
 
-def _path(found: dict[str, tuple[int, str]], header: str) -> str:
-    number, path = found.get(header, (0, ""))
-    where = f"line {number}: " if number else ""
+def _path(found: dict[str, _Said], header: str) -> str:
+    said = found.get(header, _Said(0, "", ""))
+    path = said.value
     if header in found and (not path or "\0" in path):
-        raise ScriptError(f"{where}#{header} names no file")
-    if header != "JOB_FOLDER" and (unknown := set(_FILLED.findall(path)) - {"j", "x", "%"}):
-        raise ScriptError(
-            f"{where}%{min(unknown)} in #{header} means nothing here: %j is the job's number, %x its name"
-        )
+        raise said.error("names no file")
+    known = "jxuAaN%"
+    if header != "JOB_FOLDER" and (unknown := {code for _, code in _FILLED.findall(path)} - {*known}):
+        raise ScriptError(f"line {said.line}: %{min(unknown)} in {said.word} means nothing here: {_KNOWN}")
     return path
 
 
-def _filled(path: str, number: int, name: str) -> str:
-    return _FILLED.sub(lambda found: {"j": str(number), "x": name}.get(found[1], "%"), path)
+def _filled(path: str, values: Mapping[str, str]) -> str:
+    def fill(found: re.Match[str]) -> str:
+        value = values.get(found[2], "%")
+        return value.zfill(min(10, int(found[1] or 0))) if found[2] in "jAa" else value
+
+    return _FILLED.sub(fill, path)

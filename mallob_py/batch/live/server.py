@@ -68,7 +68,14 @@ from mallob_py.batch.live.scheduler import (
     OrderShrink,
     Rebind,
 )
-from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, parse_script
+from mallob_py.batch.live.script import (
+    ARRAY_JOB,
+    ARRAY_TASK,
+    SCRIPT_MAX_BYTES,
+    ScriptError,
+    Wishes,
+    parse_script,
+)
 from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.loop_rate import shown
 from mallob_py.malleable.sockets import connect, listen
@@ -646,12 +653,13 @@ class _Server:
             if not 0 < other < self._next:
                 return Refused(f"there is no job {other} that it could come after")
         before = request.after, request.after_ok
-        wishes = wishes.as_of(self._next, request.directory)
-        submitted = Submitted(
-            self._next, self._now_s, wishes, request.directory, request.environment, *before
-        )
+        environment = dict(request.environment)
+        if ARRAY_TASK in environment:
+            environment.setdefault(ARRAY_JOB, str(self._next))
+        wishes = wishes.as_of(self._next, request.directory, environment)
+        submitted = Submitted(self._next, self._now_s, wishes, request.directory, environment, *before)
         try:
-            job = self._folder.add(submitted, request.script)
+            job = self._folder.add(submitted, request.script, request.encoding)
         except OSError as error:
             return Refused(f"it cannot be kept: {error}")
         self._next += 1

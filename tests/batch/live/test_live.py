@@ -1036,6 +1036,35 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
+def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    folder = make(slots=4).folder
+    script = tmp_path / "job.sh"
+    script.write_bytes(
+        b"#!/bin/sh\n# J\xf6rg's array\n#SBATCH -t 1 --array=1,5,9%1 -o %A_%a.out -J DTI/imob\n"
+        b"srun true 2>&-\nprintf '\xf6 '\n"
+        b"echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_MAX\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "batch", "submit", "--dir", str(folder), "--wait", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    numbers = [line for line in done.stdout.splitlines() if line.isdigit()]
+    assert len(numbers) == 3, done.stderr
+    if shutil.which("srun", path="/usr/bin:/bin") is None:
+        assert "job.sh: line 4: there is no srun on this host" in done.stderr
+    for task in (1, 5, 9):
+        printed = (tmp_path / f"{numbers[0]}_{task}.out").read_bytes()
+        assert printed == b"\xf6 %s %d 9\n" % (numbers[0].encode(), task)
+    ended = [line for line in done.stdout.splitlines() if " DTI/imob: exit code 0" in line]
+    assert [line.split()[0] for line in ended] == numbers  # one at a time
+
+
 def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], tmp_path: Path) -> None:
     folder = str(make(slots=2).folder)
     script = tmp_path / "job.sh"
@@ -1044,8 +1073,6 @@ def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], 
     script.write_text("#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES 3\n")
     assert "it needs 3 nodes, there are 2" in refused("submit", "--dir", folder, str(script))
     assert "No such file" in refused("submit", "--dir", folder, str(tmp_path / "none.sh"))
-    script.write_bytes(b"#!/bin/sh\n\xff\n")
-    assert "not a script in UTF-8" in refused("submit", "--dir", folder, str(script))
     assert "there is no job 7" in refused("cancel", "--dir", folder, "7")
     assert "a scheduler runs in" in refused("serve", "--dir", folder, "--slots", "2")
     assert "no scheduler runs in" in refused("queue", "--dir", str(tmp_path / "nobody"))

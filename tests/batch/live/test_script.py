@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.batch.job import Kind
+from mallob_py.batch.live.requests import Done, Submit
 from mallob_py.batch.live.script import ScriptError, Wishes, parse_script, slurm_lines
+from mallob_py.cli import batch_live, options
+from mallob_py.cli.batch_options import BatchSubmitOptions
 
 HEAD = "#!/bin/sh\n"
 
@@ -61,10 +66,10 @@ def test_comments_are_nobodys_business() -> None:
             "line 5: #NODES is 5, not within 3 and 4",
         ),
         (
-            f"{HEAD}#JOB_NAME a b\n#NODES 1\n#REQUIRED_TIME 1\n",
-            "line 2: the name 'a b' is not one of 1 to 64",
+            f"{HEAD}#JOB_NAME a\a\n#NODES 1\n#REQUIRED_TIME 1\n",
+            "line 2: #JOB_NAME is 'a\\x07', not 1 to 200 characters that can be printed",
         ),
-        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT a%N\n", "line 3: %N in #JOB_OUTPUT means nothing here: %j is"),
+        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT a%Z\n", "line 3: %Z in #JOB_OUTPUT means nothing here: %j is"),
         (f"{HEAD}#REQUIRED_TIME 1\n#JOB_ERRORS a%\n", "line 3: % in #JOB_ERRORS means nothing here: %j is"),
         (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT\n", "line 3: #JOB_OUTPUT names no file"),
     ],
@@ -87,7 +92,7 @@ def test_the_lines_of_slurm_scripts_are_understood() -> None:
         f"{HEAD}#SBATCH --job-name=sweep -n 4\n#SBATCH -t 1:30 --mem=2G\n#SBATCH -N2\n\nrun\n#SBATCH -n 9\n"
     )
     assert parse_script(head, "x") == Wishes("sweep", Kind.RIGID, 90.0, 4, 4, 4)
-    assert slurm_lines(head)[1] == ["line 3: #SBATCH --mem=2G"]
+    assert slurm_lines(head).ignored == ["line 3: #SBATCH --mem=2G"]
     assert parse_script(f"{HEAD}#SBATCH -N 2 -t 10\n", "x") == Wishes("x", Kind.RIGID, 600.0, 2, 2, 2)
     assert parse_script(f"{HEAD}#NODES 3\n#SBATCH -N 2 -t 10\n", "x").nodes == 3
 
@@ -113,10 +118,10 @@ def test_a_script_without_headers_is_a_job_of_one_slot_and_the_schedulers_time()
 
 def test_files_and_folder_are_seen_from_where_the_job_was_submitted() -> None:
     text = f"{HEAD}#SBATCH -J sweep -D run -o %x-%j-%%.out -e /logs/%j\n"
-    wishes = parse_script(text, "x", default_s=1.0).as_of(12, "/home/me")
+    wishes = parse_script(text, "x", default_s=1.0).as_of(12, "/home/me", {})
     assert (wishes.folder, wishes.output) == ("/home/me/run", "/home/me/run/sweep-12-%.out")
     assert wishes.errors == "/logs/12"
-    plain = parse_script(f"{HEAD}true\n", "x", default_s=1.0).as_of(12, "/home/me")
+    plain = parse_script(f"{HEAD}true\n", "x", default_s=1.0).as_of(12, "/home/me", {})
     assert (plain.folder, plain.output, plain.errors) == ("/home/me", "", "")
 
 
@@ -133,10 +138,15 @@ def test_times_are_those_of_slurm(text: str, seconds: int) -> None:
     [
         ("#SBATCH -n many -t 1", "line 2: --ntasks=many is not a number from 1"),
         ("#SBATCH -n 1 -c 0", "line 2: --cpus-per-task=0 is not a number from 1"),
-        ("#SBATCH -n 1000 -c 9999999 -t 1", "line 2: #NODES is '9999999000', not a number from 1"),
+        ("#SBATCH -n 1000 -c 9999999 -t 1", "line 2: --ntasks times --cpus-per-task is '9999999000', not a"),
         ("#SBATCH -n 1 -d afterok:12", "line 2: --dependency=afterok:12 names jobs by numbers of another"),
         ("#SBATCH -n 1 --dependency=afterany:1", "leave it out and submit with --after JOB"),
-        ("#SBATCH -n 1 --array=1-4", "line 2: --array=1-4 is many jobs, and a script is one here"),
+        ("#SBATCH --array=4-1", "line 2: --array is 4-1: an array has 1 to 10000 tasks"),
+        ("#SBATCH --array=0-99999999%3", "line 2: --array is 0-99999999%3, not tasks such as 1-10"),
+        ("#SBATCH --array=1-4:0", "line 2: --array is 1-4:0, not tasks such as 1-10"),
+        ("#SBATCH --nodes=4-2 -t 1", "line 2: --nodes goes from 4 to 2"),
+        ("#SBATCH --nodes=2-x -t 1", "line 2: --nodes=2-x is not a number from 1"),
+        ("#SBATCH -t 1 -o out_%Z", "line 2: %Z in --output means nothing here"),
         ("#SBATCH -n 1 -t soon", "line 2: --time=soon is no time such as 30"),
         ("#SBATCH -n 1 -t", "line 2: argument -t/--time: expected one argument"),
         ("#SBATCH -n '1", "line 2: No closing quotation"),
@@ -159,3 +169,79 @@ def test_options_of_the_command_line_come_before_headers() -> None:
         parse_script(text, "x", {"PATH": "1"})
     with pytest.raises(ScriptError, match=r"^#NODES is '0'"):
         parse_script(text, "x", {"NODES": "0"})
+
+
+@pytest.mark.parametrize(
+    "name", ["nf-STEP_(sample_1_100_200)", "DTI/imob", "'Big simulation'", "n" * 80, "größe:7", "a,b=c"]
+)
+def test_a_name_may_be_what_it_may_be_under_slurm(name: str) -> None:
+    text = f"{HEAD}#SBATCH -t 1 -o %x.out --job-name={name}\n"
+    wishes = parse_script(text, "x").as_of(1, "/home/me", {})
+    assert wishes.name == name.strip("'")
+    assert wishes.output == f"/home/me/{wishes.name.replace('/', '_')}.out"
+
+
+@pytest.mark.parametrize("time", ["0", "UNLIMITED", "infinite", "0:00", "0-0"])
+def test_no_limit_may_be_said_as_under_slurm(time: str) -> None:
+    assert parse_script(f"{HEAD}#SBATCH --time={time}\n", "x").required_s == 365 * 86400
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "low", "high"),
+    [
+        ("--nodes=2-4", Kind.MOLDABLE, 2, 4),
+        ("-N 2-4 --ntasks-per-node=3", Kind.MOLDABLE, 6, 12),
+        ("-N 3-3", Kind.RIGID, 3, 3),
+        ("-N 2-4 -n 5", Kind.RIGID, 5, 5),
+    ],
+)
+def test_a_range_of_nodes_is_a_moldable_job(line: str, kind: Kind, low: int, high: int) -> None:
+    text = f"{HEAD}#SBATCH -t 1 {line}\n"
+    assert parse_script(text, "x") == Wishes("x", kind, 60.0, low, low, high)
+    assert parse_script(f"{text}#NODES 3\n", "x") == Wishes("x", Kind.RIGID, 60.0, 3, 3, 3)
+
+
+def test_names_of_files_have_slurms_signs() -> None:
+    text = f"{HEAD}#SBATCH -t 1 -o slurm-%A_%a.%4j.%u.%%j -e %N\n"
+    told = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "USER": "me"}
+    wishes = parse_script(text, "x").as_of(12, "/home", told)
+    assert wishes.output == "/home/slurm-7_3.0012.me.%j"
+    assert wishes.errors == f"/home/{os.uname().nodename.partition('.')[0]}"
+    alone = parse_script(text, "x").as_of(12, "/home", {"USER": "a/b"})
+    assert alone.output == "/home/slurm-12_0.0012.a_b.%j"
+
+
+@pytest.mark.parametrize(
+    ("array", "tasks", "at_once"),
+    [
+        ("1-4", (1, 2, 3, 4), 0),
+        ("0-8:4%2", (0, 4, 8), 2),
+        ("7", (7,), 0),
+        ("1,5,9-10", (1, 5, 9, 10), 0),
+        ("1,1-2", (1, 2), 0),
+    ],
+)
+def test_the_tasks_of_an_array_are_known(array: str, tasks: tuple[int, ...], at_once: int) -> None:
+    lines = slurm_lines(f"{HEAD}#SBATCH --array={array}\n")
+    assert (lines.tasks, lines.at_once) == (tasks, at_once)
+
+
+def test_no_more_tasks_of_an_array_run_at_once_than_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Submit] = []
+
+    def ask(_: object, request: Submit, __: str) -> Done:
+        asked.append(request)
+        return Done(10 + len(asked))
+
+    monkeypatch.setattr(batch_live, "_ask", ask)
+    script = tmp_path / "job.sh"
+    script.write_text(f"{HEAD}#SBATCH --array=3-7%2\n")
+    parsed = options.parse("batch submit", ["--after", "4", str(script)], {})
+    assert isinstance(parsed, BatchSubmitOptions)
+    assert batch_live.run_submit(parsed) == 0
+    assert [request.after for request in asked] == [[4], [4], [4, 11], [4, 12], [4, 13]]
+    assert [request.environment.get("SLURM_ARRAY_JOB_ID") for request in asked] == [None, *["11"] * 4]
+    assert [request.environment["SLURM_ARRAY_TASK_ID"] for request in asked] == list("34567")
+    assert capsys.readouterr().out.split() == ["11", "12", "13", "14", "15"]
