@@ -184,7 +184,7 @@ def run_queue(options: BatchQueueOptions) -> int:
         return 0
     from mallob_py.text_table import format_table
 
-    lines = [*answer.running, *answer.waiting]
+    lines = [*folded(answer.running), *folded(answer.waiting)]
     if answer.waiting:
         print(format_table((*_HEADER, _REASON), [(*_row(line), line.reason) for line in lines]))
     else:
@@ -195,7 +195,7 @@ def run_queue(options: BatchQueueOptions) -> int:
         print(f"the scheduler's loop is busy: {answer.turns} turns a second")
     if answer.ended:
         header = (*_HEADER[:3], "ended", *_HEADER[5:9], "output")
-        print(f"\n{format_table(header, [_ended_row(line) for line in answer.ended])}")
+        print(f"\n{format_table(header, [_ended_row(line) for line in folded(answer.ended)])}")
     return 0
 
 
@@ -244,6 +244,17 @@ def _ask(options: Live, request: Request, what: str = "") -> Answer:
         return ask(Path(options.batch_dir), request)
     except LiveError as error:
         raise CommandError(f"{what}{error}") from None
+
+
+def folded(lines: Sequence[JobLine]) -> Iterator[JobLine]:
+    """Yield jobs. Those of an array that are in one state are one line, whose name says how many they are."""
+    counts = Counter((line.array, line.state) for line in lines)
+    for line in lines:
+        count = counts.pop((line.array, line.state), 0) if line.array else 1
+        if count > 1:
+            yield msgspec.structs.replace(line, name=f"{line.name} ({count} of array {line.array})")
+        elif count:
+            yield line
 
 
 def _row(line: JobLine) -> tuple[Cell, ...]:

@@ -133,6 +133,8 @@ class JobLine(msgspec.Struct, frozen=True):
     required_s: float
     output: str
     reason: str = ""
+    #: the number that its array goes by; 0: it is of none
+    array: int = 0
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):

@@ -84,6 +84,8 @@ class Wishes(msgspec.Struct, frozen=True):
     folder: str = ""
     output: str = ""
     errors: str = ""
+    #: the job number that its array goes by; 0: it is of none
+    array: int = 0
 
     def as_of(self, number: int, directory: str, environment: Mapping[str, str]) -> Wishes:
         """Return them with the paths of the job of a number that was submitted in a folder."""
@@ -97,7 +99,14 @@ class Wishes(msgspec.Struct, frozen=True):
             "N": os.uname().nodename.partition(".")[0],
         }
         paths = [path and os.path.join(folder, _filled(path, filled)) for path in (self.output, self.errors)]
-        return msgspec.structs.replace(self, folder=folder, output=paths[0], errors=paths[1])
+        array = filled["A"] if ARRAY_TASK in environment else ""
+        return msgspec.structs.replace(
+            self,
+            folder=folder,
+            output=paths[0],
+            errors=paths[1],
+            array=int(array) if re.fullmatch(r"[0-9]{1,15}", array) else 0,
+        )
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:
         """Return the job as policies see it; submitted at this time of the scheduler's clock."""
@@ -152,8 +161,8 @@ def parse_script(
         nodes = _number(found, "NODES") if "NODES" in found else low
         if not low <= nodes <= high:
             raise found["NODES"].error(f"is {nodes}, not within {low} and {high}")
-    paths = [_path(found, header) for header in _PATHS]
-    return Wishes(name, kind, required_ms / 1000.0, nodes, low, high, *paths)
+    folder, output, errors = [_path(found, header) for header in _PATHS]
+    return Wishes(name, kind, required_ms / 1000.0, nodes, low, high, folder, output, errors)
 
 
 # --- Slurm's lines -----------------------------------------------------------------------------

@@ -768,6 +768,7 @@ class _Server:
             now_s - start_s,
             wishes.required_s,
             wishes.output or str(entry.folder.output),
+            array=wishes.array,
         )
 
     def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:

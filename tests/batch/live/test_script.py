@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.batch.job import Kind
-from mallob_py.batch.live.requests import Done, Submit
+from mallob_py.batch.live.requests import Done, JobLine, Submit
 from mallob_py.batch.live.script import ScriptError, Wishes, parse_script, slurm_lines
 from mallob_py.cli import batch_live, options
 from mallob_py.cli.batch_options import BatchSubmitOptions
@@ -245,3 +245,24 @@ def test_no_more_tasks_of_an_array_run_at_once_than_it_says(
     assert [request.environment.get("SLURM_ARRAY_JOB_ID") for request in asked] == [None, *["11"] * 4]
     assert [request.environment["SLURM_ARRAY_TASK_ID"] for request in asked] == list("34567")
     assert capsys.readouterr().out.split() == ["11", "12", "13", "14", "15"]
+
+
+def test_the_tasks_of_an_array_that_are_in_one_state_are_one_line() -> None:
+    def line(job: int, state: str, array: int = 0) -> JobLine:
+        return JobLine(job, "sweep", "rigid", state, 1, 1, 1, 0.0, 0.0, 60.0, "out", array=array)
+
+    lines = [line(1, "runs"), line(2, "runs"), line(3, "runs", 3), line(4, "waits", 3), line(5, "waits", 3)]
+    told = [(one.job, one.name) for one in batch_live.folded([*lines, line(7, "waits", 7)])]
+    assert told == [(1, "sweep"), (2, "sweep"), (3, "sweep"), (4, "sweep (2 of array 3)"), (7, "sweep")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "array"),
+    [
+        ({}, 0),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, 12),
+        ({"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "7"}, 7),
+    ],
+)
+def test_a_task_knows_its_array(environment: dict[str, str], array: int) -> None:
+    assert parse_script(HEAD, "x", default_s=1.0).as_of(12, "/home", environment).array == array
