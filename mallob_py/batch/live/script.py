@@ -196,8 +196,8 @@ _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))
 
 
 class SlurmLines(NamedTuple):
-    """What `#SBATCH` lines ask for: headers, the tasks of an array, at most `at_once` of which run together
-    (0: all), and lines that are of no consequence.
+    """Hold the headers that `#SBATCH` lines stand for, the tasks of an array, at most `at_once` of which run
+    together (0: all), and the lines of no consequence.
     """
 
     headers: dict[str, _Said]
