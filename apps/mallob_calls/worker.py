@@ -30,7 +30,7 @@ import msgspec
 
 from mallob_py.kit import InputError, Result, WorkerContext
 from mallob_py.kit.calls import here, messages
-from mallob_py.kit.calls.values import copied, dump_error, load, packed, restored, snapshot
+from mallob_py.kit.calls.values import ATOMS, copied, dump, dump_error, load, packed
 from mallob_py.kit.calls.wire import (
     Buffer,
     FrameReader,
@@ -226,12 +226,12 @@ class Worker:
             try:
                 self._running = (told.batch, place)
                 callee = function if function is not None else self._fresh_function(told.function)
-                arguments = restored(item if tries == 0 else copied(item))
+                arguments = item if type(item) is not list else load(copied(item) if tries else item)
                 is_read = True
-                args, kwargs = arguments if told.has_keywords else (arguments, {})
-                value = callee(*args, **kwargs)
-                # What has buffers is sent before another call begins, so that these need no copy.
-                value = snapshot(value, "its result", is_copied=told.is_whole)
+                value = callee(*arguments[0], **arguments[1]) if told.has_keywords else callee(*arguments)
+                if type(value) not in ATOMS:
+                    # What has buffers is sent before another call begins, so that these need no copy.
+                    value = dump(value, "its result", is_copied=told.is_whole)
                 self._running = None
                 return True, value
             except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too

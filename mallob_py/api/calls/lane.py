@@ -450,8 +450,9 @@ class Lane:
         names: dict[int, Any] | None = None
         if not all(is_ok) or list in map(type, values):
             names = {call: items[call] for call in calls if call < len(items)}
+        handed_in = len(items)
         for call in calls:
-            if call < len(items):
+            if call < handed_in:
                 items[call] = None
         if not group.left:
             self._groups.pop(group, None)

@@ -28,7 +28,7 @@ _BUFFER_BYTES_MIN = 1 << 13
 #: a script's own names mean something else in a worker
 _MAIN = b"__main__"
 #: types whose objects nobody can change
-_ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
+ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
 _NESTED_MAX = 20
 _TRACEBACK_CHARACTERS_MAX = 64_000
 
@@ -117,12 +117,12 @@ def load(buffers: Sequence[Buffer]) -> Any:
 
 def are_atoms(values: Iterable[Any]) -> bool:
     """Whether none of the values can be changed."""
-    return _ATOMS.issuperset(map(type, values))
+    return ATOMS.issuperset(map(type, values))
 
 
 def snapshot(value: Any, what: str, *, is_copied: bool = True) -> Any:
     """Return an atom as it is, else the list of buffers that `dump` makes. Raises CannotSend."""
-    return value if type(value) in _ATOMS else dump(value, what, is_copied=is_copied)
+    return value if type(value) in ATOMS else dump(value, what, is_copied=is_copied)
 
 
 def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,7 +169,7 @@ def is_kept(value: Any, nested: int = 0) -> bool:
     Its globals do not count: they are a module's in the worker, which calls there share.
     """
     kind = type(value)
-    if kind in _ATOMS or isinstance(value, type | ModuleType):
+    if kind in ATOMS or isinstance(value, type | ModuleType):
         return True
     if nested > _NESTED_MAX:
         return False
