@@ -26,7 +26,6 @@ from typing import Any
 
 from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.event_log import Event, read_events
-from mallob_py.service.telemetry.report import percentile
 from mallob_py.text_table import Cell, format_table
 
 REPLY_POLL_S = 0.0002
@@ -198,31 +197,6 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A series of measurements."""
-
-    count: int
-    median: float
-    p90: float
-    p99: float
-    max: float
-
-
-def summary(values: Iterable[float]) -> Summary:
-    """Percentiles of at least one value."""
-    ordered = sorted(values)
-    if not ordered:
-        raise BenchmarkError("nothing was measured")
-    return Summary(
-        len(ordered),
-        median=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        max=ordered[-1],
-    )
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
