@@ -21,6 +21,7 @@ from typing import Any
 
 from common import BenchmarkError, DroppedJob, Service, running_service
 from footprint import Footprint, SystemCalls
+from latencies import Timeline
 from processes import everyone_below, memory
 
 #: the two places where an api folder is measured
@@ -91,14 +92,14 @@ class Tree:
 
 
 @contextmanager
-def _service(tree: Tree, ranks: int, folder: Path = TMPFS) -> Iterator[Service]:
+def warm_service(tree: Tree, ranks: int, folder: Path = TMPFS) -> Iterator[Service]:
     with running_service(ranks, interpreter=str(tree.interpreter), parent=folder) as service:
-        service.await_reply(service.drop(_noop("first")))
+        service.await_reply(service.drop(noop("first")))
         time.sleep(_SETTLE_S)
         yield service
 
 
-def _noop(name: str) -> dict[str, Any]:
+def noop(name: str) -> dict[str, Any]:
     return {"user": "bench", "name": name, "application": "NOOP"}
 
 
@@ -108,18 +109,18 @@ def _sat(name: str) -> dict[str, Any]:
 
 def one_by_one(make: Callable[[str], dict[str, Any]], ranks: int, count: int, tree: Tree) -> dict[str, float]:
     """A job at a time, from the rename of its file to the sight of its reply."""
-    with _service(tree, ranks) as service:
-        _latencies(service, make, "warm", 20)
+    with warm_service(tree, ranks) as service:
+        latencies(service, make, "warm", 20)
         footprint = Footprint(service.process.pid)
-        latencies_s = sorted(_latencies(service, make, "job", count))
+        latencies_s = sorted(latencies(service, make, "job", count))
         cost = footprint.per(count)
         with SystemCalls(service.process.pid) as calls:
-            _latencies(service, make, "traced", 20)
+            latencies(service, make, "traced", 20)
     tail_s = latencies_s[int(0.9 * count)]
     return {"wall ms": 1e3 * median(latencies_s), "p90 ms": 1e3 * tail_s, **cost, **calls.per(20)}
 
 
-def _latencies(service: Service, make: Callable[[str], dict[str, Any]], name: str, count: int) -> list[float]:
+def latencies(service: Service, make: Callable[[str], dict[str, Any]], name: str, count: int) -> list[float]:
     latencies_s = []
     for number in range(count):
         latencies_s.append(service.await_reply(service.drop(make(f"{name}-{number}"))))
@@ -129,22 +130,22 @@ def _latencies(service: Service, make: Callable[[str], dict[str, Any]], name: st
 
 def burst(jobs: int, folder: Path, tree: Tree) -> dict[str, float]:
     """Files of no-ops dropped at once, until the last reply is there."""
-    with _service(tree, 4, folder) as service:
-        _burst(service, "warm", 50)
+    with warm_service(tree, 4, folder) as service:
+        drop_at_once(service, "warm", 50)
         footprint = Footprint(service.process.pid)
-        took_s = _burst(service, "burst", jobs)
+        took_s = drop_at_once(service, "burst", jobs)
         cost = footprint.per(jobs)
         if jobs != 500:
             return {"wall ms": 1e3 * took_s / jobs, **cost}
         with SystemCalls(service.process.pid) as calls:
-            _burst(service, "traced", jobs)
+            drop_at_once(service, "traced", jobs)
     return {"wall ms": 1e3 * took_s / jobs, **cost, **calls.per(jobs)}
 
 
-def _burst(service: Service, name: str, jobs: int) -> float:
+def drop_at_once(service: Service, name: str, jobs: int) -> float:
     out = service.api_dir / "jobs.0" / "out"
     there = len(os.listdir(out))
-    prepared = [service.prepare(_noop(f"{name}-{number}")) for number in range(jobs)]
+    prepared = [service.prepare(noop(f"{name}-{number}")) for number in range(jobs)]
     begin_s = time.monotonic()
     for each in prepared:
         each.drop()
@@ -158,7 +159,7 @@ def _burst(service: Service, name: str, jobs: int) -> float:
 def whole_tree(tree: Tree) -> dict[str, float]:
     """From the rename of a job's file until all 16 ranks are active in it."""
     times_s = []
-    with _service(tree, _TREE_PES) as service:
+    with warm_service(tree, _TREE_PES) as service:
         footprint = Footprint(service.process.pid)
         dropped: list[DroppedJob] = []
         for number in range(12):
@@ -169,8 +170,6 @@ def whole_tree(tree: Tree) -> dict[str, float]:
             service.await_reply(job)
             time.sleep(0.05)
         cost = footprint.per(len(dropped))
-    from latencies import Timeline
-
     timeline = Timeline(service.events)
     times_s = [at for job in dropped if (at := timeline.all_active_s(job, _TREE_PES)) is not None]
     if not times_s:
@@ -187,7 +186,7 @@ def start(ranks: int, tree: Tree) -> dict[str, float]:
 
 def idle(tree: Tree) -> dict[str, float]:
     """Four ranks without a job, per second."""
-    with _service(tree, 4) as service:
+    with warm_service(tree, 4) as service:
         time.sleep(_IDLE_SETTLE_S)
         footprint = Footprint(service.process.pid)
         time.sleep(_IDLE_S)
@@ -224,7 +223,7 @@ def bag(application: str, fields: Sequence[str], tree: Tree) -> dict[str, float]
 def formulas(tree: Tree) -> dict[str, float]:
     """Random formulas handed in at once on two ranks: the mean and the last answer."""
     generator = random.Random(60)
-    with _service(tree, 2) as service:
+    with warm_service(tree, 2) as service:
         prepared = []
         for number in range(_FORMULAS):
             job = {"user": "bench", "name": f"f-{number}", "application": "SAT"}
@@ -296,9 +295,9 @@ class Measure:
 
 
 MEASURES = {
-    "noop-4": Measure(partial(one_by_one, _noop, 4, 100)),
-    "noop-1": Measure(partial(one_by_one, _noop, 1, 100)),
-    "noop-16": Measure(partial(one_by_one, _noop, 16, 100)),
+    "noop-4": Measure(partial(one_by_one, noop, 4, 100)),
+    "noop-1": Measure(partial(one_by_one, noop, 1, 100)),
+    "noop-16": Measure(partial(one_by_one, noop, 16, 100)),
     "sat-4": Measure(partial(one_by_one, _sat, 4, 60)),
     "sat-1": Measure(partial(one_by_one, _sat, 1, 60)),
     "sat-16": Measure(partial(one_by_one, _sat, 16, 60)),

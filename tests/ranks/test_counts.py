@@ -1,0 +1,49 @@
+"""The price of a no-op in system calls: counts hold on any machine and show a doubling without a clock."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from running import needs_mpiexec
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts/bench"))
+
+from compared import Tree, drop_at_once, latencies, noop, warm_service
+from footprint import SystemCalls
+
+pytestmark = [
+    needs_mpiexec,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace"),
+]
+
+_JOBS = 200
+#: per no-op, over all processes of four ranks: about 1.6 times what was counted
+_OF_A_BURST = {"calls": 200, "epoll_wait": 15, "openat": 22, "read": 15, "newfstatat": 15, "sendto": 18}
+_OF_ONE_ALONE = {"calls": 330, "epoll_wait": 35, "openat": 28, "read": 20, "newfstatat": 22, "sendto": 32}
+#: a busy machine stretches jobs, so that more of them are told of: the best of these counts
+_ROUNDS = 4
+
+
+def _beyond(counted: list[dict[str, float]], bounds: dict[str, int]) -> dict[str, float]:
+    least = {name: min(each[name] for each in counted) for name in bounds}
+    return {name: number for name, number in least.items() if number > bounds[name]}
+
+
+def test_a_no_op_makes_few_system_calls() -> None:
+    bursts, alone = list[dict[str, float]](), list[dict[str, float]]()
+    with warm_service(Tree("this", Path(sys.executable)), 4) as service:
+        for number in range(_ROUNDS):
+            drop_at_once(service, f"warm-{number}", 50)
+            with SystemCalls(service.process.pid) as calls:
+                drop_at_once(service, f"burst-{number}", _JOBS)
+            bursts.append(calls.per(_JOBS))
+            with SystemCalls(service.process.pid) as calls:
+                latencies(service, noop, f"alone-{number}", 20)
+            alone.append(calls.per(20))
+            if not _beyond(bursts, _OF_A_BURST) and not _beyond(alone, _OF_ONE_ALONE):
+                break
+    assert _beyond(bursts, _OF_A_BURST) == {}, "calls per no-op of a burst"
+    assert _beyond(alone, _OF_ONE_ALONE) == {}, "calls per no-op that comes alone"
