@@ -298,6 +298,12 @@ def test_a_document_is_as_long_as_planned(document: str, planned: int) -> None:
     assert words <= 1.1 * planned, f"{document} has {words} words; measurements belong into docs/lab/"
 
 
+def test_lab_notes_are_dated_and_few() -> None:
+    notes = [path.read_text() for path in (ROOT / "docs/lab").glob("*.md")]
+    assert all(re.match(r"# .*\b20\d\d-\d\d-\d\d$", note, re.MULTILINE) for note in notes)
+    assert sum(len(note.split()) for note in notes) <= 8000
+
+
 def _flags(command: str) -> set[str]:
     specs = [spec for spec, _ in table(COMMANDS[command][1]).values()]
     switches = {f"--no-{spec.name}" for spec in specs if spec.is_switch}
