@@ -1,4 +1,6 @@
-"""Bodies that come over HTTP are taken in: bounded in size, in time, and in how many at once.
+"""Bodies that come over HTTP are taken in: bounded in size, in time, and in how many of one user at once.
+
+While a body comes, nothing is held that other users need. What is done with it then takes turns.
 
 A body is either a job's input, which goes to a file piece by piece, or a job as JSON, which is small.
 Guarantee: an upload that is refused, too slow or cut off leaves nothing behind.
@@ -15,8 +17,10 @@ import bz2
 import gzip
 import json
 import lzma
+import tempfile
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +34,7 @@ from mallob_py.applications import DEFAULT_APPLICATION, options_of
 from mallob_py.protocol.job_terms import TERMS
 from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
+from mallob_py.web.shares import Places
 from mallob_py.web.store import Record, Store
 
 _DECOMPRESSED_BYTES = 1 << 18
@@ -88,8 +93,14 @@ def _lzma_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 _JSON_BYTES_MAX = 16 << 20
 _SILENCE_MAX_S = 60.0
-_AT_ONCE = 4
+#: a body that has come for longer than `_SILENCE_MAX_S` must have come at this rate
+_RATE_MIN_BYTES_S = 1000
+#: bodies of one user that come at a time; bodies that are looked at, of one user and of all
+_AT_ONCE, _LOOKED_AT, _LOOKED_AT_MAX = 4, 2, 8
 _DEFAULT_USER = "web"
+_USER_MAX = 200
+#: of a job as JSON, while it comes
+_IN_MEMORY_BYTES = 64 << 10
 #: fields that the query gives as text and a job file as JSON
 _JSON_FIELDS = (
     *(term.file_name for term in TERMS if not term.is_duration),
@@ -112,40 +123,48 @@ class Receiver:
     jobs: Jobs
     store: Store
     limits: Limits
-    #: bytes of uploads that are under way
-    _under_way: int = 0
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    #: bytes of uploads that are under way, of each user
+    under_way: Counter[str] = field(default_factory=Counter)
+    _coming: Places = field(default_factory=lambda: Places(_AT_ONCE))
+    _looked_at: Places = field(default_factory=lambda: Places(_LOOKED_AT, _LOOKED_AT_MAX))
 
     async def receive(self, request: Request, user: str | None = None) -> Record:
         """Hand in what this request holds, as a job of this user if one is given. Raises ApiError."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             raise ApiError(415, "send the input itself as the body, such as with curl --data-binary")
-        async with self._turns:
+        # An operator hands in jobs of others, whose names are taken on trust.
+        whose = user or request.query_params.get("user", "")[:_USER_MAX]
+        async with self._coming.place(whose):
             try:
                 if kind == "application/json":
-                    return await self._receive_job(request, user)
-                return await self._receive_input(request, user)
+                    return await self._receive_job(request, user, whose)
+                return await self._receive_input(request, user, whose)
             except ClientDisconnect:
                 raise ApiError(400, "the connection was closed before everything was sent") from None
             except OSError as error:
                 raise ApiError(507, f"the upload cannot be kept: {error.strerror}") from None
 
-    async def _receive_job(self, request: Request, user: str | None) -> Record:
-        body = bytearray()
-        async for piece in _pieces(request, min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)):
-            body += piece
-        fields = await run_in_threadpool(_decoded, bytes(body))
-        await run_in_threadpool(_add_settings, fields, request.query_params.get("settings"))
-        is_name_unique = _fill_in(fields, user)
-        upload = self.store.begin()
-        try:
-            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0, is_name_unique)
-            return record
-        finally:
-            upload.discard()
+    async def _receive_job(self, request: Request, user: str | None, whose: str) -> Record:
+        limit_bytes = min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(self.store.path)) as body:
+            async for piece in _pieces(request, limit_bytes):
+                await run_in_threadpool(body.write, piece)
+            async with self._looked_at.place(whose):
+                body.seek(0)
+                fields = await run_in_threadpool(lambda: _decoded(body.read()))
+                await run_in_threadpool(_add_settings, fields, request.query_params.get("settings"))
+                is_name_unique = _fill_in(fields, user)
+                upload = self.store.begin()
+                try:
+                    record: Record = await run_in_threadpool(
+                        self.jobs.submit, fields, upload, 0, is_name_unique
+                    )
+                    return record
+                finally:
+                    upload.discard()
 
-    async def _receive_input(self, request: Request, user: str | None) -> Record:
+    async def _receive_input(self, request: Request, user: str | None, whose: str) -> Record:
         fields = _fields_of_query(request)
         await run_in_threadpool(_add_settings, fields, request.query_params.get("settings"))
         is_name_unique = _fill_in(fields, user)
@@ -155,39 +174,53 @@ class Receiver:
             with open(upload.path, "xb") as file:
                 async for piece in _pieces(request, self.limits.upload):
                     size += len(piece)
-                    self._under_way += len(piece)
-                    self._check_store()
+                    self.under_way[whose] += len(piece)
+                    self.check_store(whose)
                     await run_in_threadpool(file.write, piece)
             if not size:
                 raise ApiError(400, "the body is empty; send the input of a job")
-            await run_in_threadpool(_check_decompressed, upload.path, self.limits.decompressed)
-            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size, is_name_unique)
+            async with self._looked_at.place(whose):
+                await run_in_threadpool(_check_decompressed, upload.path, self.limits.decompressed)
+                record: Record = await run_in_threadpool(
+                    self.jobs.submit, fields, upload, size, is_name_unique
+                )
             return record
         finally:
-            self._under_way -= size
+            self.under_way[whose] -= size
+            if not self.under_way[whose]:
+                del self.under_way[whose]
             upload.discard()
 
-    def _check_store(self) -> None:
-        limit = self.limits.store
-        if limit is not None and self._under_way + self.store.upload_bytes() > limit:
+    def check_store(self, whose: str) -> None:
+        """Raises ApiError if there is no room; unfinished uploads of one user have half beside others."""
+        if (limit := self.limits.store) is None:
+            return
+        left = limit - self.store.upload_bytes()
+        others = self.under_way.total() - self.under_way[whose]
+        if self.under_way[whose] > left - others or (others and self.under_way[whose] > left / 2):
             raise ApiError(507, "too many uploads of jobs that have not ended; try again later")
 
 
 async def _pieces(request: Request, limit_bytes: int | None) -> AsyncIterator[bytes]:
-    """The body; it must not grow too large nor fall silent."""
+    """The body; it must not grow too large, nor fall silent, nor come too slowly."""
     declared = request.headers.get("content-length", "")
     too_large = ApiError(413, f"larger than the limit of {limit_bytes} bytes")
     if limit_bytes is not None and declared.isdecimal() and int(declared[:20]) > limit_bytes:
         raise too_large
     stream = request.stream()
     received = 0
+    began_s = asyncio.get_running_loop().time()
     while True:
+        lasted_s = asyncio.get_running_loop().time() - began_s
+        left_s = _SILENCE_MAX_S + received / _RATE_MIN_BYTES_S - lasted_s
         try:
-            piece = await asyncio.wait_for(anext(stream), _SILENCE_MAX_S)
+            piece = await asyncio.wait_for(anext(stream), min(_SILENCE_MAX_S, left_s))
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise ApiError(408, f"nothing came for {_SILENCE_MAX_S:g} s") from None
+            slow = f"less came than {_RATE_MIN_BYTES_S} bytes a second, in {lasted_s:.0f} s"
+            silent = f"nothing came for {_SILENCE_MAX_S:g} s"
+            raise ApiError(408, silent if left_s >= _SILENCE_MAX_S else slow) from None
         received += len(piece)
         if limit_bytes is not None and received > limit_bytes:
             raise too_large

@@ -14,18 +14,18 @@ import html
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from mallob_py import __version__
@@ -39,6 +39,7 @@ from mallob_py.web.jobs import ENDED_KINDS, ENDED_ORDERS, Jobs
 from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
+from mallob_py.web.shares import Answers, Counts, Ending, FromFile, Places
 from mallob_py.web.store import Store, Token
 from mallob_py.web.tokens import OPERATOR, UserTokens, Visitor
 from mallob_py.web.views import (
@@ -180,7 +181,12 @@ _NOTE_S = 1.0
 _JSON = "application/json"
 _TEXT = "text/plain"
 _BYTES = "application/octet-stream"
-_PIECE_BYTES = 1 << 20
+#: large answers that are made at a time, for one user and for all; requests of a user under way; answers of a
+#: user that have not been read
+_MADE_AT_ONCE, _MADE_AT_ONCE_MAX = 1, 3
+_REQUESTS_MAX = 500
+_TOO_MANY = "too many of your requests are under way; wait for some of these"
+_UNREAD_BYTES_MAX = 1 << 30
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
 _FILE = Parameter("name", "string", "the key that names it: proof, core or solutions-file")
@@ -331,6 +337,9 @@ _OPERATIONS = (
     DOCS,
 )
 
+#: what can be megabytes
+_LARGE = (REPLY, MODEL, OUTPUT)
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -347,6 +356,13 @@ class Interface:
     loop: LoopWatch
     #: what is shown of a scheduler of whole jobs, if there is one
     look_at_batch: Callable[[], object] | None = None
+    #: large answers in the making, and made
+    making: Places = field(default_factory=lambda: Places(_MADE_AT_ONCE, _MADE_AT_ONCE_MAX))
+    answers: Answers = field(init=False)
+    requests: Counts = field(default_factory=lambda: Counts(_REQUESTS_MAX, 429, _TOO_MANY))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answers", Answers(self.store.path, _UNREAD_BYTES_MAX))
 
     # --- seeing ---------------------------------------------------------------------------------
 
@@ -420,7 +436,7 @@ class Interface:
         name = str(request.path_params["name"])
         reply = await run_in_threadpool(self.jobs.reply, key, client)
         file = await run_in_threadpool(self.jobs.result_file, reply, name, client)
-        return StreamingResponse(_pieces(file), media_type=_BYTES)
+        return FromFile(file, media_type=_BYTES)
 
     async def metrics(self, request: Request) -> Response:
         if _user(request) is not None:
@@ -559,12 +575,28 @@ def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Ha
             }
             return _json(error, 401, {"www-authenticate": "Bearer"})
         try:
-            response = await handler(request)
+            return await counted(request)
         except asyncio.CancelledError:  # it has taken longer than the server's end may
             error = {"error": {"field": "", "message": "the web server ends; try again when it is back"}}
             return _json(error, 503)
+
+    async def counted(request: Request) -> Response:
+        """The answer, which counts as one of the user's requests until it has been read."""
+        whose = _whose(request)
+        interface.requests.take(whose)
+        ends: list[Callable[[], None]] = [lambda: interface.requests.give_back(whose)]
+        try:
+            if operation in _LARGE:  # such ones are made, and go to a file, by turns
+                async with interface.making.place(whose):
+                    response, read = await interface.answers.kept(await handler(request), whose)
+            else:
+                response, read = await interface.answers.kept(await handler(request), whose)
+            ends.append(read)
+        except BaseException:
+            ends[0]()
+            raise
         _secure(response)
-        return response
+        return cast("Response", Ending(response, ends))
 
     return guarded
 
@@ -616,16 +648,15 @@ def _page() -> tuple[str, str]:
     return page, policy
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
-
-
 def _user(request: Request) -> str | None:
     """Return the user whose token the request has; None for the operator's."""
     visitor: Visitor = request.state.visitor
     return visitor.user
+
+
+def _whose(request: Request) -> str:
+    """Return who answers for the request: the user of its token, or the operator at this peer."""
+    return _user(request) or f"operator at {request.client.host if request.client else ''}"
 
 
 def _key(request: Request) -> str:

@@ -15,6 +15,7 @@ import uvicorn
 
 from mallob_py.async_loop import LoopWatch
 from mallob_py.service import ServiceError
+from mallob_py.web.connections import WAITING_MAX, Places, connections
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.looks import Arrivals
 from mallob_py.web.receiving import Limits, Receiver
@@ -24,8 +25,8 @@ from mallob_py.web.tokens import UserTokens
 
 #: most of them wait, which costs next to nothing
 _CONNECTIONS_MAX = 1000
-#: files, folders and the libraries' own beside the connections
-_OTHER_DESCRIPTORS = 200
+#: files, folders and the libraries' own beside the connections, and a file for each large answer
+_OTHER_DESCRIPTORS = 200 + _CONNECTIONS_MAX
 _FAREWELL_S = 2
 
 
@@ -40,7 +41,7 @@ def serve(
     look_at_batch: Callable[[], object] | None = None,
 ) -> None:
     """Until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raises ServiceError."""
-    _allow_descriptors(_CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
+    _allow_descriptors(WAITING_MAX + _CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
     listening = _listen(host, port)
     store = Store(api_dir)
     token = load_token(token_file or store.path / "token")
@@ -56,7 +57,8 @@ def serve(
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS_MAX,
+        limit_concurrency=WAITING_MAX + _CONNECTIONS_MAX,
+        http=connections(Places()),  # type: ignore[arg-type]
         timeout_graceful_shutdown=_FAREWELL_S,
         ws="none",
     )
