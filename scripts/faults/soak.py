@@ -5,7 +5,8 @@ every reply, then, at rest, take memory and open descriptors of the ranks. Unles
 are killed, stopped until the others give them up, added, drained and taken away, too; when few of the first
 ones are left, the service is started again, or they are killed, too, and it starts again by itself. Disks are
 full for seconds; others have files and locks in all its folders; some names cannot be printed. An executor
-has functions called meanwhile (`functions.py`).
+has functions called meanwhile (`functions.py`). Jobs
+come over HTTP, too, beside clients that are silent, slow or do not read (`web_clients.py`).
 
 Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that nobody killed;
 at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with the
@@ -40,6 +41,7 @@ from faults.processes import (
 from faults.ranks import Ranks
 from faults.service import Service
 from faults.strikes import ENCODINGS, PARTS, SOAK_DISKS, SOAK_ENDS, SOAK_PROCESSES, Target, draw, hit
+from faults.web_clients import WebClients
 from mallob_py import Executor
 from mallob_py.protocol.config import Config
 
@@ -66,6 +68,8 @@ REST_DEADLINE_S = Config().succession_patience_s + 60.0
 #: per PE
 WORKERS_AT_REST_MAX = 3
 SPARE_FORK_SERVER_S = 3.0
+#: how often a client of the web server does something
+WEB_RATE = 0.05
 #: a disk is full for so long
 FULL_S = (0.5, 5.0)
 
@@ -121,6 +125,7 @@ class Soak:
         #: by rank's process: not before then is its fork server killed again
         self._spared_until_s: dict[int, float] = {}
         self._samples: list[Sample] = []
+        self._web = WebClients(self.service, rng, self._deeds)
 
     def _executor(self) -> Executor:
         return Executor(self.service.api_dir, user=FUNCTIONS_USER)
@@ -133,6 +138,13 @@ class Soak:
 
     def play(self) -> None:
         """Raises Wrong."""
+        try:
+            self._play()
+            self._web.end()
+        finally:
+            self._web.kill()
+
+    def _play(self) -> None:
         end_s, rounds, ranks = time.monotonic() + 60 * self._options.minutes, 0, self._ranks
         while time.monotonic() < end_s:
             self._play_round()
@@ -210,6 +222,8 @@ class Soak:
         def look() -> None:
             self.service.check_alive()
             self._disks.look()
+            if rng.random() < WEB_RATE:
+                self._web.look(jobs)
             if rng.random() < full_rate:
                 self._fill_a_disk()
             if rng.random() < kill_rate / 10:
