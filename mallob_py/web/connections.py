@@ -1,4 +1,4 @@
-"""Connections of the web server: who says nothing, or does not read, keeps nobody out.
+"""Connections of the web server: silent peers, and peers that do not read, keep no others out.
 
 A connection *waits* while no head of a request has come whole: from its start or from its last answer on.
 Such a connection has `HEAD_MAX_S`, and there are places for so many. A further one takes the place of

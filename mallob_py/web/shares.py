@@ -1,4 +1,4 @@
-"""What users share in the web server, and how much of it each may hold at a time.
+"""Bounds of each user on the resources of the web server.
 
 Whoever waits for a stranger's bytes, in or out, holds nothing but places of this user: further requests of
 the user wait for these, or are refused, and no one else's.
@@ -26,7 +26,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class Places:
-    """So many places for each user, and for all; further ones wait for a place of their user first."""
+    """A number of places for each user and for all; requests wait for a place of their user first."""
 
     def __init__(self, each: int, most: int | None = None) -> None:
         self._each = each
@@ -53,7 +53,7 @@ class Places:
 
 
 class Counts:
-    """So much for each user; more is refused."""
+    """A bound for each user; requests beyond it are refused."""
 
     def __init__(self, each: int, status: int, why: str) -> None:
         self._each = each
