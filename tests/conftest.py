@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from known_skips import STEP_VARIABLE, unexcused
 from running import command_line, kill_processes, processes_with
 from waiting import TEST_DEADLINE_S
 
@@ -33,6 +35,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a step of CI if a test was skipped in it that it, or no step at all, runs."""
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if (step := os.environ.get(STEP_VARIABLE)) is None or reporter is None:
+        return
+    reasons = [each.longrepr[2] for each in reporter.stats.get("skipped", ()) if type(each.longrepr) is tuple]
+    if found := unexcused(reasons, step):
+        print(f"\nskipped, and not excused in tests/skips.txt for {step}:", *found, sep="\n    ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(trylast=True)

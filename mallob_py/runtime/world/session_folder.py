@@ -266,12 +266,14 @@ def _with_its_host(path: Path) -> tuple[PrivateFolder, int]:
 
 
 def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]:
-    parent = shared_folder()
+    parent, folder = shared_folder(), None
     try:
         sweep(parent)
         folder = PrivateFolder.create(parent, session)
         (folder.path / _HOST).write_text(str(host))
     except OSError as error:
+        if folder is not None:  # such as where no room is left
+            folder.remove()
         return None, f"cannot make a folder in {parent}: {error.strerror}"
     return folder, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -16,6 +17,7 @@ from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
+from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.mpich_files import forget_shared
 from mallob_py.runtime.world.session_folder import PrivateFolder, sweep, temporary_folder
 
@@ -279,3 +281,16 @@ def test_the_last_one_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     assert second.path.is_dir()
     second.leave()
     assert not second.path.exists()
+
+
+def test_a_start_without_room_in_shared_memory_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(session_folder, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(LaunchError, match="No space left on device"):
+        session_folder.open_for_forks()
+    assert list(tmp_path.iterdir()) == []
