@@ -162,3 +162,12 @@ def test_variables_of_a_launcher_that_is_there_stay(monkeypatch: pytest.MonkeyPa
         assert left_of(env) == env
     os.close(reader)
     os.close(writer)
+
+
+def test_signals_that_a_parent_has_blocked_are_not() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        inherited.make_own_state({})
+        assert signal.SIGUSR1 not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
