@@ -59,6 +59,10 @@ def test_nothing_after_exit_is_looked_at() -> None:
     assert cut("(exit)").facts.checks == 0
 
 
+def test_an_exit_within_a_command_ends_no_script() -> None:
+    assert [kind for kind, _ in parts("(declare-fun exit () Bool)(assert (exit))(check-sat)")][-1] == "CHECK"
+
+
 @pytest.mark.parametrize(
     "rest",
     [

@@ -84,6 +84,7 @@ def test_a_second_0_among_seconds_since_1970_is_told(
     assert len(workload.jobs) == len(times_s)
     said = "1 of 3 jobs, such as job 1, are submitted at second 0, all others from second 1200000000 on"
     assert any(said in remark for remark in workload.remarks) == is_told
+    assert any("submitted at second 0" in remark for remark in workload.remarks) == is_told
 
 
 @pytest.mark.parametrize(
