@@ -677,8 +677,7 @@ class ClientJobs:
             if record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
                 delay_s = self._config.growth_delay_s if delay_s is None else delay_s
-                is_crowded = self._balancer.rotation.is_on
-                record.announce_at_s = now + self._turnover.growth_delay_s(delay_s, is_crowded)
+                record.announce_at_s = now + self._turnover.growth_delay_s(delay_s)
             self._schedule(record)
 
     def receive_root_left(self, message: RootLeft) -> None:

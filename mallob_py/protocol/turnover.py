@@ -56,9 +56,9 @@ class Turnover:
             return self._ended_s + self._moment_s
         return sought_s + self._moment_s if self.standby else -math.inf
 
-    def growth_delay_s(self, delay_s: float, is_crowded: bool) -> float:
-        """Return how long a root runs before its job asks for more workers; longer if others want them."""
-        return max(delay_s, self._moment_s) if self.standby or is_crowded else delay_s
+    def growth_delay_s(self, delay_s: float) -> float:
+        """Return how long a root runs before its job asks for more workers, which standby jobs may want."""
+        return max(delay_s, self._moment_s) if self.standby else delay_s
 
     def end(self, job: int, now: float) -> bool:
         """Forget a job that has ended; return whether standby jobs have waited for that."""
