@@ -87,7 +87,7 @@ compare: $(STAMPS)/run ## HEAD beside another commit, in turns: times, CPU, syst
 	@[ -n "$(BASE)" ] || { echo "make compare: which commit? make compare BASE=HEAD~10" >&2; exit 1; }
 	$(BIN)/python scripts/bench/compare.py $(BASE) $(if $(ONLY),--only $(ONLY))
 
-# What docs/experiments.md shows; realistic takes longest. With QUICK=1 all that is small, and the documents keep theirs.
+# What docs/results/euro-par.md shows; realistic takes longest. With QUICK=1 all that is small, and the documents keep theirs.
 FIGURES ?= priorities realistic matching balancing
 SMALL_priorities := --pes 48 --seconds 1m
 SMALL_realistic  := --pes 48 --seconds 1m
