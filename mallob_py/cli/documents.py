@@ -17,7 +17,7 @@ def documents() -> dict[str, Path]:
     folder = _PACKAGE / "docs"
     if not folder.is_dir():
         folder = _PACKAGE.parent / "docs"
-    paths = {path.stem: path for path in folder.glob("*.md")}
+    paths = {path.stem: path for path in [*folder.glob("*.md"), *folder.glob("results/*.md")]}
     return dict(sorted(paths.items()))
 
 
