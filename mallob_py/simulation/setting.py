@@ -1,6 +1,6 @@
 """Everything that a simulated run depends on, as one TOML file; all of it has defaults.
 
-The costs of messages were measured with `scripts/bench/bench_hops.py`: see there. Distances
+The costs of messages were measured with two ranks on two cores. Distances
 between hosts cannot be measured on one machine: they are an assumption, a fast cluster
 network plus the wake-up of the receiver. Jobs come in streams, drawn as in P 5.3 or read from a CSV file.
 """
