@@ -94,6 +94,14 @@ class _World(Config):
         LIMITS,
         "memory of one solver process, such as 2g (default: no limit)",
     )
+    input_max_bytes: int | None = option(
+        "--input-max SIZE",
+        values.size_limit_bytes,
+        None,
+        LIMITS,
+        "refuse a job with an input file of more than this, decompressed, such as 2g; reading a formula "
+        "takes about six times its size in memory (default: no limit)",
+    )
     memory_reserve: Reserve | None = option(
         "--memory-reserve SIZE|PERCENT",
         values.memory_reserve,
@@ -469,6 +477,7 @@ def settings_of(
         clients=clients,
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,
+        input_max_bytes=options.input_max_bytes,
         memory_reserve=options.memory_reserve,
         time_limit_s=time_limit_s,
         rank_timeout_s=options.rank_timeout_s,

@@ -16,8 +16,8 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Protocol
 
@@ -48,6 +48,37 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 21
 #: of a compressed file at a time, since it may be a small part of what comes out
 COMPRESSED_BLOCK_BYTES = 1 << 18
+
+
+#: of a file, decompressed, that the present task may read; None: any number
+_max_bytes: int | None = None
+
+
+@contextmanager
+def at_most(max_bytes: int | None, paths: Iterable[str]) -> Iterator[None]:
+    """Refuse at once a file of `paths` that has more bytes, and meanwhile content that proves to have more.
+
+    Raises InputError.
+    """
+    global _max_bytes
+    previous, _max_bytes = _max_bytes, max_bytes
+    try:
+        for path in paths if max_bytes is not None else ():
+            with suppress(OSError, ValueError):  # who reads the file says so
+                status = os.stat(path)
+                if stat.S_ISREG(status.st_mode):
+                    _check_size(path, status.st_size)
+        yield
+    finally:
+        _max_bytes = previous
+
+
+def _check_size(path: str, size_bytes: int, words: str = "the file has") -> None:
+    if _max_bytes is not None and size_bytes > _max_bytes:
+        raise InputError(
+            f"{path}: {words} {size_bytes:,} bytes, more than the {_max_bytes:,} of --input-max; "
+            "give a smaller input, or start with a larger --input-max"
+        )
 
 
 def read_plain(path: str) -> bytes:
@@ -82,14 +113,15 @@ def text_blocks(path: str) -> Iterator[bytes]:
 
 def plain_blocks(path: str) -> Iterator[bytes]:
     """The file's bytes as they are, never none."""
-    is_empty = True
+    size_bytes = 0
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not file.isatty():
                 raise InputError(f"{path}: is a device; give a file or a named pipe")
             while block := file.read(_BLOCK_BYTES):
-                is_empty = False
+                size_bytes += len(block)
+                _check_size(path, size_bytes, "the file has at least")
                 yield block
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -100,7 +132,7 @@ def plain_blocks(path: str) -> Iterator[bytes]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path}: cannot be read: {reason}") from None
-    if is_empty:
+    if not size_bytes:
         raise InputError(f"{path}: the file is empty")
 
 
@@ -122,7 +154,7 @@ def _decompressed(
 ) -> Iterator[bytes]:
     """All concatenated streams of one file; padding with zero bytes between them is allowed."""
     stream = make()
-    is_empty = True
+    size_bytes = 0
     for rest in _smaller(blocks):
         while rest:
             if stream.eof:
@@ -134,12 +166,13 @@ def _decompressed(
             except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
                 raise InputError(f"{path}: damaged {name} file ({error}); copy it again") from None
             if text:
-                is_empty = False
+                size_bytes += len(text)
+                _check_size(path, size_bytes, "decompressed, the file has at least")
                 yield text
             rest = stream.unused_data
     if not stream.eof:
         raise InputError(f"{path}: the {name} file is truncated; copy it again")
-    if is_empty:
+    if not size_bytes:
         raise InputError(f"{path}: the {name} file holds nothing")
 
 

@@ -109,6 +109,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = 1
     warm: int = 1
     memory_limit_bytes: int | None = None
+    input_max_bytes: int | None = None
     time_limit_s: float | None = None
     memory_reserve: Reserve | None = None
     rank_timeout_s: float | None = None
@@ -154,7 +155,11 @@ def run_rank(
     """
     stop_bell = StopBell(stop_signals())
     descriptors = raise_descriptor_limit()
-    limits = WorkerLimits(settings.memory_limit_bytes, output_dir=settings.output_dir or "")
+    limits = WorkerLimits(
+        settings.memory_limit_bytes,
+        output_dir=settings.output_dir or "",
+        input_max_bytes=settings.input_max_bytes,
+    )
     if fork_server is None:
         server = ForkServer.fork(settings.preload, limits)
     else:

@@ -315,6 +315,8 @@ class Configure(ProcessMessage, frozen=True, tag=1):
     memory_limit_bytes: int | None
     #: for what workers print ("": the rank's standard error)
     output_dir: str = ""
+    #: `kit.input_file.at_most`
+    input_max_bytes: int | None = None
 
 
 class Fork(ProcessMessage, frozen=True, tag=2):

@@ -46,7 +46,10 @@ def test_defaults_are_used_where_nothing_is_said() -> None:
 
 
 def test_values_are_parsed_with_their_units() -> None:
-    parsed = serve("-n", "4", "--time-limit", "5m", "--memory-limit", "2g", "--poll-directory")
+    parsed = serve(
+        *("-n", "4", "--time-limit", "5m", "--memory-limit", "2g", "--input-max", "1g", "--poll-directory")
+    )
+    assert parsed.input_max_bytes == 1 << 30
     assert (parsed.ranks, parsed.time_limit_s) == (4, 300.0)
     assert parsed.memory_limit_bytes == 2 << 30
     assert parsed.poll_directory

@@ -318,11 +318,12 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     """The limits of all worker processes of a rank.
 
     `memory_limit_bytes` bounds a process's private memory (not mapped descriptions). What they print goes to
-    files in `output_dir`, or ("") to the rank's standard error.
+    files in `output_dir`, or ("") to the rank's standard error. `input_max_bytes` bounds each input file.
     """
 
     memory_limit_bytes: int | None = None
     output_dir: str = ""
+    input_max_bytes: int | None = None
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
@@ -417,7 +418,11 @@ class ForkServer:
     def _configure(self) -> None:
         self._outgoing.clear()
         limits = self._limits
-        self.send(wire.Configure(self._preload, limits.memory_limit_bytes, limits.output_dir))
+        self.send(
+            wire.Configure(
+                self._preload, limits.memory_limit_bytes, limits.output_dir, limits.input_max_bytes
+            )
+        )
 
     def restart(self) -> None:
         """Replace a server that has ended, or that should."""

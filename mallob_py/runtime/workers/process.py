@@ -400,17 +400,20 @@ def work(
     """Do tasks until the rank says to quit or is gone; the process's whole life."""
     _settle(configuration)
     _touch()
-    worker = _Worker(RankLink(connection), registry, printed)
+    worker = _Worker(RankLink(connection), registry, printed, configuration.input_max_bytes)
     with suppress(RankGone):
         worker.run()
     _exit(0)
 
 
 class _Worker:
-    def __init__(self, link: RankLink, registry: AppRegistry, printed: Printed | None) -> None:
+    def __init__(
+        self, link: RankLink, registry: AppRegistry, printed: Printed | None, input_max_bytes: int | None
+    ) -> None:
         self._link = link
         self._registry = registry
         self._printed = printed
+        self._input_max_bytes = input_max_bytes
         #: applications that the fork server has imported for this process
         self._inherited = registry.loaded
         #: those that the rank knows to be imported here
@@ -534,6 +537,8 @@ class _Worker:
         return then  # of a chain, the rank knows what the process is
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
+        from mallob_py.kit.input_file import at_most  # imports decompressors, which workers do without
+
         application = self._registry.load(read.application)
         if read.application not in self._told:
             self._told.add(read.application)
@@ -543,7 +548,7 @@ class _Worker:
         number, former = _before(application, read)
         literals = _integers(read.literals)
         job = JobInput(_names(read.files), literals, read.configuration, number, former, read.assumptions)
-        with confined_to(read.results):
+        with confined_to(read.results), at_most(self._input_max_bytes, job.files):
             payload = application.read(job)
         parts = description_parts(read.application, read.configuration, payload)
         size_bytes = sum(map(len, parts))

@@ -500,6 +500,15 @@ def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
     assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (10, [sum(range(10_000))])
 
 
+def test_an_input_file_beyond_the_limit_is_refused(make: Make, tmp_path: Path) -> None:
+    rank = make(limits=WorkerLimits(input_max_bytes=3))
+    (tmp_path / "numbers").write_text("1 22")
+    rank.pool.read(1, read([tmp_path / "numbers"], tmp_path / "description"))
+    (failed,) = rank.hear(ReadFailed)
+    assert "numbers: the file has 4 bytes, more than the 3 of --input-max" in failed.message
+    assert failed.field == "files"
+
+
 @pytest.mark.parametrize(
     ("changes", "message", "field"),
     [
