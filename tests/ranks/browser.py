@@ -106,6 +106,9 @@ def browsing() -> Iterator[Browser]:
     we_read, browser_writes = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        # The browser asks nobody but the page's server.
+        options += ["--disable-quic", "--no-first-run", "--disable-background-networking"]
+        options += ["--disable-component-update", "--disable-sync"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={profile}"]
         # The browser talks at descriptors 3 and 4.
         process = subprocess.Popen(
