@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from seeds import seeds
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, ResumeWorker, StartWorker
@@ -93,6 +92,6 @@ def test_random_lives_take_most_ways_through_the_table(monkeypatch: pytest.Monke
         happens(worker, what, out, now)
 
     monkeypatch.setattr(Worker, "happens", noted)
-    for seed in seeds(50):
+    for seed in range(50):
         Scenario(draw_plan(seed)).run()
     assert len(taken) >= 0.7 * len(TRANSITIONS)

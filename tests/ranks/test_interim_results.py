@@ -66,7 +66,7 @@ def test_run_prints_the_best_offer_at_its_limit() -> None:
         result = json.loads(at_limit.out)["result"]
         if result.get("value") == 7:
             break  # else the limit has come before the last offer
-    assert (result["outcome"], result["value"], result["complete"]) == ("wallclock-limit", 7, False)
+    assert (result["outcome"], result["value"], result["complete"]) == ("time-limit", 7, False)
 
 
 def test_run_prints_the_best_offer_when_a_signal_ends_it() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from seeds import seeds
 
 from mallob_py.simulation.bags import (
     BagCluster,
@@ -17,7 +16,7 @@ from mallob_py.simulation.bags import (
     with_bounds,
 )
 
-SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
+SEEDS = len(seeds(60))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))

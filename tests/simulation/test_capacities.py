@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from seeds import seeds
 from stories import heard_by, post
 
 from mallob_py.protocol.config import Config
@@ -46,7 +45,7 @@ class Busy(RandomDelays):
 # --- fair by capacity -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", seeds(5))
+@pytest.mark.parametrize("seed", range(5))
 def test_one_job_gets_as_many_workers_on_each_rank_as_that_has_capacity(seed: int) -> None:
     cluster = unequal(seed)
     cluster.submit(1)
@@ -55,7 +54,7 @@ def test_one_job_gets_as_many_workers_on_each_rank_as_that_has_capacity(seed: in
     assert workers_by_rank(cluster, 1) == dict(enumerate(CAPACITIES))
 
 
-@pytest.mark.parametrize("seed", seeds(5))
+@pytest.mark.parametrize("seed", range(5))
 def test_two_jobs_share_the_sum_of_all_capacities_by_priority(seed: int) -> None:
     cluster = unequal(seed)
     cluster.submit(1, priority=1.0)
@@ -146,7 +145,7 @@ def test_a_rank_is_busy_with_messages_among_its_pes_before_it_sends() -> None:
 
 
 def test_many_random_lives_have_ranks_of_unequal_capacity() -> None:
-    placements = [Scenario(draw_plan(seed)).cluster.placement for seed in seeds(60)]
+    placements = [Scenario(draw_plan(seed)).cluster.placement for seed in range(60)]
     unequal_ones = [each for each in placements if len(set(each.capacities)) > 1]
     assert 15 <= len(unequal_ones) < 60
     assert any(each.ranks == each.size > 1 for each in placements)

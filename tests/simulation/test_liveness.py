@@ -37,6 +37,7 @@ def _cluster(size: int, seed: int, **settings: Any) -> Cluster:
             matching_delay_s=0.0,
             reuse_patience_s=4 * _HOP_S,
             growth_delay_s=0.0,
+            turnover_max_s=0.0,
             slice_s=1e6,
             first_slice_s=1e6,
             turn_patience_s=4 * _HOP_S,

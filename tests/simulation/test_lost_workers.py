@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from seeds import seeds
 from stories import (
     active,
     answer,
@@ -360,7 +359,7 @@ def test_random_lives_know_breakdowns_of_all_kinds() -> None:
     drawn = {deed.what for seed in range(20) for deed in draw_plan(seed).deeds if isinstance(deed, Breakdown)}
     assert drawn == set(Failing)
     seen: Counter[tuple[str, bool]] = Counter()
-    for seed in seeds(30):
+    for seed in range(30):
         scenario = Scenario(draw_plan(seed))
         scenario.run()
         for _, fields in events(scenario.cluster, "lost"):

@@ -300,7 +300,7 @@ def test_a_start_that_takes_long_goes_on_when_its_worker_does(host: Host) -> Non
     host.now_s += TAKE_UP_S
     host.poll()
     assert link.signals == [signal.SIGSTOP]
-    assert host.pool.next_deadline() > host.now_s + TAKE_UP_S
+    assert host.pool.next_deadline() > host.now_s
 
 
 def test_a_server_that_dies_has_crashed_its_workers_and_what_waits_goes_to_the_next(host: Host) -> None:
