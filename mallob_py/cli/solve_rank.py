@@ -282,6 +282,7 @@ class SolveDesk(OneShotDesk):
                 file.answer = []
             self._under_way -= file.begun_s is not None
         self._write_answers()
+        self._next_progress_s, self._is_busy = math.inf, bool(self._files)
 
     def _job_ended(self, ended: JobEnded, now: float) -> None:
         if (file := self._by_job.get(ended.job)) is None or file.answer is not None:

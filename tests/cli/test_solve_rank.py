@@ -24,7 +24,13 @@ class Desk:
     """A desk for so many files, its answers, and what it has asked its rank for. Quiet: answers alone."""
 
     def __init__(
-        self, folder: Path, files: int, time_limit_s: float | None = None, at_once: int = 96
+        self,
+        folder: Path,
+        files: int,
+        time_limit_s: float | None = None,
+        at_once: int = 96,
+        *,
+        quiet: bool = True,
     ) -> None:
         self.files = [f"{number}.cnf" for number in range(1, files + 1)]
         self.used_s: dict[int, float] = {}
@@ -35,7 +41,7 @@ class Desk:
         self.rank.node.pe.client.jobs = self.jobs
         self.rank.node.placement.size = self.rank.node.pe.balancer.volume.return_value = 1
         self.rank.node.config.residents_per_pe.return_value = at_once
-        options: Any = Mock(files=self.files, results={}, quiet=True, time_limit_s=time_limit_s)
+        options: Any = Mock(files=self.files, results={}, quiet=quiet, time_limit_s=time_limit_s)
         options.configuration_with.return_value = {}
         options.application_of.return_value = "SAT"
         self._path = folder / "answers"
@@ -81,6 +87,15 @@ def test_answers_are_in_the_order_of_files_each_as_soon_as_all_before_are_there(
     assert desk.rank.stop.called
     desk.desk.close()
     assert desk.desk.exit_code == 0
+
+
+def test_a_time_limit_that_comes_while_the_file_is_read_ends_the_command(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, 1, time_limit_s=2.0)
+    desk.rank.interrupt.return_value = False
+    desk.desk.turn(2.0)
+    assert desk.answers() == ["s UNKNOWN"]
+    desk.desk.turn(2.0)
+    desk.rank.stop.assert_called()
 
 
 def test_each_of_several_files_has_a_time_limit_of_its_own_for_its_reading_and_its_work(
