@@ -694,6 +694,7 @@ class ClientJobs:
     def receive_demand(self, message: DemandChanged) -> None:
         record = self.jobs.get(message.job)
         if record is not None and not record.is_withdrawn:
+            self._turnover.fresh.discard(record.job)  # it goes on, and no announcement will say so
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 

@@ -11,7 +11,7 @@ from seeds import seeds
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.stimuli import WorkerAnswered
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerDemands
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.network import Network
 
@@ -101,6 +101,24 @@ def test_standby_jobs_are_published_where_those_before_them_do_not_end(
     burst.submit(range(20, 24))
     burst.play(1.0)
     assert sorted(burst.cluster.ended) == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_new_job_does_not_stand_by_beside_a_job_that_has_said_how_much_it_wants(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    burst = Burst(seed, monkeypatch, first_small=10)
+    burst.submit(range(1))
+    while not burst.started_s:
+        burst.cluster.run(until_s=burst.cluster.now + 1e-5)
+    active = ((place, pe.workers.active) for place, pe in enumerate(burst.cluster.pes))
+    place, worker = next((place, one) for place, one in active if one is not None)
+    burst.cluster.tell(place, WorkerDemands(worker.number, _SIZE))
+    burst.play(1.0)
+    at_s = burst.cluster.now
+    burst.submit(range(11, 12))
+    burst.play(1.0)
+    assert burst.started_s[11] - at_s < Config().turnover_max_s
 
 
 @pytest.mark.parametrize("seed", seeds(20))
