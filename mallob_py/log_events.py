@@ -39,7 +39,7 @@ class LogEvent(enum.StrEnum):
     SUBMITTED = "submitted", "a job's PE is asked to run it", "job priority demand"
     TERMS = (
         "terms",
-        "a user's share, or a policy, has changed what the user's job may have",
+        "a user's share has changed what the user's job may have",
         "job priority max_demand",
     )
     BALANCED = "balanced", "a job has a volume for the first time", "job latency_s"

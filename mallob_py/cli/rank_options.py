@@ -408,14 +408,6 @@ class ServeOptions(Api, _AnyApplication):
         "weights and limits of users, in this TOML file (docs/operating.md); default: all have the same "
         "weight and no limits",
     )
-    policy: str | None = option(
-        "--policy P",
-        str,
-        None,
-        SERVICE,
-        "who begins when, on how many workers: as of batch simulate, such as easy or fair:by=user "
-        "(docs/operating.md); default: all begin that can have a PE, and users share",
-    )
     restarts: int = option(
         "--restarts N",
         values.count,
@@ -427,16 +419,8 @@ class ServeOptions(Api, _AnyApplication):
 
     def validate(self) -> None:
         super().validate()
-        if self.policy is not None and self.users is not None:
-            raise OptionError(
-                "--policy and --users both decide who begins; keep one (--policy fair:by=user shares by user)"
-            )
         if self.clients == 1:
             return
-        if self.policy is not None:
-            raise OptionError(
-                f"--policy decides at one client for all PEs, but --clients is {self.clients}; keep one"
-            )
         ranks = self.ranks or _launched_ranks()
         if ranks is not None and self.clients > ranks:
             raise OptionError(f"--clients {self.clients} needs as many ranks, but there are {ranks}")

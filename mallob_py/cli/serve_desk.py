@@ -31,7 +31,7 @@ from mallob_py.service.service import Service
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
 from mallob_py.service.store.in_folder import Watching
-from mallob_py.service.turns import Decider, decode_client_message
+from mallob_py.service.turns import decode_client_message
 
 
 def open_desk(
@@ -51,12 +51,8 @@ def open_desk(
     if options.results_dir is not None:
         _check_results_dir(options.results_dir, options.api_dir)
     try:
-        users = policy = None
-        if options.policy is not None:
-            policy = _policy(options.policy, rank, complain)
-        else:
-            rules = UserRules() if options.users is None else read_user_rules(Path(options.users))
-            users = UserBook(rules, rank.node.placement.size, client, options.clients, others)
+        rules = UserRules() if options.users is None else read_user_rules(Path(options.users))
+        users = UserBook(rules, rank.node.placement.size, client, options.clients, others)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
@@ -81,20 +77,8 @@ def open_desk(
         # of one that cannot be asked nobody knows what it does
         CodeRule({name for name, one in known.items() if one.runs_code or one.problem}, options.allow_code),
         users,
-        policy,
         functools.partial(_greet, rank, client, is_taken_over),
     )
-
-
-def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
-    """Raises DeskError."""
-    from mallob_py.batch.live.service_policy import ServicePolicy
-    from mallob_py.batch.registry import PolicyTextError, policy_for
-
-    try:
-        return ServicePolicy(policy_for(text), rank.node.placement.size, complain)
-    except PolicyTextError as error:
-        raise boot.DeskError(f"--policy: {error}") from error
 
 
 def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:

@@ -35,13 +35,6 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     wallclock_limit_s: Annotated[float, says("most time from its first execution on; 0: no limit")] = 0.0
     cpu_limit_s: Annotated[float, says("most time of its workers, added up; 0: no limit")] = 0.0
     max_demand: Annotated[int, _count("most workers at a time; 0: no bound")] = 0
-    workers: Annotated[
-        int, _count("for --policy: workers it begins with best; 0: max-demand, or the fewest")
-    ] = 0
-    min_workers: Annotated[int, _count("for --policy: fewest workers; 0: one")] = 0
-    required_time_s: Annotated[float, says("for --policy: how long it takes; 0: its lower limit of time")] = (
-        0.0
-    )
 
 
 class DeclaredTerm(msgspec.Struct, frozen=True):

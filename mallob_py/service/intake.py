@@ -103,16 +103,12 @@ class Intake:
         interrupt: Continuation,
         lose: Callable[[LiveJob, JobFileError, float], None],
         code: CodeRule,
-        check: Callable[[JobFile], None] | None = None,
     ) -> None:
         """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more.
 
         `code`: whose jobs may bring code.
-
-        `check` raises JobFileError for a job that is not taken for another reason.
         """
         self._code = code
-        self._check = check
         self._rank = rank
         self._directory = directory
         self._applications = applications
@@ -351,8 +347,6 @@ class Intake:
         self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
         if file.configuration:
             self._results.named_by(file)  # or else it is refused
-        if self._check is not None:
-            self._check(file)
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity

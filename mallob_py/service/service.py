@@ -42,7 +42,7 @@ from mallob_py.service.jobs.users import UserBook
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
-from mallob_py.service.turns import Decider, JobQueue, Turns
+from mallob_py.service.turns import JobQueue, Turns
 
 #: per turn
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
@@ -78,14 +78,12 @@ class Service(Desk):
         results: ResultFiles,
         code: CodeRule,
         users: UserBook | None = None,
-        policy: Decider | None = None,
         greet: Callable[[Path], None] = lambda folder: None,
     ) -> None:
         """Client 0 speaks for the service. `client_ranks`: as they are now, whenever that is looked at.
 
         `results`: the files that jobs name for their results. `code`: whose jobs may bring code. `users`:
         None if users are not told apart.
-        `policy`: who decides which jobs begin; None: all do that could have a PE.
         `greet`: says that jobs are taken in now from this folder.
         """
         self._rank = rank
@@ -120,9 +118,8 @@ class Service(Desk):
             running,
             users,
             counters,
-            "" if policy is None else policy.name,
         )
-        self._turns = Turns(rank, self._jobs, queue, users, running, client, client_ranks, policy)
+        self._turns = Turns(rank, self._jobs, queue, users, running, client, client_ranks)
         self._inputs = Inputs(rank, self._jobs, self._chains, configured, results)
         self._endings = Endings(
             rank,
@@ -150,9 +147,7 @@ class Service(Desk):
             self._interrupt,
             self._endings.lose,
             code,
-            None if policy is None else policy.check,
         )
-        self._policy = policy
         self._is_new = True
         #: the directory measures on its own clock, which only has another start
         self._clock_offset_s = rank.now() - time.monotonic()
@@ -235,8 +230,6 @@ class Service(Desk):
         self._queue.resize(pes)
         if self._users is not None:
             self._users.follow(pes, moved)
-        if self._policy is not None:
-            self._policy.resize(pes)
         self._turns.look_again()
         self.deadline_s = -math.inf
 

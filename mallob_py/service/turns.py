@@ -1,9 +1,8 @@
 """The turns of a client's live jobs: which of those that could begin does so next.
 
 A job that the book names as ready first waits for its trial if it is a *suspect* (it was at work at crashes);
-then, where users are told apart, until its user may have another one at work, or, where a policy decides,
-until that begins it; then in the queue. What jobs work with changes as others come and go: that is told from
-here, too, and of users to other clients.
+then, where users are told apart, until its user may have another one at work; then in the queue. Terms that
+jobs work with change as others come and go: that is told from here, too, and of users to other clients.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -21,12 +19,10 @@ from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config, again_of, window_of
 from mallob_py.protocol.effects import Spent
-from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs, Suspects
-from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 
 _OUTDATED_MAX = 64
@@ -481,8 +477,6 @@ class JobQueue:
 
 #: so often at most do jobs get other terms
 _TERMS_PERIOD_S = 0.1
-#: decisions of a policy take at most one part in so many of the time
-_DECISION_SHARE = 5
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -494,41 +488,6 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 decode_client_message = msgspec.msgpack.Decoder(ClientMessage).decode
-
-
-class Decider(Protocol):
-    """A policy that decides which jobs begin, and how many workers each may have."""
-
-    @property
-    def name(self) -> str: ...
-
-    def check(self, file: JobFile) -> None:
-        """Raises JobFileError for a job that can never begin."""
-
-    def ask(self, job: int, user: str, terms: JobTerms, since_s: float) -> None:
-        """A job could begin; `decide` will name it, unless it ends before."""
-
-    def ended(self, job: int) -> None:
-        """A job has its reply, whether it was asked for, or has begun, or not."""
-
-    def resize(self, pes: int) -> None:
-        """There are so many PEs now."""
-
-    def next_deadline(self) -> float:
-        """When `decide` is to be called at the latest; -inf: at once."""
-        ...
-
-    def decide(self, now: float) -> Sequence[int]:
-        """The jobs that begin now, each named once."""
-        ...
-
-    def bound(self, job: int) -> int:
-        """Return the bound of a job that has begun; from now on `changes` speaks of it."""
-        ...
-
-    def changes(self) -> Mapping[int, int]:
-        """Jobs with another bound than they were told."""
-        ...
 
 
 class Turns:
@@ -543,10 +502,8 @@ class Turns:
         running: RunningJobs,
         client: int,
         client_ranks: Sequence[int],
-        policy: Decider | None = None,
     ) -> None:
-        """`users`: None if they are not told apart. `policy`: not beside users, or several clients."""
-        assert policy is None or (users is None and len(client_ranks) == 1)
+        """`users`: None if they are not told apart."""
         self._rank = rank
         self._jobs = jobs
         self._queue = queue
@@ -554,8 +511,6 @@ class Turns:
         self._running = running
         self._client = client
         self._client_ranks = client_ranks
-        self._policy = policy
-        self._next_decision_s = -math.inf
         self._suspects = Suspects(rank.now())
         self._next_terms_s = -math.inf
         #: (when, job): the wallclock limits of jobs that have been given up; some are over, or at work
@@ -579,8 +534,6 @@ class Turns:
             self._enqueue(self._jobs[suspect], now)
         if self._users is not None:
             self._serve_users(self._users, now)
-        if self._policy is not None and now >= max(self._next_decision_s, self._policy.next_deadline()):
-            self._decide(self._policy, now)
         while (job := self._queue.next_set_back(now)) is not None:
             self._rank.set_back(job)
         beyond = []
@@ -601,9 +554,6 @@ class Turns:
                 self.deadline_s = -math.inf
             elif users.has_news:
                 self.deadline_s = min(self.deadline_s, self._next_terms_s)
-        if self._policy is not None:
-            decision_s = max(self._next_decision_s, self._policy.next_deadline())
-            self.deadline_s = min(self.deadline_s, decision_s)
 
     def next(self) -> int | None:
         """A job that begins now, named once; None if all that wait go on waiting."""
@@ -621,8 +571,6 @@ class Turns:
         """
         if self._holds(live):
             return None
-        if self._policy is not None:
-            return Terms(live.terms.priority, self._policy.bound(live.id))
         if self._users is None:
             return Terms(live.terms.priority, live.terms.max_demand)
         return self._users.terms(live.id)
@@ -679,8 +627,6 @@ class Turns:
         """A job has its reply, at work or not."""
         if self._users is not None:
             self._users.ended(job)
-        if self._policy is not None:
-            self._policy.ended(job)
         self._queue.drop(job)
         if self._running.blamed:
             self._suspects.ended(job)
@@ -699,9 +645,7 @@ class Turns:
         self._jobs.enter(live, JobState.QUEUED)
         if now > live.accepted_s:  # it was held
             live.since_s = now
-        if self._policy is not None:
-            self._policy.ask(live.id, live.user, live.terms, live.since_s)
-        elif self._users is None:
+        if self._users is None:
             self._put(live)
         else:
             self._users.ask(live.id, live.user, live.terms.priority, live.terms.max_demand)
@@ -714,18 +658,6 @@ class Turns:
     def _set_terms(self, job: int, terms: Terms, now: float) -> None:
         self._rank.set_terms(job, terms.priority, terms.max_demand)
         self._rank.log.write(now, LogEvent.TERMS, {"job": job, **terms._asdict()})
-
-    # --- a policy's decisions -------------------------------------------------------------------
-
-    def _decide(self, policy: Decider, now: float) -> None:
-        """Bounds shrink before others begin, so that there is room for these."""
-        begun = policy.decide(now)
-        for job, bound in policy.changes().items():
-            self._set_terms(job, Terms(self._jobs[job].terms.priority, bound), now)
-        for job in begun:
-            self._put(self._jobs[job])
-        ended_s = self._rank.now()
-        self._next_decision_s = ended_s + _DECISION_SHARE * (ended_s - now)
 
     # --- shares of users ------------------------------------------------------------------------
 

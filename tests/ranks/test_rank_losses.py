@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import (
@@ -223,30 +222,6 @@ def test_the_best_offer_outlives_a_rank(wanted: str, tmp_path: Path) -> None:
         result = service.reply(reply)["result"]
         assert (result["resultcode"], result["value"], result["complete"]) == (10, 5, False)
         assert service.stop() == 0
-
-
-def test_a_policy_goes_on_with_the_ranks_that_are_left(tmp_path: Path) -> None:
-    def submit(name: str, **fields: Any) -> Path:
-        return service.submit(name, application="SLEEP", required_time="1h", **fields)
-
-    with serving(tmp_path, "--policy", "easy", ranks=4) as service:
-        replies = {"long": submit("long", workers=2, max_demand=2)}
-        service.await_event("started")
-        replies["large"] = submit("large", workers=3, max_demand=3)
-        poll_until(lambda: len(service.events("accepted")) == 2)
-        ranks = ranks_of(service)
-        for left, victim in zip((3, 2), victims_of(service, ["other", "client"], ranks), strict=True):
-            os.kill(ranks[victim], signal.SIGKILL)
-            await_generation(service, left)
-        replies["small"] = submit("small", workers=1, max_demand=1, wallclock_limit="100ms")
-        for name in ("long", "large"):
-            begun = len(service.events("started"))
-            service.interrupt(name)
-            assert service.reply(replies[name])["result"]["outcome"] == "interrupted"
-            poll_until(lambda begun=begun: len(service.events("started")) > begun, "the next one begins")
-        assert service.reply(replies["small"])["result"]["outcome"] == "wallclock-limit"
-        assert service.stop() == 0
-        assert "Traceback" not in service.output
 
 
 @pytest.mark.parametrize("lost", [0, 1])

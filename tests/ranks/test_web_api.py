@@ -132,7 +132,7 @@ def test_an_upload_is_kept_until_the_service_will_never_read_it_again(web: WebSe
     internal_id, taken = desk.take()
     assert Path(taken.files[0]).read_bytes() == FORMULA
     assert taken.identity == "u.n"
-    assert taken.terms == JobTerms(priority=2, wallclock_limit_s=300, required_time_s=300, max_demand=3)
+    assert taken.terms == JobTerms(priority=2, wallclock_limit_s=300, max_demand=3)
     assert web.get(job).json["state"] == "queued"
     assert web.uploads() == ["input"]
     desk.answer(internal_id, taken)

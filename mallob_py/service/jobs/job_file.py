@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import replace
 
 from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.protocol.job_terms import TERMS, DeclaredTerm, JobTerms, says
@@ -418,7 +417,7 @@ def _check_identity(key: str, identity: str) -> None:
 
 
 def _terms(job: JobFields) -> JobTerms:
-    """Raises JobFileError where they contradict each other."""
+    """Raises JobFileError where a duration is none."""
     found = {}
     for each in TERMS:
         value = getattr(job, each.file_name.replace("-", "_"))
@@ -428,14 +427,7 @@ def _terms(job: JobFields) -> JobTerms:
             except ValueError as error:
                 raise JobFileError(each.file_name, str(error)) from None
         found[each.name] = value
-    terms = JobTerms(**found)
-    if terms.workers and terms.workers < terms.min_workers:
-        raise JobFileError("workers", f"is {terms.workers}, below min-workers {terms.min_workers}")
-    for key, number in (("workers", terms.workers), ("min-workers", terms.min_workers)):
-        if 0 < terms.max_demand < number:
-            raise JobFileError(key, f"is {number}, above max-demand {terms.max_demand}")
-    limits_s = [limit_s for limit_s in (terms.time_limit_s, terms.wallclock_limit_s) if limit_s]
-    return replace(terms, required_time_s=terms.required_time_s or min(limits_s, default=0.0))
+    return JobTerms(**found)
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:

@@ -148,13 +148,6 @@ def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
 
 
 def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
-    if status.policy:
-        yield (
-            f"The policy {status.policy} decides which jobs begin, and has not begun it yet: "
-            f"{status.states.get('queued', 1)} wait for that, and {status.busy} of "
-            f"{_count(status.pes, 'PE')} have a worker."
-        )
-        return
     user = status.users.get(job.user)
     if user is not None and user.at_work_max is not None and user.at_work >= user.at_work_max:
         share = "" if user.pes_max is None else f" (of {_count(user.pes_max, 'PE')} at most)"
@@ -268,8 +261,6 @@ def _why_this_demand(status: ServiceStatus, job: JobStatus) -> str:
     if job.demand_bound and job.demand >= job.demand_bound:
         if job.max_demand and job.demand_bound >= job.max_demand:
             return f"as its max-demand is {job.max_demand}"
-        if status.policy:
-            return f"as the policy {status.policy} gives it {_count(job.demand_bound, 'worker')}"
         user = status.users.get(job.user)
         of_all = "" if user is None or user.pes_max is None else f", {_count(user.pes_max, 'PE')} in all"
         return f"its part of what its user {job.user} may have{of_all}"

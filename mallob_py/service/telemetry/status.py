@@ -231,7 +231,7 @@ class EndedJob(msgspec.Struct, frozen=True):
 
 
 class UserStatus(msgspec.Struct, frozen=True):
-    """One user with live jobs, at one client or at all. What follows `volume` is not known with --policy."""
+    """One user with live jobs, at one client or at all."""
 
     jobs: int
     volume: int
@@ -294,8 +294,6 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     ageing_s: float = 60.0
     #: 1, and one more each time that ranks were lost, have left or have joined
     generation: int = 1
-    #: that decides which jobs begin, and on how many workers; empty: none does
-    policy: str = ""
 
     @property
     def job_count(self) -> int:

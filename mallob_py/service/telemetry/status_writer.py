@@ -117,10 +117,8 @@ class StatusWriter:
         running: RunningJobs,
         users: UserBook | None,
         counters: Counters,
-        policy: str = "",
     ) -> None:
         """`jobs` and what follows are looked at, and not changed, whenever it is written."""
-        self._policy = policy
         self._rank = rank
         self._node = rank.node
         self._api_dir = api_dir
@@ -254,7 +252,6 @@ class StatusWriter:
             threads=self._node.config.threads,
             ageing_s=self._node.config.ageing_s,
             generation=self._node.present.number,
-            policy=self._policy,
         )
 
     def _volumes(self) -> dict[int, int]:

@@ -66,9 +66,7 @@ def test_complete_job_is_understood() -> None:
         checksum=[1, 2],
         **{"group-id": "g", "description-id": "d"},
     )
-    assert job.terms == JobTerms(
-        priority=0.5, wallclock_limit_s=300, cpu_limit_s=7200, required_time_s=300, max_demand=3
-    )
+    assert job.terms == JobTerms(priority=0.5, wallclock_limit_s=300, cpu_limit_s=7200, max_demand=3)
     assert job.arrival_s == 1.5
     assert job.literals is not None
     assert job.literals.tolist() == [1, -2, 0, 2147483647, -1]
@@ -90,13 +88,6 @@ def test_one_file_may_be_named_as_mallob_did_at_first() -> None:
     job = parse(application="SAT", file="/f.cnf")
     assert job.files == ("/f.cnf",)
     assert refusal(file="/f", files=["/g"]).field == "file"
-
-
-def test_the_lower_limit_of_time_is_how_long_a_job_takes_unless_it_says_so() -> None:
-    limits = {"time-limit": "5m", "wallclock-limit": "4m"}
-    assert parse(**limits).terms == JobTerms(time_limit_s=300, wallclock_limit_s=240, required_time_s=240)
-    assert parse(**{"time-limit": "5m"}).terms.required_time_s == 300
-    assert parse(**limits, **{"required-time": "9m"}).terms.required_time_s == 540
 
 
 def test_what_the_ipasir_bridge_of_mallob_writes_is_understood() -> None:

@@ -112,14 +112,6 @@ def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
     assert "Of those that wait, at least 2 stand before it." in text
 
 
-def test_a_job_is_queued_or_bounded_as_a_policy_decides() -> None:
-    queued = told(job("queued"), other(2, volume=3, demand=3), policy="easy")
-    assert "The policy easy decides which jobs begin, and has not begun it yet: 1 wait for that" in queued
-    assert "3 of 8 PEs have a worker" in queued
-    bounded = told(job(volume=3, demand=3, demand_bound=3), policy="fair")
-    assert "It has all that it can use, as the policy fair gives it 3 workers." in bounded
-
-
 def test_a_job_is_reading_its_input() -> None:
     text = told(job("reading", reading_s=3.5), other(2, "reading"))
     assert "being read, or waits for a reader, since 3.5 s, as 1 other input" in text
