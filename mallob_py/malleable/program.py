@@ -25,6 +25,7 @@ from mallob_py.malleable.wire import (
     LINE_MAX_BYTES,
     Notice,
     Ready,
+    Unready,
     Wanted,
     WireError,
     notice_line,
@@ -35,6 +36,8 @@ from mallob_py.malleable.wire import (
 _RETRY_S = 0.5
 #: for one line from the scheduler or to it
 _LINE_S = 20.0
+#: until a program that takes no more orders ends, heard or not
+_LAST_LINE_S = 5.0
 _LOCAL = "127.0.0.1"
 
 _program: _Program | None = None
@@ -59,10 +62,10 @@ def ask_for_processes(count: int) -> None:
     """Ask the scheduler for so many processes more, as an evolving job can; the handler hears if they come.
 
     What was asked for before and has not come is not asked for any more. A scheduler that starts anew knows
-    nothing of it. RuntimeError without a handler that has a scheduler; ValueError for a count below 1;
+    nothing of it. RuntimeError without a handler that takes orders of a scheduler; ValueError for a count below 1;
     OSError if the scheduler does not listen.
     """
-    if _program is None:
+    if _program is None or _program.takes_no_orders.is_set():
         raise RuntimeError("there is no scheduler to ask; see define_malleable_handler")
     if count < 1:
         raise ValueError(f"{count} processes are asked for, not 1 or more")
@@ -70,7 +73,10 @@ def ask_for_processes(count: int) -> None:
 
 
 def disable_malleable_handler() -> None:
-    """Take no more orders; returns when the one being carried out is. From now on the program is rigid."""
+    """Take no more orders, and say so to the scheduler; returns when the one being carried out is.
+
+    From now on the program is rigid, for good.
+    """
     if _program is not None:
         _program.stop()
 
@@ -97,13 +103,14 @@ class _Program:
         self._processes = processes
         self._scheduler = scheduler
         self._ours = ours
-        self._stopping = threading.Event()
+        self._is_announced = False
+        self.takes_no_orders = threading.Event()
         self._server = listen(ours)
         self._thread = threading.Thread(target=self._take_orders, name="orders", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self.takes_no_orders.set()
         if threading.current_thread() is not self._thread:
             # Wakes it up where it waits for a connection, if it has not left by itself.
             with contextlib.suppress(OSError):
@@ -114,13 +121,14 @@ class _Program:
         try:
             self._announce()
             doorkeeper = Doorkeeper()
-            while not self._stopping.is_set():
+            while not self.takes_no_orders.is_set():
                 if (connection := doorkeeper.accept(self._server)) is None:
                     continue
                 with connection, contextlib.suppress(OSError):
-                    if not self._stopping.is_set() and self._is_scheduler(connection.getpeername()):
+                    if not self.takes_no_orders.is_set() and self._is_scheduler(connection.getpeername()):
                         self._take(connection)
         finally:
+            self._say_farewell()
             self._server.close()
             if isinstance(self._ours, str):
                 with contextlib.suppress(OSError):
@@ -135,20 +143,39 @@ class _Program:
 
     def _announce(self) -> None:
         """Tell the scheduler that we are ready, as soon as there is one to listen."""
-        while not self._stopping.is_set():
+        while not self.takes_no_orders.is_set():
             try:
-                self._tell(Ready(self._address))
+                self._told(Ready(self._address)).close()
+                self._is_announced = True
                 return
             except OSError:
-                self._stopping.wait(_RETRY_S)
+                self.takes_no_orders.wait(_RETRY_S)
+
+    def _say_farewell(self) -> None:
+        """Tell the scheduler that no order is taken any more, and await that it has heard so.
+
+        An order that comes meanwhile finds a closed socket, of which the scheduler then knows why.
+        """
+        self.takes_no_orders.set()
+        if self._is_announced:
+            with contextlib.suppress(OSError), self._told(Unready(self._address)) as connection:
+                connection.settimeout(_LAST_LINE_S)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
 
     def ask_for(self, count: int) -> None:
         """Raises OSError."""
-        self._tell(Wanted(count, self._address))
+        self._told(Wanted(count, self._address)).close()
 
-    def _tell(self, notice: Notice) -> None:
-        with connect(self._scheduler, _LINE_S) as connection:
+    def _told(self, notice: Notice) -> socket.socket:
+        """Return the connection by which the scheduler was told. Raises OSError."""
+        connection = connect(self._scheduler, _LINE_S)
+        try:
             connection.sendall(f"{notice_line(notice)}\n".encode())
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     @property
     def _address(self) -> str:

@@ -3,6 +3,7 @@
     scheduler to program   shrink <n>                    answered by n lines: hosts without process now
                            grow <n> <host1> ... <hostn>  not answered
     program to scheduler   APGAS-Ready:<address>         orders are taken from now on
+                           APGAS-Unready:<address>       orders are taken no more (a line of ours)
                            Evolving;Release;<host>:<address>
                            Evolving;Request;<n>:<address>
 
@@ -41,6 +42,12 @@ class Ready(msgspec.Struct, frozen=True):
     address: str
 
 
+class Unready(msgspec.Struct, frozen=True):
+    """The program takes no more orders at this address, and never will again."""
+
+    address: str
+
+
 class Release(msgspec.Struct, frozen=True):
     """An evolving program has no process on this host any more."""
 
@@ -56,7 +63,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 Order = Shrink | Grow
-Notice = Ready | Release | Wanted
+Notice = Ready | Unready | Release | Wanted
 
 
 def order_line(order: Order) -> str:
@@ -85,6 +92,8 @@ def notice_line(notice: Notice) -> str:
     match notice:
         case Ready(address):
             return f"APGAS-Ready:{address}"
+        case Unready(address):
+            return f"APGAS-Unready:{address}"
         case Release(host, address):
             return f"Evolving;Release;{host}:{address}"
         case Wanted(count, address):
@@ -97,6 +106,8 @@ def parse_notice(line: str) -> Notice:
     if colon and address:
         if said == "APGAS-Ready":
             return Ready(address)
+        if said == "APGAS-Unready":
+            return Unready(address)
         kind, _, host = said.removeprefix("Evolving;").partition(";")
         if said.startswith("Evolving;") and kind == "Release" and host:
             return Release(host, address)

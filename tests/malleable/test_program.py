@@ -111,7 +111,9 @@ def test_a_program_shrinks_grows_and_becomes_rigid(program: Program) -> None:
     assert program.order("dance 2") == []
     assert program.order("grow 1 localhost") == []
     assert program.says() == "grown to 3"
-    program.tell("disable")
+    with listen(program.notices) as server:
+        program.tell("disable")
+        assert notice(server) == f"APGAS-Unready:{program.orders}\n"
     assert program.says() == "disabled"
     assert not os.path.exists(program.orders)
 

@@ -188,6 +188,7 @@ class LiveScheduler:
     def unready(self, job: int) -> None:
         """A running job takes no orders any more."""
         running = self._running.get(job)
+        self._wishes.pop(job, None)
         if running is not None and running.job.kind is Kind.MALLEABLE:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MOLDABLE)
             self._view.ended = True
@@ -227,7 +228,6 @@ class LiveScheduler:
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
-        self._wishes.pop(job, None)
         self.moved.add(job)
         if was_taken:
             running.nodes += coming

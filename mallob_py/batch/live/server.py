@@ -85,6 +85,7 @@ from mallob_py.malleable.wire import (
     Ready,
     Release,
     Shrink,
+    Unready,
     Wanted,
     WireError,
     order_line,
@@ -133,8 +134,8 @@ class _Entry(msgspec.Struct):
     run: Run | None = None
     #: of its keeper; -1: not known
     pidfd: int = -1
-    #: it has not carried out an order
-    has_failed: bool = False
+    #: whether it takes no more orders: it has said so, or has not carried out one
+    is_rigid: bool = False
     #: why it could not be started the last time, which was said
     trouble: str = ""
 
@@ -571,13 +572,18 @@ class _Server:
         number = entry.folder.number
         if number not in self._scheduler.running:
             return  # it has ended meanwhile
+        self._scheduler.order_failed(number, was_taken)
+        if entry.is_rigid:
+            return  # it has said meanwhile that it takes no more orders
         why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
         self._say(f"job {number} {entry.wishes.name} counts as rigid from now on: {why}")
-        entry.has_failed = True
-        self._scheduler.order_failed(number, was_taken)
+        self._give_no_more_orders(entry)
+
+    def _give_no_more_orders(self, entry: _Entry) -> None:
+        entry.is_rigid = True
         assert entry.run is not None
         entry.run = msgspec.structs.replace(entry.run, address="")
-        with contextlib.suppress(OSError):  # the next one finds out again
+        with contextlib.suppress(OSError):  # the next life of ours finds out again
             self._write_run(entry)
 
     # --- requests and notices -----------------------------------------------------------------
@@ -831,7 +837,7 @@ class _Server:
             return
         number, kind = entry.folder.number, entry.wishes.kind
         if isinstance(notice, Ready | Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
-            if entry.has_failed:
+            if entry.is_rigid:
                 return  # rigid for good
             if not entry.run.address:
                 entry.run = msgspec.structs.replace(entry.run, address=notice.address)
@@ -840,6 +846,9 @@ class _Server:
                 self._scheduler.ready(number)
             if isinstance(notice, Wanted):
                 self._scheduler.wish(number, notice.count)
+        elif isinstance(notice, Unready):
+            self._give_no_more_orders(entry)
+            self._scheduler.unready(number)
         elif isinstance(notice, Release) and kind is Kind.EVOLVING:
             try:
                 self._release(number, notice.host)

@@ -660,6 +660,37 @@ while True:
 """
 
 
+def test_a_program_that_takes_no_more_orders_says_so_and_is_given_none(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    stop, _ = the_file(tmp_path, "stop")
+    program = tmp_path / "leaving.py"
+    program.write_text(
+        f"{EVOLVING.replace('malleable.ask_for_processes(2)', '')}\n"
+        f"while not __import__('os').path.exists({str(stop)!r}): time.sleep(0.05)\n"
+        "malleable.disable_malleable_handler()\n"
+        "while True: time.sleep(1.0)\n"
+    )
+    scheduler = make("--policy", "elastic:start=code", slots=2)
+    job = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2",
+        f"exec {sys.executable} {program}\n",
+    )
+
+    def states() -> list[str]:
+        return [one.state for one in scheduler.queue().running]
+
+    poll_until(lambda: states() == ["runs, takes orders"], lambda: story_of(scheduler, job))
+    stop.touch()
+    poll_until(lambda: states() == ["runs"], lambda: story_of(scheduler, job))
+    rigid = scheduler.submit(RIGID, "echo done\n")
+    assert states() == ["runs"]
+    scheduler.cancel(job)
+    assert scheduler.ended(rigid).state == "exit code 0"
+    assert "shrink" not in scheduler.story()
+    assert "rigid" not in scheduler.story()
+
+
 def test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards(
     make: Callable[..., Scheduler], tmp_path: Path
 ) -> None:
