@@ -148,9 +148,11 @@ def run_simulate(options: BatchSimulateOptions) -> int:
 
     folder = None if options.output is None else Path(options.output)
     with worded(options.trace):
-        for text in options.policy:
-            policy_of(text)
+        policies = [policy_of(text) for text in options.policy]
         workload = load(options)
+        for policy in policies:
+            if (remark := getattr(policy, "remark", None)) and (why := remark(workload.jobs)):
+                say(f"mallob-py: policy {policy.name}: {why}")
         power = NodePower(options.idle_watts, options.busy_watts)
         setting = Setting(workload, EventOrder(options.order), options.resize_cost, power, folder)
         try:

@@ -62,7 +62,7 @@ def ask_for_processes(count: int) -> None:
     """Ask the scheduler for so many processes more, as an evolving job can; the handler hears if they come.
 
     What was asked for before and has not come is not asked for any more. A scheduler that starts anew knows
-    nothing of it. RuntimeError without a handler that takes orders of a scheduler; ValueError for a count below 1;
+    nothing of it. RuntimeError without a handler that takes orders; ValueError for a count below 1;
     OSError if the scheduler does not listen.
     """
     if _program is None or _program.takes_no_orders.is_set():

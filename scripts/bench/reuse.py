@@ -6,8 +6,11 @@ plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed 
 protocol's own code: queries for a suspended worker with their answers and why they were denied; how often a
 PE began to keep itself free, and whether that ended with the query or in vain; and roots of other jobs that
 such a PE turned away. Further workers of other jobs are kept away as well, since it offers no token: nobody
-asks, so that is not counted. Prints a table, of means and half of their 95 % intervals if there are several
-seeds, and which strategy has the least of a measure by these, seed by seed.
+asks, so that is not counted. The strategy `published` is `full` with the rule of P 3.3 to the letter: a PE
+that turns idle keeps itself free for each suspended worker below its job's volume, until the worker's parent
+says whether it is wanted back; `full` waits for jobs that have just grown, 5 ms at most. Prints a table, of
+means and half of their 95 % intervals if there are several seeds, and which strategy has the least of a
+measure by these, seed by seed.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from mallob_py.protocol.worker_cache import WorkerCache
 from mallob_py.simulation.run import Simulation, Summary
 from mallob_py.simulation.setting import Setting, job_stream
 from mallob_py.text_table import format_table
+
+#: longer than any run
+_UNTIL_TOLD_S = 1e6
 
 COUNTED = (
     "queries",
@@ -74,6 +80,9 @@ def count_into(counts: Counter[str]) -> None:
 
     def counted_renew(self: WorkerCache, *how: Any) -> None:
         before = set(self.holds)
+        if self._config.reuse_patience_s == _UNTIL_TOLD_S:
+            for worker in self.workers.values():
+                worker.volume = 0
         renew(self, *how)
         counts["holds begun"] += len(set(self.holds) - before)
 
@@ -104,8 +113,8 @@ def main() -> None:
     counts: Counter[str] = Counter()
     count_into(counts)
     found = dict[str, list[tuple[float, ...]]]()
-    for reuse in (Reuse.NONE, Reuse.BASIC, Reuse.FULL):
-        found[reuse.value] = []
+    for reuse in (*(one.value for one in (Reuse.NONE, Reuse.BASIC, Reuse.FULL)), "published"):
+        found[reuse] = []
         for seed in range(options.seeds):
             counts.clear()
             summary = played(Setting(pes=options.pes, seconds=options.seconds, seed=seed), reuse)
@@ -113,11 +122,10 @@ def main() -> None:
                 summary.creation_ratio_total,
                 summary.context_switches_median,
                 summary.context_switches_mean,
+                summary.utilisation,
             )
-            found[reuse.value].append(
-                (*(counts[name] for name in COUNTED), *(one or 0.0 for one in measures))
-            )
-    names = (*COUNTED, "WCR total", "switches median", "mean")
+            found[reuse].append((*(counts[name] for name in COUNTED), *(one or 0.0 for one in measures)))
+    names = (*COUNTED, "WCR total", "switches median", "mean", "busy")
     rows = [
         (
             reuse,
@@ -131,8 +139,10 @@ def main() -> None:
         print(f"least {name}: {least or 'none by its interval'}")
 
 
-def played(setting: Setting, reuse: Reuse) -> Summary:
-    protocol = msgspec.structs.replace(setting.protocol, reuse=reuse)
+def played(setting: Setting, strategy: str) -> Summary:
+    protocol = msgspec.structs.replace(setting.protocol, reuse=Reuse.FULL, reuse_patience_s=_UNTIL_TOLD_S)
+    if strategy != "published":
+        protocol = msgspec.structs.replace(setting.protocol, reuse=Reuse(strategy))
     simulation = Simulation(msgspec.structs.replace(setting, protocol=protocol))
     simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
     simulation.play()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -30,6 +31,7 @@ class Reference:
 
     def __init__(self, variant: str, gaps: str) -> None:
         self.ratio = {"handoff": 1.0, "spare": 0.5, "intensive": 0.0}[variant]
+        self.kept = 0.5 if variant == "spare" else 0.0
         self.gaps = gaps
 
     def begin(self, nodes: int) -> None:
@@ -85,8 +87,11 @@ class Reference:
         return end_s > shadow_s and free - size < need
 
     def expand(self, view: View) -> Iterator[Action]:
+        every = [one for one in view.running.values() if one.job.is_malleable]
+        lent = [one.size - one.job.nodes for one in every if one.size > one.job.nodes]
+        kept = math.ceil(self.kept * (view.free + sum(lent)))
         for running in sorted(self.malleable(view), key=lambda one: (one.job.speedup.loss, one.order)):
-            gain = min(view.free, running.job.high - running.size)
+            gain = min(view.free - kept, running.job.high - running.size)
             is_worth_while = gain > 0 and gain > self.ratio * running.size
             if is_worth_while and self.feasible(running, running.size + gain, view):
                 yield Resize(running.job.id, running.size + gain)
@@ -175,10 +180,39 @@ def test_when_nothing_is_free_the_least_scalable_jobs_shrink_once_until_the_head
     assert sizes(schedule, 1 - least_scalable) == [5, 3]
 
 
-@pytest.mark.parametrize(("variant", "expected"), [("handoff", [4]), ("spare", [7]), ("intensive", [7])])
+@pytest.mark.parametrize(("variant", "expected"), [("handoff", [4]), ("spare", [4]), ("intensive", [7])])
 def test_variants_differ_in_how_much_more_is_worth_while(variant: str, expected: list[int]) -> None:
     schedule = simulate(malleable((0, 2, 4, 20, 100), nodes=7), Mebf(variant))
     assert sizes(schedule, 0) == expected
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(0.0, [12]), (0.5, [8]), (0.7, [4])])
+def test_spare_keeps_a_part_of_what_the_jobs_did_not_ask_for(kept: float, expected: list[int]) -> None:
+    schedule = simulate(malleable((0, 2, 4, 20, 100), nodes=12), Mebf("spare", kept=kept))
+    assert sizes(schedule, 0) == expected
+    assert sizes(simulate(malleable((0, 2, 4, 20, 100), nodes=12), Mebf("intensive", kept=kept)), 0) == [12]
+
+
+def test_what_is_lent_counts_as_free_so_that_spare_does_not_lend_more_at_each_decision() -> None:
+    jobs = ((0, 2, 4, 20, 100), (1, 1, 1, 1, 5), (2, 1, 1, 1, 5), (3, 1, 1, 1, 5))
+    assert sizes(simulate(malleable(*jobs, nodes=12), Mebf("spare", spare=0.1, theta=0.0)), 0) == [8]
+
+
+@pytest.mark.parametrize(
+    ("variant", "most", "is_said"), [("handoff", 2, True), ("spare", 2, False), ("handoff", 5, False)]
+)
+def test_a_range_of_nodes_in_which_it_expands_no_job_is_remarked(
+    variant: str, most: float, is_said: bool
+) -> None:
+    workload = make_malleable(rigid((0, 4, 10), (0, 6, 10), nodes=40), 1.0, NodeRange(0.5, most))
+    remark = Mebf(variant).remark(workload.jobs)
+    assert remark == (
+        "it expands jobs to more than 2 times their preferred nodes; none can have more than 2 times"
+        " (see --malleable-range)"
+        if is_said
+        else None
+    )
+    assert Mebf(variant).remark(rigid((0, 4, 10), nodes=8).jobs) is None
 
 
 def test_gaps_are_left_or_expanded_into_or_made_larger() -> None:
@@ -208,7 +242,7 @@ def test_nobody_is_resized_late_in_his_life_nor_for_too_high_a_cost() -> None:
     [
         ("mebf:variant=all", "variant is 'all', not one of handoff, spare, intensive"),
         ("mebf:gaps=fill", "gaps is 'fill', not one of basic, expand, shrink"),
-        ("mebf:share=2", "share is not within 0 and 1"),
+        ("mebf:share=2", "share or kept is not within 0 and 1"),
         ("mebf:theta=nan", "or theta, gamma or spare below 0"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -78,6 +80,18 @@ def test_mean_volumes_go_by_priority_and_use_all_pes() -> None:
         assert abs(row.assigned_volume - row.fair_volume) < 1.0
         assert row.jobs > 0
         assert row.mean_volume == pytest.approx(row.assigned_volume, rel=0.05, abs=0.05)
+
+
+def test_each_stream_is_a_permutation_of_the_same_instances() -> None:
+    streams = [priorities._stream(priority, 0, 1) for priority in (0.1, 1.0)]
+    works = [[spec.work_s for spec in itertools.islice(stream, priorities.INSTANCES)] for stream in streams]
+    assert works[0] != works[1]
+    assert sorted(works[0]) == sorted(works[1])
+    assert len(set(works[0])) == priorities.INSTANCES
+    rows = priorities.measure(changed(pes=96, seconds=3600.0))
+    assert all(len(row.responses_s) == min(row.jobs, priorities.INSTANCES) for row in rows)
+    both = rows[0].responses_s.keys() & rows[-1].responses_s.keys()
+    assert all(rows[-1].responses_s[one] <= rows[0].responses_s[one] + 1.0 for one in both)
 
 
 def test_streams_of_which_no_job_has_ended_have_no_means() -> None:

@@ -56,7 +56,13 @@ def test_no_line_does_more_than_be_refused(line: str) -> None:
 
 def test_notices_are_those_of_the_publication() -> None:
     assert notice_line(Ready("10.0.0.7")) == "APGAS-Ready:10.0.0.7"
-    notices = Ready("10.0.0.7"), Unready("/a:b/c.sock"), Ready("/a:b/c.sock"), Release("n3", "10.0.0.7"), Wanted(3, "/a:b/c.sock")
+    notices = (
+        Ready("10.0.0.7"),
+        Unready("/a:b/c.sock"),
+        Ready("/a:b/c.sock"),
+        Release("n3", "10.0.0.7"),
+        Wanted(3, "/a:b/c.sock"),
+    )
     for notice in notices:
         assert parse_notice(notice_line(notice)) == notice
 

@@ -6,7 +6,9 @@ missing where it was taken from, so this follows the text). At each decision:
 1. Jobs start in the order of arrival, on their preferred number of nodes or, if these are not free, on as
    few as there are, down to their least; the first that cannot stops this: the head.
 2. Nobody waits: *expand*. Jobs get nodes that are free, the most scalable first, each as many as it can use
-   if these are more than `ratio` times what it has: 1 (handoff), `spare` (spare), 0 (intensive).
+   if these are more than `ratio` times what it has: 1 (handoff), `spare` (spare), 0 (intensive). Of
+   the free nodes and of what jobs have beyond their preferred number, spare keeps the part `kept` free for
+   jobs to come; the publication does not tell which part.
 3. Nothing is free: *shrink*. Jobs that were never resized give floor(`share` n) of their n nodes, as far as
    their least number allows, the least scalable first, until the head can start; then all begins again.
 4. Too little is free for the head: others are started that do not delay it, as in EASY. If there are none,
@@ -20,6 +22,7 @@ Scalability is what speedup models tell as their loss.
 from __future__ import annotations
 
 import enum
+import math
 from bisect import bisect_left, insort
 from collections.abc import Generator, Iterable, Iterator
 from typing import TypeVar
@@ -63,19 +66,28 @@ class Mebf:
         gamma: float = 2.0,
         share: float = 0.4,
         spare: float = 0.5,
+        kept: float = 0.5,
         extra: bool = True,
     ) -> None:
-        if not (0.0 <= share <= 1.0 and theta >= 0.0 and gamma > 0.0 and spare >= 0.0):
-            raise ValueError("share is not within 0 and 1, or theta, gamma or spare below 0")
+        if not (0.0 <= share <= 1.0 and 0.0 <= kept <= 1.0 and theta >= 0.0 < gamma and spare >= 0.0):
+            raise ValueError("share or kept is not within 0 and 1, or theta, gamma or spare below 0")
         self.name = "mebf"
-        self._ratio = {Variant.HANDOFF: 1.0, Variant.SPARE: spare, Variant.INTENSIVE: 0.0}[
-            _choice(Variant, "variant", variant)
-        ]
+        chosen = _choice(Variant, "variant", variant)
+        self._ratio = {Variant.HANDOFF: 1.0, Variant.SPARE: spare, Variant.INTENSIVE: 0.0}[chosen]
+        self._kept = kept if chosen is Variant.SPARE else 0.0
         self._gaps = _choice(Gaps, "gaps", gaps)
         self._theta = theta
         self._gamma = gamma
         self._share = share
         self._uses_extra = extra
+
+    def remark(self, jobs: Iterable[Job]) -> str | None:
+        """Return why no job can be expanded beyond its preferred nodes, if that is so."""
+        most = max((job.high / job.nodes for job in jobs if job.is_malleable), default=math.inf)
+        if most > 1.0 + self._ratio:
+            return None
+        need = f"more than {1.0 + self._ratio:g} times their preferred nodes"
+        return f"it expands jobs to {need}; none can have more than {most:g} times (see --malleable-range)"
 
     def begin(self, nodes: int) -> None:
         self._is_new = True
@@ -168,13 +180,20 @@ class Mebf:
         if not view.free:
             return
         self._forget_hopeless(view)
+        kept = self._kept_free(view)
         for _, _, running, static_s in self._candidates:
-            if not view.free:
+            if view.free <= kept:
                 return
             size = running.size
-            gain = min(view.free, running.job.high - size)
+            gain = min(view.free - kept, running.job.high - size)
             if 0 < gain > self._ratio * size and self._is_feasible(running, size + gain, static_s, view):
                 yield Resize(running.job.id, size + gain)
+
+    def _kept_free(self, view: View) -> int:
+        if not self._kept:
+            return 0
+        lent = sum(max(0, one.size - one.job.nodes) for one in view.running.values() if one.job.is_malleable)
+        return math.ceil(self._kept * (view.free + lent))
 
     def _shrink(self, view: View) -> Generator[Action, None, bool]:
         """Take nodes for the head; whether any were taken."""
