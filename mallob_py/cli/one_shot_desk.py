@@ -19,11 +19,12 @@ from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.messages import Description
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.desk import Desk, JobNews
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, portable
 from mallob_py.runtime.world.mpi import RankLoss
 
 if TYPE_CHECKING:
@@ -159,10 +160,16 @@ class OneShotDesk(Desk):
     def _read(
         self, job: int, application: str, files: tuple[str, ...], configuration: Mapping[str, Any]
     ) -> None:
-        path = str(self._rank.transfer.path_of(job))
+        path = self._rank.transfer.path_to_read(job)
         names = tuple(map(os.fsencode, files))
         task = wire.Read(application, names, None, dict(configuration), path, INLINE_BYTES_MAX)
         self._rank.pool.read(job, task)
+
+    def _brought(self, job: int, description: wire.LocalDescription) -> Description:
+        """Have the description that was read be the job's, and return it as the job is submitted with it."""
+        if isinstance(description, wire.Mapped):
+            self._rank.transfer.bring(job, description.path)
+        return portable(description)
 
     def _interrupt(self, job: int) -> bool:
         """End it; False if its input was still being read: then nothing follows."""

@@ -30,7 +30,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.notices import say
-from mallob_py.runtime.rank import Rank, portable
+from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
@@ -137,7 +137,7 @@ class RunDesk(OneShotDesk):
         match event:
             case ReadDone(_, description):
                 self._read_s = now - self._began_s
-                self._rank.submit(_JOB, JobParameters(), portable(description))
+                self._rank.submit(_JOB, JobParameters(), self._brought(_JOB, description))
             case ReadFailed(_, message, _):
                 self._fail(message)
 

@@ -37,7 +37,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.notices import printable, say
-from mallob_py.runtime.rank import Rank, portable
+from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
 #: for solutions to arrive that were found within the time limit
@@ -228,7 +228,7 @@ class SolveDesk(OneShotDesk):
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
             case ReadDone(job, description) if job in self._by_job:
-                self._submit(self._by_job[job], portable(description), now)
+                self._submit(self._by_job[job], self._brought(job, description), now)
             case ReadFailed(job, message, _) if job in self._by_job:
                 self._fail(self._by_job[job], message.replace(self._input, "standard input"))
 

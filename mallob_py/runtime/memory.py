@@ -115,6 +115,30 @@ class Memory(NamedTuple):
     private_bytes: int
 
 
+#: of a process whose peak is smaller, the private memory is not looked up: it is no larger
+_LITTLE_BYTES = 64 << 20
+#: a process whose peak has grown by less since it began anew need not have it begin anew
+_NOTICEABLE = 1.02
+
+
+class OwnPeak:
+    """This process's peak, which begins anew for each task."""
+
+    def __init__(self) -> None:
+        self._since_bytes = 0
+
+    def forget(self) -> None:
+        """Have the peak begin anew, unless that would change little."""
+        if _own_peak_bytes() > _NOTICEABLE * self._since_bytes:
+            forget_peak()
+            self._since_bytes = _own_peak_bytes()
+
+
+def _own_peak_bytes() -> int:
+    """Return the peak of this process alone, without reading a file."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def forget_peak() -> None:
     """Have this process's peak begin anew, at what is resident now."""
     with suppress(OSError):
@@ -176,25 +200,43 @@ def cpu_seconds_of(pid: int) -> float:
     return sum(map(_seconds, family(pid)))
 
 
+def has_children() -> bool:
+    """Return whether this process has children, alive or not waited for yet."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def own_usage() -> tuple[Memory, float]:
     """Return the memory and the CPU time of this process and its descendants; its own part is exact to the
     microsecond.
 
-    With one look at who descends from it.
+    A small process without children reads no file for it; its private memory is the peak, at most that is.
     """
-    processes = list(family(os.getpid()))
-    return _memory_of(processes), _own_cpu_seconds(processes[1:])
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    peak_bytes = 1024 * own.ru_maxrss
+    descendants = _descendants()
+    if descendants or peak_bytes > _LITTLE_BYTES:
+        memory = _memory_of([os.getpid(), *descendants])
+    else:
+        memory = Memory(peak_bytes, peak_bytes)
+    return memory, _own_cpu_seconds(own, descendants)
 
 
 def own_cpu_seconds() -> float:
     """Return the CPU time of this process and its descendants alone."""
-    _, *descendants = family(os.getpid())
-    return _own_cpu_seconds(descendants)
+    return _own_cpu_seconds(resource.getrusage(resource.RUSAGE_SELF), _descendants())
 
 
-def _own_cpu_seconds(descendants: Iterable[int]) -> float:
-    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(_seconds, descendants))
+def _descendants() -> list[int]:
+    return list(family(os.getpid()))[1:] if has_children() else []
+
+
+def _own_cpu_seconds(own: resource.struct_rusage, descendants: Iterable[int]) -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in (own, ended)) + sum(map(_seconds, descendants))
 
 
 def _seconds(pid: int) -> float:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from mallob_py.runtime import memory
 from mallob_py.runtime.memory import (
+    OwnPeak,
     cpu_seconds_of,
     forget_peak,
     own_cpu_seconds,
+    own_usage,
     peak_bytes_of,
     private_bytes_of,
 )
@@ -59,6 +66,43 @@ def test_a_peak_can_be_forgotten() -> None:
 
     with child_after(lambda: True) as idle, child_after(take_free_and_forget) as pid:
         assert abs(peak_bytes_of(pid) - peak_bytes_of(idle)) < 30 * MB
+
+
+def test_a_peak_that_has_hardly_grown_does_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[int] = []
+    peak = OwnPeak()
+    for peak_kb in (10_000, 10_100, 10_199, 10_300, 10_400, 20_000):
+        usage = SimpleNamespace(ru_maxrss=peak_kb)
+        monkeypatch.setattr(resource, "getrusage", lambda _, usage=usage: usage)
+        monkeypatch.setattr(memory, "forget_peak", lambda peak_kb=peak_kb: forgotten.append(peak_kb))
+        peak.forget()
+    assert forgotten == [10_000, 10_300, 20_000]
+
+
+@pytest.mark.parametrize("has_child", [False, True])
+def test_a_small_process_reads_files_for_its_usage_only_if_it_has_children(
+    monkeypatch: pytest.MonkeyPatch, has_child: bool
+) -> None:
+    usage = SimpleNamespace(ru_maxrss=20_000, ru_utime=1.0, ru_stime=0.5)
+    monkeypatch.setattr(resource, "getrusage", lambda _: usage)
+    opened: list[str] = []
+    really_open = os.open
+
+    def noted_open(path: str, flags: int) -> int:
+        opened.append(path)
+        return really_open(path, flags)
+
+    monkeypatch.setattr(os, "open", noted_open)
+    if has_child:
+        with child_after(lambda: True):
+            used, _ = own_usage()
+        assert opened
+        assert used.private_bytes != 20_000 * 1024
+    else:
+        used, cpu_s = own_usage()
+        assert opened == []
+        assert used == (20_000 * 1024, 20_000 * 1024)
+        assert cpu_s == 3.0
 
 
 def test_processes_are_added_up_and_what_they_share_counts_once(tmp_path: Path) -> None:

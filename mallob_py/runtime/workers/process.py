@@ -65,7 +65,8 @@ from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import (
     Memory,
-    forget_peak,
+    OwnPeak,
+    has_children,
     own_cpu_seconds,
     own_usage,
     peak_bytes_of,
@@ -84,6 +85,8 @@ _MAX_TRACEBACK_CHARACTERS = 16_000
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
+_THREADS = "/proc/self/task"
+_LINKS_OF_ONE = 3
 
 
 class AppRegistry:
@@ -182,16 +185,20 @@ class RankLink:
 
     def receive(self) -> wire.ToWorker:
         """The next message, however long it takes."""
-        while (message := self.look()) is None:
-            self.wait(None)
+        while (message := self._next(0)) is None:
+            pass
         return message
 
     def look(self) -> wire.ToWorker | None:
         """The next message if there is one."""
+        return self._next(socket.MSG_DONTWAIT)
+
+    def _next(self, flags: int) -> wire.ToWorker | None:
+        """The next message, after one read at most; None if it is not there yet."""
         self._end_copy()
         if (body := self._buffer.take()) is None:
             try:
-                data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                data = self._socket.recv(_RECEIVE_BYTES, flags)
             except BlockingIOError:
                 return None
             except ConnectionResetError:
@@ -418,6 +425,7 @@ class _Worker:
         self._inherited = registry.loaded
         #: those that the rank knows to be imported here
         self._told: set[str] = set()
+        self._peak = OwnPeak()
         #: by all tasks before
         self._cpu_before_s = 0.0
         self._is_of_chain = False
@@ -454,7 +462,7 @@ class _Worker:
 
     def _count_anew(self) -> None:
         """Count what is used from now on for the next task."""
-        forget_peak()
+        self._peak.forget()
         self._cpu_before_s = own_cpu_seconds()
 
     def _run(self, run: wire.Run) -> wire.Run | None:
@@ -769,13 +777,13 @@ def _frames_after(files: str, trace: TracebackType | None) -> TracebackType | No
 
 def _left_clean() -> bool:
     """Whether a task left neither threads nor child processes behind."""
-    if threading.active_count() > 1 or len(os.listdir("/proc/self/task")) > 1:
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
-    return False
+    return threading.active_count() == 1 and _has_one_thread() and not has_children()
+
+
+def _has_one_thread() -> bool:
+    """Whether there are no threads beside this one, those of libraries included."""
+    # The folder of the threads has as many links more than an empty one: no list is read for them.
+    return os.stat(_THREADS).st_nlink == _LINKS_OF_ONE or len(os.listdir(_THREADS)) == 1
 
 
 def _exit(status: int) -> NoReturn:

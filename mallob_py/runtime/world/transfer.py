@@ -157,8 +157,10 @@ class Transfer:
         self._asked: dict[int, FileNeeded] = {}
         #: of a keeper: descriptions that came from other hosts, the one used last at the end
         self._fetched: OrderedDict[int, None] = OrderedDict()
-        #: of a keeper: jobs whose descriptions were here when the world changed
+        #: of a keeper: jobs whose descriptions were here when the world changed, and were not spoken of since
         self._inherited: list[int] = []
+        #: of a keeper: jobs whose descriptions were here then; ranks that are gone may have brought them
+        self._found: set[int] = set()
         #: jobs whose descriptions were to be removed while somebody had them locked
         self._lingering: set[int] = set()
 
@@ -182,6 +184,7 @@ class Transfer:
         if former != self._rank:
             self._tidy_up(names)
         self._inherited = [int(name) for name in names if name.isdecimal()]
+        self._found = set(self._inherited)
         # A job whose client was lost before it had told the reply is live again, under the same number.
         self._over.clear()
 
@@ -276,20 +279,25 @@ class Transfer:
         self.let_go(job)
 
     def let_go(self, job: int) -> None:
-        """Remove what is here of a description, which may be asked for again."""
+        """Remove what is here of a description, which may be asked for again.
+
+        Who has nothing to do with a description does not look for its file: most jobs have none.
+        """
         self._asked.pop(job, None)
+        may_be_here = job in self._found or job in self._fetched
+        self._found.discard(job)
         for locked in (self._used, self._brought):
             if (file := locked.pop(job, None)) is not None:
                 os.close(file)
-        if self._keeper != self._rank:
+                may_be_here = True
+        if self._keeper == self._rank:
+            self._fetched.pop(job, None)
+            for taker in [taker for sent, taker in self._outgoing if sent == job]:
+                self._stop_sending(job, taker)
+            if (incoming := self._incoming.pop(job, None)) is not None:
+                incoming.discard()
+        if may_be_here:
             self._remove(job)
-            return
-        self._fetched.pop(job, None)
-        for taker in [taker for sent, taker in self._outgoing if sent == job]:
-            self._stop_sending(job, taker)
-        if (incoming := self._incoming.pop(job, None)) is not None:
-            incoming.discard()
-        self._remove(job)
 
     def _remove(self, job: int) -> None:
         """Remove a description; later, if a rank of the host needs it still.
@@ -297,7 +305,7 @@ class Transfer:
         A job that was given up may have come again already, as its client's rank knows. A process that is
         being started has for a moment what its rank has open, and so the locks.
         """
-        try:  # most jobs have no file, and every rank comes through here for every job
+        try:
             file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return

@@ -123,7 +123,7 @@ def test_a_job_that_has_ended_by_itself_leaves_its_process_to_the_next(rank: Ran
     assert len(pids) < 10
 
 
-@pytest.mark.parametrize("what", ["thread", "child"])
+@pytest.mark.parametrize("what", ["thread", "thread that Python does not list", "child"])
 def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make: Make, what: str) -> None:
     rank = make(preload=("LITTER",))  # else it would not be used again as one from before the import
     rank.run("LITTER", what=what)

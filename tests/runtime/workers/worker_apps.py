@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import math
 import os
@@ -213,6 +214,10 @@ class Litter(_NoInput):
     def run(self, context: WorkerContext) -> Result | None:
         if context.configuration["what"] == "thread":
             threading.Thread(target=threading.Event().wait, daemon=True).start()
+            return Result(10, [os.getpid()])
+        if context.configuration["what"] == "thread that Python does not list":
+            (lock := _thread.allocate_lock()).acquire()
+            _thread.start_new_thread(lock.acquire, ())
             return Result(10, [os.getpid()])
         child = subprocess.Popen(["sleep", "1000"], close_fds=False)
         if context.configuration["what"] == "child beside it":

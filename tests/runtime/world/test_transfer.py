@@ -346,3 +346,34 @@ def test_a_job_that_has_come_again_keeps_its_description_though_others_hear_late
     client.forget(1)
     keeper.forget(1)
     assert network.files() == []
+
+
+def test_a_rank_that_has_nothing_to_do_with_a_description_does_not_look_for_it(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fetched_by(network, 4, 5)
+    opened: list[str] = []
+    really_open = os.open
+
+    def noted_open(path: str, *arguments: int) -> int:
+        opened.append(str(path))
+        return really_open(path, *arguments)
+
+    monkeypatch.setattr(os, "open", noted_open)
+    for rank in network.ranks:
+        rank.forget(2)
+    network.ranks[3].forget(1)
+    assert opened == []
+    for rank in network.ranks:
+        rank.forget(1)
+    assert network.files() == []
+
+
+def test_a_keeper_removes_at_its_end_what_a_lost_client_had_read(network: Network) -> None:
+    network.ranks[3].path_of(1).write_bytes(b"read by a client that is lost, and its lock with it")
+    network.lost.add(3)
+    network.ranks[2].go_on({0, 1, 2, 4, 5})
+    network.ranks[2].drop_unheard({1})
+    assert network.files() == ["2/1"]
+    network.ranks[2].forget(1)
+    assert network.files() == []

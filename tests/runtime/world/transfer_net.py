@@ -69,8 +69,10 @@ class Network:
             pass
 
     def put(self, rank: int, job: int, data: bytes) -> int:
-        """Its size."""
-        self.ranks[rank].path_of(job).write_bytes(data)
+        """Have the client of a rank read a description; return its size."""
+        path = self.ranks[rank].path_to_read(job)
+        Path(path).write_bytes(data)
+        self.ranks[rank].bring(job, path)
         return len(data)
 
     def files(self) -> list[str]:
