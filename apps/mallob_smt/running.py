@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import msgspec
 
-from mallob_py.kit import Gossip, InputError, Result, WorkerContext
+from mallob_py.kit import Gossip, InputError, ProcessKilled, Result, WorkerContext
 from mallob_py.kit.declaration import DONE, UNKNOWN
 from mallob_smt import schedule
 from mallob_smt.answering import Checked, Completed, Failed, Printed, SayingReader, be_engine
@@ -121,6 +121,8 @@ class _Engines:
         self._selector.register(context.fileno(), selectors.EVENT_READ)
         self._engines: dict[int, _Engine] = {}
         self._statements: dict[int, Statement] = {}
+        #: whether an engine of this worker was killed by signal 9, and not by the worker
+        self._was_killed = False
         self._is_lending = False
         self._demand = 0
         self._alone_until_s = time.monotonic() + _ALONE_S
@@ -212,7 +214,9 @@ class _Engines:
     def _hear(self, engine: _Engine) -> None:
         sayings = engine.reader.read(engine.fd)
         if sayings is None:
-            self._fail(engine, self._end(engine))
+            reason = self._end(engine)
+            self._was_killed |= reason.endswith(signal.SIGKILL.name)
+            self._fail(engine, reason)
             return
         for saying in sayings:
             match saying:
@@ -276,6 +280,8 @@ class _Engines:
         match judge(self._portfolio, self._statements, self._wishes.agreement):
             case Answer() as answer:
                 return _result(answer, self._wishes)
+            case Refusal(message) if self._was_killed:
+                raise ProcessKilled(message)
             case Contradiction(message) | Refusal(message):
                 raise InputError(message)
         return None

@@ -36,6 +36,13 @@ class InputError(Exception):
         self.field = field
 
 
+class ProcessKilled(RuntimeError):
+    """The worker's child processes were killed (signal 9), and the worker cannot go on without them.
+
+    The worker ends by the same signal, so that its rank takes a host that is short of memory into account.
+    """
+
+
 @dataclass(frozen=True)
 class JobInput:
     """The part of a job file that an application reads its payload from."""

@@ -35,7 +35,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from mallob_py.kit.app import InputError, Result, TreeMessage, WorkerContext
+from mallob_py.kit.app import InputError, ProcessKilled, Result, TreeMessage, WorkerContext
 from mallob_py.restarts import RestartLimit
 
 
@@ -145,7 +145,8 @@ class _Race(Generic[A]):
                 if (result := self._judge(answer)) is not None:
                     return result
                 self._follow(key.data)
-        raise RuntimeError(f"all processes of the worker died: {'; '.join(self._deaths)}")
+        kind = ProcessKilled if any(map(_is_kill, self._deaths)) else RuntimeError
+        raise kind(f"all processes of the worker died: {'; '.join(self._deaths)}")
 
     def _start(self, place: int, number: int) -> None:
         attempt = self._prepare(number)
@@ -279,6 +280,10 @@ def _die_with(parent_pid: int) -> None:
         raise OSError("prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:  # it ended before we could ask
         os._exit(1)
+
+
+def _is_kill(death: str) -> bool:
+    return death.endswith(signal.SIGKILL.name)
 
 
 def _reason(status: int) -> str:

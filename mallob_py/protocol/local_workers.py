@@ -692,7 +692,7 @@ class LocalWorkers:
             self.giving_back.save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
-        """The process died: restart it here, a few times.
+        """The process died: restart it here, a few times (beside those for which its host is at fault).
 
         If it never ran, another PE is to try. A root that runs and keeps dying ends its job, unless more has
         been done and saved in between: that cannot go on for ever.
@@ -712,8 +712,8 @@ class LocalWorkers:
             self.cache.drop(worker, Happens.DIED)
             self.update_token()
             return
-        worker.restarts += 1
-        if worker.restarts <= self._config.restarts_max:
+        worker.restarts += not it.is_spared
+        if it.is_spared or worker.restarts <= self._config.restarts_max:
             worker.happens(Happens.DIED, self._out)
         elif not worker.has_run:
             story = f"the worker process died {worker.restarts} times before it ran, last: {reason}"

@@ -122,11 +122,16 @@ class WorkerRaised(Stimulus, frozen=True):
 
 
 class WorkerCrashed(Stimulus, frozen=True):
-    """The process died without a word. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+    """The process died without a word. `cpu_s`: CPU time that `WorkerUsed` has not told.
+
+    `is_spared`: memory was short, and the death is not counted as the job's; another process gets no memory
+    soon.
+    """
 
     worker: int
     reason: str
     cpu_s: float = 0.0
+    is_spared: bool = False
 
 
 class WorkerLost(Stimulus, frozen=True):

@@ -52,16 +52,25 @@ class Room(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The names of one version of control groups for its files, and the line of `stat` with idle caches."""
+    """The names of one version of control groups for its files, the last one with the kernel's kills, and the
+    line of `stat` with idle caches.
+    """
 
     folders: tuple[str, ...]
     limit: str
     usage: str
     stat: str
+    events: str
 
 
-_VERSION_1 = _Files(("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_file")
+_VERSION_1 = _Files(
+    ("memory",),
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+    "memory.oom_control",
+)
+_VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_file", "memory.events")
 
 
 def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
@@ -95,6 +104,35 @@ def _rooms_along(path: str, groups: Path, files: _Files, host_bytes: int) -> Ite
                     idle_bytes = _numbers((group / "memory.stat").read_text())[files.stat]
                     used_bytes = int((group / files.usage).read_text()) - idle_bytes
                     yield Room(limit_bytes - used_bytes, limit_bytes)
+
+
+def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return a number that grows when the kernel kills a process on this host for want of memory."""
+    kills = _number_in(proc / "vmstat", "oom_kill")
+    with suppress(OSError):
+        for controllers, path in _LINE_OF_GROUP.findall((proc / "self/cgroup").read_text()):
+            if "memory" in controllers.split(","):
+                kills += _kills_along(path, groups, _VERSION_1)
+            elif not controllers:
+                kills += _kills_along(path, groups, _VERSION_2)
+    return kills
+
+
+def _kills_along(path: str, groups: Path, files: _Files) -> int:
+    place = PurePosixPath(path)
+    folders = [
+        groups / folder / above.relative_to("/")
+        for folder in files.folders
+        for above in (place, *place.parents)
+    ]
+    return sum(_number_in(folder / files.events, "oom_kill") for folder in folders)
+
+
+def _number_in(path: Path, name: str) -> int:
+    """Return the number of this name in a file of the kernel; 0: it tells none."""
+    with suppress(OSError, ValueError):
+        return _numbers(path.read_text()).get(name, 0)
+    return 0
 
 
 def _numbers(text: str) -> dict[str, int]:

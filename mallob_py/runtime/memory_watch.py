@@ -35,6 +35,7 @@ from mallob_py.runtime.heap import HeapKeeper
 from mallob_py.runtime.memory import Reserve, Room
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.starved import MemoryKills
 from mallob_py.runtime.world.transfer import Transfer
 
 #: when a worker was last ended or started again, and when somebody last complained, by the ranks' clock
@@ -370,7 +371,9 @@ class RankMemory:
         heap: HeapKeeper,
         tell: Callable[[int, AnyStimulus], None],
         fetching: Callable[[], Set[int]],
+        kills: MemoryKills,
     ) -> None:
+        self._kills = kills
         self._workers = workers
         self._descriptions = descriptions
         self._heap = heap
@@ -383,6 +386,7 @@ class RankMemory:
     def set_watch(self, watch: MemoryWatch, ranks: Iterable[int]) -> None:
         """`ranks`: those of this host."""
         self._watch = watch
+        self._kills.is_short = lambda: watch.is_short
         self._sharing = tuple(ranks)
 
     @property
@@ -395,6 +399,7 @@ class RankMemory:
             self._tell(slot, used)
         self._descriptions.keep_only(self._workers.jobs() | self._fetching())
         self._heap.look(now, time.thread_time())
+        self._kills.look(time.monotonic())
         if self._watch is not None:
             self._watch.look(now)
 

@@ -158,7 +158,8 @@ class Rank:
         #: what could be given back if the host runs low on memory
         self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_slot)
         heap = HeapKeeper(c_heap())
-        self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, node.fetching.keys)
+        fetching, kills = node.fetching.keys, pool.starved.kills
+        self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, fetching, kills)
         self._transport = transport
         #: by rank, its host, named by the lowest rank that there ever was on it
         self.hosts: Mapping[int, int] = transport.hosts

@@ -367,6 +367,10 @@ class Exited(ProcessMessage, frozen=True, tag=5):
     serial: int
     reason: str
     cpu_s: float
+    #: whether it was by signal 9
+    was_killed: bool = False
+    #: the most that was resident at a time
+    peak_bytes: int = 0
 
 
 FromServer = Applications | Forked | ForkFailed | Imported | Exited

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_context import FakeContext
 
-from mallob_py.kit import InputError, Payload, Result, TreeMessage
+from mallob_py.kit import InputError, Payload, ProcessKilled, Result, TreeMessage
 from mallob_smt import running
 from mallob_smt.answering import Checked, Completed, Failed, Printed, Saying, say
 from mallob_smt.engines import Strategy, Wishes
@@ -107,8 +107,14 @@ def test_an_engine_that_dies_leaves_the_job_to_others(behave: Callable[..., None
 
 
 def test_if_all_die_it_is_said_of_what(behave: Callable[..., None]) -> None:
+    behave(z3=lambda: os._exit(3), cvc5=[Failed("no such sort")])
+    with pytest.raises(InputError, match=r"z3: its process has ended with status 3; cvc5: no such sort"):
+        solve()
+
+
+def test_if_an_engine_was_killed_its_worker_ends_likewise(behave: Callable[..., None]) -> None:
     behave(z3=crash, cvc5=[Failed("no such sort")])
-    with pytest.raises(InputError, match=r"z3: its process was killed by SIGKILL; cvc5: no such sort"):
+    with pytest.raises(ProcessKilled, match=r"z3: its process was killed by SIGKILL; cvc5: no such sort"):
         solve()
 
 

@@ -15,7 +15,7 @@ import pytest
 from fake_context import FakeContext
 from waiting import poll_until
 
-from mallob_py.kit import JobInput, Result, TreeMessage, process_race, race
+from mallob_py.kit import JobInput, ProcessKilled, Result, TreeMessage, process_race, race
 from mallob_sat import SatApplication, generate
 from mallob_sat.solvers import Solver
 
@@ -201,8 +201,12 @@ def test_a_solver_that_died_three_times_is_given_up_and_the_others_go_on(tmp_pat
 def test_if_all_solvers_die_the_error_says_of_what() -> None:
     with pytest.raises(RuntimeError, match="all processes of the worker died") as caught:
         raced(Racing(2), lambda number: die() if number % 2 else os._exit(7))
+    assert isinstance(caught.value, ProcessKilled)
     assert str(caught.value).count("killed by SIGKILL") == 3
     assert str(caught.value).count("exit status 7") == 3
+    with pytest.raises(RuntimeError) as caught:
+        raced(Racing(2), lambda number: os._exit(7))
+    assert not isinstance(caught.value, ProcessKilled)
 
 
 def test_if_all_solvers_lack_memory_the_error_says_so() -> None:

@@ -184,3 +184,30 @@ def test_jobs_that_rest_are_given_up_for_memory_and_go_on(
     for name, path in replies.items():
         service.interrupt(name)
         assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+def test_a_worker_that_the_kernel_kills_rests_until_there_is_memory_and_small_jobs_go_on(
+    service: Running, group: Group, tmp_path: Path
+) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    for folder in (small, large):
+        folder.mkdir()
+    sizes = {small: 20 * MB, large: 400 * MB}
+    replies = []
+    for folder, size_bytes in sizes.items():
+        configuration = {"size_bytes": size_bytes, "folder": str(folder)}
+        replies.append(
+            service.submit(folder.name, application="GLUTTON", configuration=configuration, max_demand=1)
+        )
+        if folder is small:
+            poll_until(lambda: census(small), f"the small job works\n{service.output}")
+            group.leave(200 * MB)
+    assert "killed by signal 9 (SIGKILL) while memory was short" in service.await_event("crashed")["reason"]
+    assert service.ask("beside", application="NOOP")["result"]["resultcode"] == 10
+    assert not any(path.exists() for path in replies)
+    group.leave(2000 * MB)
+    poll_until(lambda: census(large), f"the large job works\n{service.output}")
+    poll_until(lambda: is_alive(census(small)[0]), "the small job works")
+    for folder, path in zip(sizes, replies, strict=True):
+        service.interrupt(folder.name)
+        assert service.reply(path)["result"]["outcome"] == "interrupted"

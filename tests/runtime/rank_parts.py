@@ -14,6 +14,7 @@ from mallob_py.protocol.node import Node
 from mallob_py.protocol.rank_book import Origin
 from mallob_py.protocol.rank_messages import RankProcess
 from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.workers.starved import MemoryKills, Starved
 from mallob_py.runtime.world.envelope import Arrival
 from mallob_py.runtime.world.failure_detector import Ring
 
@@ -95,6 +96,7 @@ class NoProcesses:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.starved = Starved(MemoryKills(int), list)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: self.done.append(name)

@@ -10,6 +10,7 @@ import pytest
 
 from mallob_py.runtime.heap import CHeap, HeapKeeper, c_heap
 from mallob_py.runtime.memory_watch import RankMemory
+from mallob_py.runtime.workers.starved import MemoryKills
 
 MB = 1 << 20
 
@@ -28,7 +29,9 @@ class NoTransfer:
 
 
 def rank_with_a_heap(heap: CHeap | None) -> RankMemory:
-    return RankMemory(NoWorkers(), NoTransfer(), HeapKeeper(heap), lambda slot, stimulus: None, set)
+    return RankMemory(
+        NoWorkers(), NoTransfer(), HeapKeeper(heap), lambda slot, stimulus: None, set, MemoryKills(int)
+    )
 
 
 def resident_bytes() -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.memory import Reserve, Room, rooms
+from mallob_py.runtime.memory import Reserve, Room, oom_kills, rooms
 
 MB = 1 << 20
 NO_LIMIT_OF_VERSION_1 = 9223372036854771712
@@ -39,6 +39,9 @@ class Kernel:
         self.write(folder / "memory.max", f"{limit}\n")
         self.write(folder / "memory.current", f"{used_bytes}\n")
         self.write(folder / "memory.stat", f"anon 5\ninactive_file {idle_bytes}\n")
+
+    def kills(self) -> int:
+        return oom_kills(self.proc, self.groups)
 
     def rooms(self) -> list[Room]:
         return rooms(self.proc, self.groups)
@@ -92,3 +95,30 @@ def test_this_host_has_memory() -> None:
 def test_a_reserve_is_a_size_or_a_share() -> None:
     assert Reserve(size_bytes=5).of(1000) == 5
     assert Reserve(share=0.05).of(1000) == 50
+
+
+# --- the kernel's kills ------------------------------------------------------------------------
+
+
+def test_kills_for_want_of_memory_are_seen_on_the_host_and_in_groups_of_both_versions(kernel: Kernel) -> None:
+    assert kernel.kills() == 0
+    kernel.write(kernel.proc / "self/cgroup", "4:memory:/a/b\n0::/c\n")
+    counts = [
+        (kernel.proc / "vmstat", "pgfault 7\noom_kill {}\n"),
+        (kernel.groups / "memory/a/b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+        (kernel.groups / "memory/a/memory.oom_control", "oom_kill {}\n"),
+        (kernel.groups / "c/memory.events", "low 0\noom 3\noom_kill {}\n"),
+    ]
+    before = 0
+    for number, (path, text) in enumerate(counts, 2):
+        kernel.write(path, text.format(0))
+        assert kernel.kills() == before
+        kernel.write(path, text.format(number))
+        assert kernel.kills() == before + number
+        before += number
+
+
+def test_a_kernel_that_tells_no_kills_is_as_one_without_any(kernel: Kernel) -> None:
+    kernel.write(kernel.proc / "vmstat", "oom_kill\n")
+    kernel.write(kernel.proc / "self/cgroup", "0::/\n")
+    assert kernel.kills() == 0

@@ -352,6 +352,30 @@ def test_a_root_that_dies_again_and_again_after_it_ran_ends_its_job() -> None:
     assert not events(cluster, "lost")
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_deaths_for_want_of_memory_are_not_counted_and_others_still_are(index: int) -> None:
+    cluster = cluster_of(2)
+    cluster.submit(INLINE, max_demand=2)
+
+    def die(is_spared: bool) -> None:
+        rest(cluster)
+        rank = places(cluster, INLINE)[index]
+        number = active(cluster, rank).number
+        del cluster.processes[rank, number]
+        cluster.tell(rank, WorkerCrashed(number, "killed", 0.0, is_spared))
+        rest(cluster)
+
+    for is_spared in (True, True, False, True, True, False, True):
+        die(is_spared)
+        assert INLINE not in cluster.ended
+        assert len(processes_of(cluster, INLINE)) == 2
+    die(is_spared=False)
+    if index == 0:
+        assert cluster.ended[INLINE].reason == "the worker process died 3 times, last: killed"
+    else:
+        assert len(processes_of(cluster, INLINE)) == 1
+
+
 # --- random lives -------------------------------------------------------------------------------------------
 
 

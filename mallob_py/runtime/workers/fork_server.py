@@ -238,7 +238,9 @@ class Server:
         self._selector.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.serial]
-        self._report(wire.Exited(child.serial, exit_reason(status), usage.ru_utime + usage.ru_stime))
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        cpu_s, peak_bytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+        self._report(wire.Exited(child.serial, exit_reason(status), cpu_s, was_killed, peak_bytes))
 
     def _report(self, message: wire.FromServer) -> None:
         self._control.send(wire.encode(message))

@@ -45,6 +45,7 @@ from mallob_py.runtime.workers.giving import Given
 from mallob_py.runtime.workers.inspection import Inspection
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
 from mallob_py.runtime.workers.links import ENDED, WRITABLE, ForkServer, LinkWatch, WorkerLink
+from mallob_py.runtime.workers.starved import Starved
 from mallob_py.runtime.workers.supply import PoolOptions, Processes
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
@@ -85,6 +86,7 @@ class WorkerPool:
         watch: LinkWatch | None = None,
         make_link: Callable[..., WorkerLink] = WorkerLink,
         clock: Callable[[], float] = time.monotonic,
+        starved: Starved | None = None,
     ) -> None:
         self._options = options = options or PoolOptions()
         self._clock = clock
@@ -108,6 +110,8 @@ class WorkerPool:
         #: processes that are to be given on, when they come
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
+        #: tasks that rest since memory was short
+        self.starved = starved or Starved()
         self._look_for_stopped_at_s = math.inf
         self._assign()
 
@@ -190,6 +194,7 @@ class WorkerPool:
         task.suspended = True
         if task.link is None:
             self._waiting.pop(task, None)
+            self.starved.leave_out(task)
         elif not (task.is_starting and self._starter.admits(task, self._clock() + TAKE_UP_S)):
             task.link.signal(signal.SIGSTOP)
 
@@ -356,6 +361,7 @@ class WorkerPool:
             self._starter.until_s,
             self._reads_under_way.look_at_s,
             self._look_for_stopped_at_s,
+            self.starved.look_at_s,
         )
 
     def fileno(self) -> int:
@@ -380,13 +386,15 @@ class WorkerPool:
         if now_s >= self._look_for_stopped_at_s:
             _wake_stopped(self._jobs.values())
             self._look_for_stopped_at_s = now_s + _STOPPED_S if self._jobs else math.inf
+        if now_s >= self.starved.look_at_s and (rested := self.starved.awake(now_s)) is not None:
+            self._enqueue(rested)
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
                 self._hear_givers()
                 continue
             if mask == ENDED:
-                self._bury(link, "it ended at another rank's fork server")
+                self._bury(link, _unseen("it ended at another rank's fork server"))
                 continue
             if mask & WRITABLE:
                 link.flush()
@@ -444,9 +452,13 @@ class WorkerPool:
         self._watch.wake()
 
     def _wait(self, task: Task) -> None:
-        """Give a task its place in the queue; a suspended one gets it when it is resumed."""
+        """Give a task its place in the queue; a suspended one gets it when it is resumed, one that rests for
+        want of memory when it has rested.
+        """
         match task:
             case JobTask(suspended=True):
+                return
+            case _ if self.starved.holds(task, self._clock()):
                 return
             case ReadTask() if not self._reads_under_way.admits(task, self._clock()):
                 return
@@ -480,6 +492,7 @@ class WorkerPool:
             self._pending.discard(task)
         if task.link is None:
             self._waiting.pop(task, None)
+            self.starved.leave_out(task)
             return
         self._at_work.pop(task.link.serial, None)
         self.processes.discard(task.link)
@@ -524,8 +537,11 @@ class WorkerPool:
         match task:
             case JobTask(key=key):
                 del self._jobs[key]
+                if not isinstance(event, stimuli.WorkerCrashed):
+                    self.starved.forget(task)
             case ReadTask(request_id=request_id, kept=kept):
                 del self._reads[request_id]
+                self.starved.forget(task)
                 self._end_read(task)
                 if kept is not None and task.link is not None and not task.link.dead:
                     del self._at_work[task.link.serial]
@@ -601,7 +617,7 @@ class WorkerPool:
         if at_end and not link.closed:
             link.signal(signal.SIGKILL)
             if link.is_given and not link.dead:
-                self._bury(link, "its connection has ended")
+                self._bury(link, _unseen("its connection has ended"))
                 return False
             self._watch.forget(link)
             link.close_socket()
@@ -713,9 +729,9 @@ class WorkerPool:
                 self._assign()
             case wire.ForkFailed(reason):
                 self._do_without(f"no worker process can be started: {reason}")
-            case wire.Exited(serial, reason, cpu_s):
+            case wire.Exited(serial):
                 if (dead := self.processes.links.pop(serial, None)) is not None:
-                    self._bury(dead, reason, cpu_s)
+                    self._bury(dead, news)
 
     def _do_without(self, text: str) -> None:
         """A fork has failed. A worker is lost, for another PE has its place; what must be done here waits."""
@@ -730,7 +746,7 @@ class WorkerPool:
         del self._waiting[task]
         self._give_up(task, text)
 
-    def _bury(self, link: WorkerLink, reason: str, cpu_s: float = 0.0) -> None:
+    def _bury(self, link: WorkerLink, end: wire.Exited) -> None:
         """A process is gone: hear its last words, then report an unfinished task."""
         link.dead = True
         while not link.closed and self._hear_worker(link):
@@ -744,19 +760,27 @@ class WorkerPool:
         if isinstance(task, JobTask) and task.is_pending:
             self._start_afresh(task)
         elif task is not None:
-            self._report_crash(task, reason, cpu_s)
+            self._report_crash(task, end)
         self._assign()
 
-    def _report_crash(self, task: Task, reason: str, cpu_s: float) -> None:
+    def _report_crash(self, task: Task, end: wire.Exited) -> None:
         if not self._is_open(task):
             return
+        is_spared, reason, now_s = False, end.reason, self._clock()
+        if end.was_killed and self.starved.kills.explain(now_s):
+            is_spared = self.starved.note_death(task, end.peak_bytes, now_s)
+            used = f"; it had used {end.peak_bytes >> 20} MB" if end.peak_bytes else ""
+            reason = f"{reason} while memory was short{used}"
         if isinstance(task, ReadTask):
             remove_file(task.read.path)
-            if task.other_readers.next_delay_s() is not None:
+            if is_spared or task.other_readers.next_delay_s() is not None:
                 task.link = task.kept = None
                 self._wait(task)
                 return
-        if (event := task.event_of_crash(reason, cpu_s)) is not None:
+        if isinstance(task, InspectTask) and is_spared:
+            self._wait(InspectTask(task.names))
+            return
+        if (event := task.event_of_crash(reason, end.cpu_s, is_spared)) is not None:
             self._conclude(task, event)
         if isinstance(task, InspectTask) and task.names:
             self._enqueue(InspectTask(task.names))
@@ -770,11 +794,16 @@ class WorkerPool:
                 del self._at_work[serial]
                 self._wait(InspectTask(task.names))
         for link in lost:
-            self._bury(link, "its fork server ended")
+            self._bury(link, _unseen("its fork server ended"))
         if not self.processes.is_worth_a_restart:
             self._give_up_all("no worker process can be started: the fork server ends at once")
         elif self._restart_server():
             self._assign()
+
+
+def _unseen(reason: str) -> wire.Exited:
+    """Return the end of a process whose fork server cannot tell of it: it may have been killed."""
+    return wire.Exited(0, reason, 0.0, was_killed=True)
 
 
 def _wake_stopped(tasks: Iterable[JobTask]) -> None:

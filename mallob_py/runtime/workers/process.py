@@ -53,6 +53,7 @@ from mallob_py.kit.app import (
     InputError,
     JobInput,
     Payload,
+    ProcessKilled,
     Result,
     TreeMessage,
     WorkerContext,
@@ -501,6 +502,8 @@ class _Worker:
             return news.run
         except RankGone:
             raise
+        except ProcessKilled:
+            signal.raise_signal(signal.SIGKILL)
         except InputError as error:  # foreseen, so its text says it all
             self._fail(wire.Failed(error.message))
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too

@@ -206,9 +206,9 @@ class JobTask:
                 return stimuli.WorkerToWorker(self.number, pe, stay, data)
         return None
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent:
+    def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent:
         used_s = 0.0 if self.cpu_before_s is None else max(0.0, cpu_s - self.cpu_before_s)
-        return stimuli.WorkerCrashed(self.number, reason, used_s)
+        return stimuli.WorkerCrashed(self.number, reason, used_s, is_spared)
 
     def events_of_giving_up(self, text: str) -> list[WorkerEvent]:
         return [stimuli.WorkerLost(self.number, text)]
@@ -282,7 +282,7 @@ class ReadTask(_Patient):
                 return ReadFailed(self.request_id, text, field_name)
         return None
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent:
+    def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent:
         text = f"each process that read the input ended early ({self.other_readers.count + 1} did): {reason}"
         return ReadFailed(self.request_id, text, "application")
 
@@ -306,7 +306,7 @@ class InspectTask(_Patient):
         self.names.remove(message.name)
         return ApplicationKnown(message)
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent | None:
+    def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done

@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mallob_py.restarts import RestartLimit
+from mallob_py.runtime.memory import oom_kills
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import (
     StopRequests,
@@ -170,7 +171,7 @@ def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | 
     """Run a world whose ranks say by a file how they end; nothing of it is alive then."""
     with _own_folder() as folder:
         exit_file = ExitFile(folder, rank_timeout_s)
-        oom_kills = _oom_kills()
+        kills = oom_kills()
         with nothing_left():
             end = run(exit_file)
         said = exit_file.said()
@@ -178,7 +179,7 @@ def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | 
         end,
         code=said.code,
         had_come_up=said.had_come_up,
-        was_out_of_memory=_oom_kills() > oom_kills,
+        was_out_of_memory=oom_kills() > kills,
     )
 
 
@@ -250,15 +251,6 @@ def _own_folder() -> Iterator[Path]:
         yield folder.path
     finally:
         folder.remove()
-
-
-def _oom_kills() -> int:
-    """Return how many processes the kernel has killed on this host for want of memory."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:

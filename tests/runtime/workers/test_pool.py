@@ -166,7 +166,9 @@ def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Mak
     rank.hear(stimuli.WorkerAnswered)
 
 
-@pytest.mark.parametrize(("how", "reason"), [("segfault", "SIGSEGV"), ("exit", "exit status 7")])
+@pytest.mark.parametrize(
+    ("how", "reason"), [("segfault", "SIGSEGV"), ("exit", "exit status 7"), ("killed", "SIGKILL")]
+)
 def test_a_process_that_dies_is_reported_with_the_reason(rank: Rank, how: str, reason: str) -> None:
     rank.start("DIE", how=how)
     (crashed,) = rank.hear(stimuli.WorkerCrashed)

@@ -13,8 +13,10 @@ from mallob_py.kit.app import TreeMessage
 from mallob_py.kit.payload import encode_description
 from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import Room
 from mallob_py.runtime.workers.links import ServerPacket
 from mallob_py.runtime.workers.pool import TAKE_UP_S, WorkerPool
+from mallob_py.runtime.workers.starved import SPARED_MAX, MemoryKills, Starved
 from mallob_py.runtime.workers.supply import PoolOptions
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
@@ -567,6 +569,143 @@ def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
     link.says.append(wire.Started("A", run.job % 3 == 0, run.job, run.number, 0.0))
     if ends:
         link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
+
+
+# --- while memory is short ---------------------------------------------------------------------
+
+GB = 1 << 30
+
+
+class Memory:
+    """The kernel's kills and the room on a host of 16 GB."""
+
+    def __init__(self, host: Host) -> None:
+        self.kills = 0
+        self.left_bytes = 10 * GB
+        host.pool.starved = Starved(MemoryKills(lambda: self.kills), lambda: [Room(self.left_bytes, 16 * GB)])
+        self._host = host
+
+    def kill(self, link: Link, peak_bytes: int, by_kernel: bool = True) -> list[object]:
+        self.kills += by_kernel
+        reason = "killed by signal 9 (SIGKILL)"
+        self._host.report(wire.Exited(link.serial, reason, 0.0, True, peak_bytes))
+        return self._host.poll()
+
+
+def _at_work(host: Host, job: int) -> Link:
+    links = [link for link in host.all_links.values() if link.got and not link.closed]
+    return next(link for link in links if isinstance(run := link.got[0], wire.Run) and run.job == job)
+
+
+def _tried(host: Host) -> list[int]:
+    """The jobs that have got a process since they were asked for last."""
+    before = {serial: len(link.got) for serial, link in host.all_links.items()}
+    host.poll()
+    host.fork()
+    host.poll()
+    new = (
+        message for serial, link in host.all_links.items() for message in link.got[before.get(serial, 0) :]
+    )
+    return [message.job for message in new if isinstance(message, wire.Run)]
+
+
+def test_a_worker_killed_for_want_of_memory_is_spared_and_rests_until_there_is_memory(host: Host) -> None:
+    memory = Memory(host)
+    host.start(1)
+    story = "killed by signal 9 (SIGKILL) while memory was short; it had used 9216 MB"
+    for deaths in range(1, 4):
+        (crashed,) = memory.kill(_at_work(host, 1), 9 * GB)
+        assert crashed == stimuli.WorkerCrashed(1, story, 0.0, True)
+        host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
+        memory.left_bytes = 8 * GB
+        for _ in range(20 * deaths):
+            assert _tried(host) == []
+            host.now_s += 1.0
+        memory.left_bytes = 10 * GB
+        assert _tried(host) == [1]
+
+
+def test_of_the_workers_that_rest_the_smallest_goes_on_first_and_the_largest_last(host: Host) -> None:
+    memory = Memory(host)
+    for job in (1, 2, 3):
+        host.start(job)
+    for job, size in ((2, 9), (1, 5), (3, 1)):
+        memory.kill(_at_work(host, job), size * GB)
+        host.pool.start((job, 10 + job), 0, 1, (), DESCRIPTION)
+    assert _tried(host) == []
+    order: list[int] = []
+    for _ in range(20):
+        host.now_s = max(host.now_s + 0.1, host.pool.next_deadline())
+        tried = _tried(host)
+        assert len(tried) <= 1
+        order += tried
+    assert order == [3, 1, 2]
+
+
+def test_a_worker_that_alone_takes_all_memory_dies_by_its_own_fault(host: Host) -> None:
+    memory = Memory(host)
+    (crashed,) = memory.kill(host.start(1), 15 * GB)
+    assert isinstance(crashed, stimuli.WorkerCrashed)
+    assert not crashed.is_spared
+    assert "while memory was short; it had used 15360 MB" in crashed.reason
+
+
+def test_a_worker_is_spared_a_few_times_only(host: Host) -> None:
+    memory = Memory(host)
+    spared = []
+    for _ in range(SPARED_MAX + 2):
+        host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
+        while not _tried(host):
+            host.now_s += 1.0
+        (crashed,) = memory.kill(_at_work(host, 1), 9 * GB)
+        assert isinstance(crashed, stimuli.WorkerCrashed)
+        spared.append(crashed.is_spared)
+    assert spared == [True] * SPARED_MAX + [False] * 2
+
+
+def test_a_worker_that_is_killed_while_there_is_memory_is_not_spared(host: Host) -> None:
+    memory = Memory(host)
+    memory.kill(host.start(1), 9 * GB)
+    host.now_s += 10.0
+    (crashed,) = memory.kill(host.start(2), 9 * GB, by_kernel=False)
+    assert crashed == stimuli.WorkerCrashed(2, "killed by signal 9 (SIGKILL)", 0.0, False)
+    host.pool.starved.kills.is_short = lambda: True
+    (crashed,) = memory.kill(host.start(3), 9 * GB, by_kernel=False)
+    assert isinstance(crashed, stimuli.WorkerCrashed)
+    assert crashed.is_spared, "another program may kill in the kernel's place"
+
+
+def test_a_starved_worker_rests_until_it_is_resumed_and_is_forgotten_when_it_ends(host: Host) -> None:
+    memory = Memory(host)
+    memory.kill(host.start(1), 9 * GB)
+    host.pool.start((1, 11), 0, 1, (), DESCRIPTION)
+    host.pool.suspend((1, 11))
+    host.now_s += 1000.0
+    assert _tried(host) == []
+    host.pool.resume((1, 11), 0, 1, ())
+    assert _tried(host) == [1]
+    memory.kill(host.start(2), 9 * GB)
+    host.pool.start((2, 12), 0, 1, (), DESCRIPTION)
+    host.pool.terminate((2, 12))
+    host.now_s += 1000.0
+    assert _tried(host) == []
+
+
+def test_reading_and_inspecting_rest_for_memory_as_well(host: Host) -> None:
+    memory = Memory(host)
+    host.pool.read(7, wire.Read("A", (), None, {}, "/nowhere", 0))
+    host.pool.inspect_applications("A")
+    host.report(wire.Applications(("A",)))
+    for deaths in range(5):
+        for _ in range(200):
+            host.fork()
+            host.now_s += 1.0
+            assert host.poll() == []
+        for link in host.all_links.values():
+            if link.got and not link.closed:
+                assert memory.kill(link, GB) == [], f"death {deaths}"
+    asked = Counter(type(link.got[0]) for link in host.all_links.values() if link.got)
+    assert asked == {wire.Read: 5, wire.Inspect: 5}
 
 
 @pytest.mark.parametrize("seed", seeds(200))

@@ -22,6 +22,7 @@ from mallob_py.kit import (
     InputError,
     JobInput,
     Payload,
+    ProcessKilled,
     Result,
     WorkerContext,
     prepare_result_file,
@@ -136,6 +137,8 @@ class Die(_NoInput):
     def run(self, context: WorkerContext) -> Result:
         if context.configuration["how"] == "segfault":
             ctypes.string_at(0)
+        if context.configuration["how"] == "killed":
+            raise ProcessKilled("a child of it was killed")
         os._exit(7)
 
 

@@ -1,0 +1,150 @@
+"""Tasks whose processes were killed for want of memory, and that rest before they are tried again.
+
+If a process is killed (signal 9) while the host is short of memory, that is the host's fault rather than the
+task's. The pool has the task rest, for longer after each death, and then has it wait until as much memory is
+free as the process had used, or until it has waited for long. Of several tasks, the smallest goes on first,
+and only one per look.
+
+A process that had used `_MOST` of all the memory there is gains nothing from a rest; its deaths are its own,
+and so are those after the first `SPARED_MAX`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mallob_py.restarts import backoff_s
+from mallob_py.runtime.memory import Room, oom_kills, rooms
+from mallob_py.runtime.workers.tasks import JobTask, ReadTask, Task
+
+#: deaths of one task for want of memory that are not counted as its own
+SPARED_MAX: Final = 8
+#: the share of all memory that only one process can have
+_MOST = 0.75
+_REST_S, _REST_MAX_S = 1.0, 60.0
+#: the longest time that a task waits for memory after its rest
+_PATIENCE_S = 60.0
+#: the time between two looks for a task that may go on
+_LOOK_S = 1.0
+#: the time without a death after which former ones are forgotten
+_WELL_AFTER_S = 600.0
+#: the time for which a process that the kernel has killed explains further deaths
+_RECENT_S = 3.0
+#: records of tasks; older ones are forgotten
+_RECORDS_MAX = 1024
+
+
+class MemoryKills:
+    """The kernel's kills for want of memory on this host, and further evidence that memory is short."""
+
+    def __init__(self, count: Callable[[], int] = oom_kills) -> None:
+        self._count = count
+        self._counted = count()
+        self._seen_s = -math.inf
+        #: whether the rank's watch finds memory short: other programs kill then, before the kernel has to
+        self.is_short: Callable[[], bool] = bool
+
+    def look(self, now_s: float) -> None:
+        """Note whether the kernel has killed a process since the last look."""
+        if (counted := self._count()) != self._counted:
+            self._counted, self._seen_s = counted, now_s
+
+    def explain(self, now_s: float) -> bool:
+        """Return whether a process that was killed just now was killed for want of memory."""
+        self.look(now_s)
+        return now_s - self._seen_s <= _RECENT_S or self.is_short()
+
+
+class _Record:
+    """The deaths of one task for want of memory."""
+
+    __slots__ = ("deaths", "rests_until_s", "size_bytes", "waits_until_s")
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self.size_bytes = 0
+        self.rests_until_s = self.waits_until_s = -math.inf
+
+
+class Starved:
+    """The tasks of one rank that rest for want of memory, and what is known of their deaths."""
+
+    def __init__(
+        self, kills: MemoryKills | None = None, measure: Callable[[], Sequence[Room]] = rooms
+    ) -> None:
+        self.kills = kills or MemoryKills()
+        self._measure = measure
+        #: by what outlasts a process: a job's worker has another number after each death
+        self._records: OrderedDict[object, _Record] = OrderedDict()
+        self._resting: dict[Task, _Record] = {}
+        #: when `awake` is wanted
+        self.look_at_s = math.inf
+
+    def note_death(self, task: Task, peak_bytes: int, now_s: float) -> bool:
+        """Note that a task's process was killed while memory was short; return whether the task is spared.
+
+        One that is not spared has died by its own fault, and rests all the same.
+        """
+        record = self._records.setdefault(_key(task), _Record())
+        self._records.move_to_end(_key(task))
+        if len(self._records) > _RECORDS_MAX:
+            self._records.popitem(last=False)
+        if now_s > record.waits_until_s + _WELL_AFTER_S:
+            record.deaths = 0
+        record.deaths += 1
+        record.size_bytes = max(record.size_bytes, peak_bytes)
+        record.rests_until_s = record.waits_until_s = now_s + backoff_s(_REST_S, _REST_MAX_S, record.deaths)
+        total_bytes = min((room.total_bytes for room in self._measure()), default=math.inf)
+        if record.size_bytes > _MOST * total_bytes:
+            return False
+        record.waits_until_s += _PATIENCE_S
+        return record.deaths <= SPARED_MAX
+
+    def holds(self, task: Task, now_s: float) -> bool:
+        """Have a task rest that is not to be tried yet; return whether it rests."""
+        if not self._records or (record := self._records.get(_key(task))) is None:
+            return False
+        if record.rests_until_s == -math.inf:
+            return False
+        self._resting[task] = record
+        self.look_at_s = min(self.look_at_s, max(now_s, record.rests_until_s))
+        return True
+
+    def awake(self, now_s: float) -> Task | None:
+        """Return the task that is tried now, if there is one: the smallest that has rested and fits in."""
+        self.look_at_s = math.inf
+        if not self._resting:
+            return None
+        self.look_at_s = now_s + _LOOK_S
+        left_bytes = min((room.left_bytes for room in self._measure()), default=math.inf)
+        free_bytes = 0 if self.kills.explain(now_s) else left_bytes
+        rested = [
+            task
+            for task, record in self._resting.items()
+            if record.rests_until_s <= now_s
+            and (record.size_bytes < free_bytes or record.waits_until_s <= now_s)
+        ]
+        task = min(rested, key=lambda one: self._resting[one].size_bytes, default=None)
+        if task is not None:
+            self._resting.pop(task).rests_until_s = -math.inf
+        return task
+
+    def leave_out(self, task: Task) -> None:
+        """A task does not rest any more: it is suspended or over."""
+        self._resting.pop(task, None)
+
+    def forget(self, task: Task) -> None:
+        """A task has come to a good end: its deaths do not matter any more."""
+        self._records.pop(_key(task), None)
+
+
+def _key(task: Task) -> object:
+    match task:
+        case JobTask(key=(job, _)):
+            return job
+        case ReadTask(request_id=request_id):
+            return "read", request_id
+    return "inspection"
