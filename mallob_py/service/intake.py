@@ -7,11 +7,11 @@ is found out.
 
 Of jobs that wait little is kept but their place in the queue: where they are many, a job's file is read
 again when it begins. Where `WAITING_MAX` jobs wait, further files stay where they are until others have
-begun, but for those of users or priorities that are few among them, and what speaks of other jobs.
+begun.
 
 A revision that is taken in before its precursor, which was handed in at the same moment, is held for a
-while. After a restart the revisions that a former service has answered are known again, as further ones add
-to them.
+while, as is an interruption before its job. After a restart the revisions that a former service has answered
+are known again, as further ones add to them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.inputs import comes_through_pipe
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs, no_live_job
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import ResultFiles
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.entries import came_over_http
-from mallob_py.service.store.in_folder import Room
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import StatusWriter
@@ -46,10 +45,9 @@ _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
-#: jobs that wait for their turn, each of which takes a kilobyte; and with those that must not wait for others
-WAITING_MAX = 1 << 14
-_WAITING_WITH_FEW_MAX = 2 * WAITING_MAX
-#: how long a revision is held that has come before its precursor
+#: jobs that wait for their turn, each of which takes a kilobyte
+WAITING_MAX = 200_000
+#: how long a revision is held that has come before its precursor, and an interruption before its job
 _PRECURSOR_WAIT_S = 1.0
 
 #: with what becomes of a job when its file is there, at which time
@@ -129,13 +127,13 @@ class Intake:
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, and what then
         self._again: dict[int, Continuation] = {}
-        #: revisions without a precursor yet; when to give up
-        self._early: deque[tuple[float, Incoming, JobFile]] = deque()
+        #: by internal id: revisions without a precursor yet, interruptions without a job; when to give up
+        self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
-        #: as the directory knows it
-        self._room = Room.ALL
-        #: whether files may wait that others have overtaken for want of room
+        #: whether the directory was told so
+        self._is_full = False
+        #: whether files may wait that came before others that were taken in, for want of room
         self._are_left = False
         self._next_s = -math.inf
         self._epoll = select.epoll()
@@ -157,26 +155,22 @@ class Intake:
     @property
     def deadline_s(self) -> float:
         """When `turn` is wanted, on the rank's clock, unless the directory wants one before."""
-        return self._next_s if self._room is self._room_now() else -math.inf
+        return self._next_s if self._is_full is self._is_full_now() else -math.inf
 
-    def _room_now(self) -> Room:
-        waiting = self._jobs.states[JobState.QUEUED]
-        if waiting < WAITING_MAX:
-            return Room.ALL
-        return Room.FEW if waiting < _WAITING_WITH_FEW_MAX else Room.ENDS
+    def _is_full_now(self) -> bool:
+        return self._jobs.states[JobState.QUEUED] >= WAITING_MAX
 
     def turn(self, now: float) -> None:
         """Take in some files; after a while no further one is looked at, as each may take its time."""
         if self._large_files.under_way or self._behind:
             self._hear_of_large_files(now)
         if not self._taken:
-            self._room = self._room_now()
+            self._is_full = self._is_full_now()
             try:
-                self._taken.extend(self._directory.take(_TAKE_AT_ONCE, self._room))
+                self._taken.extend(self._directory.take(0 if self._is_full else _TAKE_AT_ONCE))
             except ServiceError as error:
                 raise DeskError(str(error)) from error
-            are_left = self._are_left or self._room is not Room.ALL
-            self._are_left = are_left and self._directory.known_files > 0
+            self._are_left = (self._are_left or self._is_full) and self._directory.known_files > 0
         has_come = bool(self._taken)
         while self._taken:
             self._look_at(self._taken.popleft(), now)
@@ -252,70 +246,58 @@ class Intake:
         request: JobFile | Interruption,
         size_bytes: int,
         now: float,
-        precursor_due_s: float | None = None,
+        due_s: float | None = None,
     ) -> None:
-        """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
+        """`due_s`: of an early file that was taken in before: how long to wait for what it speaks of."""
+        due_s = due_s or now + _PRECURSOR_WAIT_S
         try:
-            if isinstance(request, Interruption):
-                self._take_in_interruption(incoming, request.identity, now)
-                return
-            due_s = precursor_due_s or now + _PRECURSOR_WAIT_S
-            if request.incremental and self._chains.is_early(request) and (self._may_come() or now < due_s):
-                self._early.append((due_s, incoming, request))
+            if self._is_early(request) and (self._may_come() or now < due_s):
+                self._early[incoming.internal_id] = (due_s, incoming, request)
+            elif isinstance(request, Interruption):
+                job = self._book.interrupt(request.identity, incoming.internal_id)
+                self._interrupt(self._jobs[job], now)
             else:
                 self._accept(incoming, request, size_bytes, now)
         except JobFileError as error:
             self._refuse(incoming, error, now, request)
 
+    def _is_early(self, request: JobFile | Interruption) -> bool:
+        """Return whether the job is not known, yet, that this speaks of."""
+        if isinstance(request, Interruption):
+            return request.identity not in self._book
+        return request.incremental and self._chains.is_early(request)
+
     def _may_come(self) -> bool:
         """Whether files that were there before may not have been looked at."""
         return self._directory.recovered_count > 0 or bool(self._behind) or self._are_left
-
-    def _take_in_interruption(self, incoming: Incoming, identity: str, now: float) -> None:
-        """Of a job that may be a file still: that is sought first. Raises JobFileError."""
-        if identity not in self._book:
-            if not incoming.is_sought:
-                self._directory.seek(incoming, self._first_missing(identity))
-                return
-            self._bring_in(identity, now)
-        job = self._book.interrupt(identity, incoming.internal_id)
-        self._interrupt(self._jobs[job], now)
-
-    def _first_missing(self, identity: str) -> str:
-        """The job of this identity or, if that is a revision which waits for its precursor, what it lacks."""
-        precursors = {file.identity: file.precursor for _, _, file in self._early}
-        while identity in precursors:
-            identity = precursors.pop(identity)
-        return identity
-
-    def _bring_in(self, identity: str, now: float) -> None:
-        """If this is a revision that waits for its precursor: no longer."""
-        for early in self._early:
-            _, incoming, file = early
-            if file.identity == identity:
-                self._early.remove(early)
-                self._bring_in(file.precursor, now)
-                try:
-                    self._accept(incoming, file, incoming.size_bytes, now)
-                except JobFileError as error:
-                    self._refuse(incoming, error, now, file)
-                return
 
     def _next_early_s(self, now: float) -> float:
         if not self._early:
             return math.inf
         if not self._may_come():
-            return self._early[0][0]
+            return next(iter(self._early.values()))[0]
         return self._next_s if now < self._next_s < math.inf else now + _PRECURSOR_WAIT_S
 
     def _take_in_early(self, now: float) -> None:
-        """Again, as long as precursors come, of which some may have been early themselves."""
+        """Take in early files again, as long as what they speak of comes. That may have been early itself."""
         known = -1
         while self._early and known != len(self._early):
             known = len(self._early)
-            for _ in range(known):
-                due_s, incoming, file = self._early.popleft()
-                self._take_in(incoming, file, incoming.size_bytes, now, due_s)
+            for early in list(self._early):
+                if early in self._early:
+                    due_s, incoming, request = self._early.pop(early)
+                    self._take_in(incoming, request, incoming.size_bytes, now, due_s)
+
+    def _refuse_interruptions_before(self, incoming: Incoming, identity: str, now: float) -> None:
+        """Refuse the early interruptions of a job's name that came before the job: these mean another one."""
+        for _, early, request in list(self._early.values()):
+            is_of_job = isinstance(request, Interruption) and request.identity == identity
+            is_before = early.handed_in_s < incoming.handed_in_s
+            if (
+                is_of_job and is_before and not (early.is_known and incoming.is_known)
+            ):  # else it is no such time
+                del self._early[early.internal_id]
+                self._refuse(early, no_live_job(identity), now, request)
 
     def _refuse(
         self,
@@ -355,6 +337,8 @@ class Intake:
             # Accepted, it would replace a reply that nobody can have seen.
             text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)
+        if self._early:
+            self._refuse_interruptions_before(incoming, identity, now)
         before = ""
         if file.incremental:
             self._chains.check(file)

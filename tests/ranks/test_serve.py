@@ -194,25 +194,6 @@ def test_a_held_job_is_interrupted(service: Running) -> None:
     assert service.reply(path)["result"]["outcome"] == "interrupted"
 
 
-def test_a_job_that_is_a_file_behind_endless_ones_is_interrupted(tmp_path: Path) -> None:
-    folder = tmp_path / "few"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "from mallob_py.service import intake\nintake.WAITING_MAX = 2\nintake._WAITING_WITH_FEW_MAX = 4\n"
-    )
-    places = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "apps")])
-    with serving(tmp_path, "--slice", "0", ranks=2, env={"PYTHONPATH": places}) as service:
-        replies = [service.submit(f"{number}", application="SLEEP") for number in range(60)]
-        accepted(service, "3")
-        service.interrupt("50")
-        service.interrupt("none")
-        assert service.reply(replies[50])["result"]["outcome"] == "interrupted"
-        error = service.reply(service.box() / "out" / "stop-none.json.error.json")["error"]
-        assert "no live job u.none" in error["message"]
-        assert sum(path.exists() for path in replies) == 1
-        assert len(service.events("accepted")) < 50
-
-
 def test_a_job_whose_input_never_comes_is_interrupted(service: Running, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

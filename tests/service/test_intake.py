@@ -1,6 +1,4 @@
-"""What a client takes in where thousands of its jobs wait: how many files, of whom, and what is said of
-jobs that are files still.
-"""
+"""A client takes in files by age, up to a bound, and what speaks of other jobs finds these."""
 
 from __future__ import annotations
 
@@ -25,6 +23,7 @@ from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.in_folder import Watching
 
 WAITING_MAX = 10
 #: what a thread may have claimed ahead
@@ -34,14 +33,14 @@ READY_MAX = 64
 class Client:
     """The intake of a client whose jobs all wait once they are taken in."""
 
-    def __init__(self, folder: Path, is_threaded: bool = False) -> None:
+    def __init__(self, folder: Path, is_threaded: bool = False, watching: Watching = Watching.AUTO) -> None:
         self.now = 0.0
         self.interrupted: list[str] = []
         self.refused: dict[str, str] = {}
         self._numbers = itertools.count()
 
         def opened(log: Callable[[str], None]) -> JobDirectory:
-            return JobDirectory(folder, tmp_dir=folder, log=log)
+            return JobDirectory(folder, tmp_dir=folder, log=log, watching=watching)
 
         self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
         self.directory.refuse = self._refuse  # type: ignore[method-assign]
@@ -113,7 +112,6 @@ class Client:
 @pytest.fixture(autouse=True)
 def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "WAITING_MAX", WAITING_MAX)
-    monkeypatch.setattr(intake, "_WAITING_WITH_FEW_MAX", 2 * WAITING_MAX)
     monkeypatch.setattr(intake, "_TAKE_AT_ONCE", 4)
 
 
@@ -171,52 +169,70 @@ def test_nothing_is_lost_or_doubled_when_a_client_begins_anew_amid_thousands(tmp
     client.close()
 
 
-def test_one_file_of_another_user_is_taken_at_once_and_hundreds_of_such_only_as_many_as_twice(
-    client: Client,
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_an_interruption_finds_its_job_among_a_thousand_files_that_came_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
 ) -> None:
-    for number in range(200):
+    monkeypatch.setattr(intake, "WAITING_MAX", 2000)
+    monkeypatch.setattr(intake, "_TAKE_AT_ONCE", 64)
+    Client(tmp_path).close()
+    client = Client(tmp_path, is_threaded)
+    for number in range(1000):
         client.drop("u", str(number))
-    client.turns()
-    client.drop("v", "only")
-    client.turns(3)
-    assert "v.only" in client.identities
-    for number in range(200):
-        client.drop(f"w{number}", "x")
-    client.turns(100)
-    assert len(client.jobs) <= 2 * WAITING_MAX + 4
-
-
-def test_a_job_that_is_taken_in_is_interrupted_though_no_more_may_wait(client: Client) -> None:
-    for number in range(100):
-        client.drop("u", str(number))
-    client.turns()
-    client.drop("u", "3", interrupt=True)
-    client.turns(3)
-    assert client.interrupted == ["u.3"]
-
-
-def test_a_job_that_is_a_file_still_is_interrupted_though_none_before_it_ends(client: Client) -> None:
-    for number in range(40):
-        client.drop("u", str(number))
-    client.turns()
-    client.drop("u", "33", interrupt=True)
+    client.drop("u", "999", interrupt=True)
     client.drop("u", "none", interrupt=True)
-    client.turns(5)
-    assert client.interrupted == ["u.33"], client.refused
-    (message,) = client.refused.values()
-    assert "no live job u.none" in message
-    assert client.files == 40 - len(client.jobs)
+
+    def are_answered() -> bool:
+        client.turns(1)
+        return bool(client.interrupted and client.refused)
+
+    poll_until(are_answered)
+    assert client.interrupted == ["u.999"]
+    assert "no live job u.none" in "".join(client.refused.values())
+    client.close()
 
 
-def test_a_file_that_came_after_its_interruption_is_not_meant_by_it(client: Client) -> None:
-    for number in range(40):
+def test_an_interruption_finds_its_job_in_a_full_journal_after_a_restart(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    for number in range(10 * WAITING_MAX):
         client.drop("u", str(number))
-    client.turns()
+    while client.directory.take():
+        pass  # claimed, and the service ends
+    client.close()
+    client = Client(tmp_path)
+    client.drop("u", f"{10 * WAITING_MAX - 1}", interrupt=True)
+    ended: list[str] = []
+    while not client.interrupted:
+        client.turns(3)
+        ended += client.begin(5)
+    assert client.interrupted == [f"u.{10 * WAITING_MAX - 1}"]
+    assert client.refused == {}
+    client.close()
+
+
+@pytest.mark.parametrize("watching", list(Watching))
+def test_an_interruption_that_is_as_old_as_its_job_and_has_a_name_before_it_finds_it(
+    tmp_path: Path, watching: Watching
+) -> None:
+    client = Client(tmp_path, watching=watching)
+    folder = client.directory.path / "in"
+    for name, fields in (("b-job", {"application": "NOOP"}), ("a-stop", {"interrupt": True})):
+        (folder / f"~{name}").write_text(json.dumps({"user": "u", "name": "x"} | fields))
+        os.utime(folder / f"~{name}", (1e9, 1e9))
+        (folder / f"~{name}").rename(folder / name)
+    client.turns(3)
+    assert client.interrupted == ["u.x"], client.refused
+    client.close()
+
+
+def test_a_job_that_came_after_an_interruption_of_its_name_is_not_meant_by_it(client: Client) -> None:
     client.drop("u", "again", interrupt=True)
+    client.turns(1)
     time.sleep(0.05)  # a file system may tell no smaller times apart
     client.drop("u", "again")
-    client.turns(5)
+    client.turns(20)
     assert client.interrupted == []
+    assert client.identities == {"u.again"}
     assert "no live job u.again" in "".join(client.refused.values())
 
 
@@ -237,35 +253,40 @@ def test_an_interruption_that_is_taken_in_before_its_job_is_obeyed_after_a_resta
     client.close()
 
 
-def test_a_revision_whose_precursor_is_a_file_still_is_interrupted(client: Client) -> None:
-    for number in range(100):
-        client.drop("u", str(number))
-    client.turns()
+def test_a_revision_that_waits_for_its_precursor_is_interrupted(client: Client) -> None:
     revision = {"application": "SAT", "incremental": True, "files": ["/x.cnf"]}
-    for name, before in (("b", "u.a"), ("c", "u.b"), ("e", "u.d")):
+    for name, before in (("c", "u.b"), ("b", "u.a"), ("e", "u.d")):
         client.drop("u", name, **revision, precursor=before)
-    client.turns(3)
-    first = client.directory.path / "in" / "~a"
-    first.write_text(json.dumps({"user": "u", "name": "a"} | revision | {"configuration": {"x": "y" * 9000}}))
-    first.rename(client.directory.path / "in" / "a")
     client.drop("u", "c", interrupt=True)
     client.drop("u", "e", interrupt=True)
     client.turns(5)
+    assert client.interrupted == []
+    client.drop("u", "a", **revision)
+    client.turns(30)
     assert client.interrupted == ["u.c"]
-    assert {"u.a", "u.b", "u.c"} <= client.identities
+    assert client.identities == {"u.a", "u.b", "u.c"}
     assert len(client.refused) == 2, client.refused  # u.e, whose precursor is nowhere, and its interruption
 
 
-def test_revisions_of_a_chain_go_on_though_no_more_may_wait(client: Client) -> None:
-    for number in range(100):
+def test_a_revision_waits_for_a_precursor_that_there_is_no_room_for(client: Client) -> None:
+    for number in range(2 * WAITING_MAX):
         client.drop("u", str(number))
-    client.turns()
     revision = {"application": "SAT", "incremental": True, "files": ["/x.cnf"]}
-    client.drop("u", "b", **revision, precursor="u.a")
-    client.turns(1)
     client.drop("u", "a", **revision)
-    client.turns(30)
-    assert {"u.a", "u.b"} <= client.identities, client.refused
+    client.turns()
+    folder = client.directory.path / "in"
+    client.drop("u", "b", **revision, precursor="u.a")
+    (path,) = folder.glob("u.b.*")
+    os.rename(path, client.directory.path / "journal" / "999.job.b")  # claimed before, whatever the reason
+    client.close()
+    client = Client(folder.parents[1])
+    ended: list[str] = []
+    while len(ended) < 2 * WAITING_MAX + 2:
+        client.turns(20)
+        assert client.refused == {}
+        ended += client.begin(3)
+    assert ended[-2:] == ["u.a", "u.b"]
+    client.close()
 
 
 def test_a_withdrawn_file_is_not_missed(client: Client) -> None:
@@ -280,23 +301,6 @@ def test_a_withdrawn_file_is_not_missed(client: Client) -> None:
         client.turns(3)
     assert ended == [f"u.{number}" for number in range(30)]
     assert client.refused == {}
-
-
-def test_a_threaded_client_seeks_files_as_well(tmp_path: Path) -> None:
-    client = Client(tmp_path, is_threaded=True)
-    for number in range(300):
-        client.drop("u", str(number))
-    client.drop("u", "280", interrupt=True)
-    client.drop("u", "none", interrupt=True)
-
-    def are_answered() -> bool:
-        client.turns(1)
-        return bool(client.interrupted and client.refused)
-
-    poll_until(are_answered)
-    assert client.interrupted == ["u.280"]
-    assert len(client.jobs) < WAITING_MAX + 4 + READY_MAX
-    client.close()
 
 
 def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:

@@ -30,6 +30,11 @@ from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.reply import REFUSED
 
 
+def no_live_job(identity: str) -> JobFileError:
+    """Return why an interruption is refused."""
+    return JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
+
+
 class JobState(Enum):
     #: waits for its arrival time, its dependencies or its turn as a suspect
     HELD = "held"
@@ -289,7 +294,7 @@ class JobBook:
         """
         job_id = self._id_of.get(identity)
         if job_id is None:
-            raise JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
+            raise no_live_job(identity)
         self._live[job_id].interruptions += (by_id,)
         return job_id
 

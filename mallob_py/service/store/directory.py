@@ -44,9 +44,8 @@ from mallob_py.service.store.entries import (
     refusal_name,
     reply_name,
 )
-from mallob_py.service.store.file_search import Candidate, FileSearch
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
-from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, RETRY_DELAY_S, InFolder, Room, Watching
+from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
 from mallob_py.service.store.journal import FINISHED, FinishedLog, InternalIds, Journal, Replies, contents
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
@@ -67,8 +66,6 @@ class Incoming(msgspec.Struct, frozen=True):
     path: str = ""
     #: the user id of the file's owner; None if it is not known who has written it
     owner: int | None = None
-    #: an interruption of a job that no file is left of
-    is_sought: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -137,10 +134,9 @@ class JobDirectory:
         for entry in lost:
             why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
-        self._search: FileSearch[str | Claimed, Incoming] = FileSearch(self._candidates, size_max_bytes)
-        #: what the last `take` had room for
-        self._room = Room.ALL
-        #: when `take` is to be called at the latest, with the same room
+        #: whether the last `take` asked for files
+        self._has_room = True
+        #: when `take` is to be called at the latest, unless the caller has room again
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
@@ -173,74 +169,27 @@ class JobDirectory:
         return self._in.fileno()
 
     def _note_deadline(self) -> None:
-        is_due = bool(self._recovered) and self._room is Room.ALL
-        deadline_s = min(self._in.deadline_s, self._replies.deadline_s)
-        if self._search.deadline_s < deadline_s and self._in.is_known:
-            deadline_s = self._search.deadline_s
-        self.deadline_s = -math.inf if is_due else deadline_s
+        is_due = self._has_room and (self._recovered or len(self._in))
+        self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
 
-    def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:
-        """Claim up to `limit` files for which there is room; more wait for the next call.
+    def take(self, limit: int = 64) -> list[Incoming]:
+        """Claim up to `limit` files, the oldest ones; more wait for the next call. 0: there is no room.
 
         Raises ServiceError if the folder has become another service's.
 
-        Those of a former service come first, as new ones may be interruptions of them or go on from them;
-        only important ones, which have nothing to do with others, do not wait for that.
+        Those of a former service come first, as new ones may be interruptions of them or go on from them.
         """
         now = self._clock()
-        self._room = room
+        self._has_room = limit > 0
         if now >= self._next_look_at_lock_s:
             self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
             self._look_at_lock()
         if now >= self._replies.deadline_s:
             self._replies.finish_due()
-        taken: list[Incoming] = []
-        names: list[str] = []
-        if self._recovered and room is Room.ALL:
-            self._in.look(now)
-            names = self._in.important_names(limit // 2)
-        while self._recovered and room is Room.ALL and len(taken) + len(names) < limit:
-            taken.append(self._read(self._recovered.popleft()))
-        if not self._recovered or room is not Room.ALL:
-            names += self._in.next_names(limit - len(taken) - len(names), now, room)
-        if names:
+        taken = [self._read(self._recovered.popleft()) for _ in range(min(limit, len(self._recovered)))]
+        if names := self._in.next_names(limit - len(taken), now):
             taken += self._claim_all(names, now)
-        if self._search.deadline_s <= now and self._in.is_known:
-            taken += self._found(now)
         self._note_deadline()
-        return taken
-
-    def seek(self, interruption: Incoming, identity: str) -> None:
-        """Have `take` give the files that there are of this job, whose turn has not come, and this again.
-
-        Files are meant that were handed in before the interruption.
-        """
-        self._search.ask(identity, interruption.handed_in_s, interruption)
-        self._note_deadline()
-
-    def _candidates(self) -> Iterator[Candidate[str | Claimed]]:
-        """Yield the files of the moment when the first is asked for; there may be very many."""
-        names, path = list(self._in.names()), self._in.path
-        for claimed in list(self._recovered):
-            yield Candidate(claimed, self._journal.path(claimed), False)
-        for name in names:
-            yield Candidate(name, f"{path}/{name}", True)
-
-    def _found(self, now: float) -> list[Incoming]:
-        """Go on to search, and return what was sought as soon as it is known."""
-        if (findings := self._search.go_on(now)) is None:
-            return []
-        found = {name.internal_id: name for name in findings.names if isinstance(name, Claimed)}
-        taken = [self._read(claimed) for claimed in self._recovered if claimed.internal_id in found]
-        self._recovered = deque(each for each in self._recovered if each.internal_id not in found)
-        names = self._in.pull(name for name in findings.names if isinstance(name, str))
-        taken += self._claim_all(names, now)
-        are_stuck = not self._in.put_off_names.isdisjoint(names)
-        for _, identity, until_s, interruption in findings.questions:
-            if are_stuck:
-                self._search.ask(identity, until_s, interruption, now + RETRY_DELAY_S)
-            else:
-                taken.append(msgspec.structs.replace(interruption, is_sought=True))
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:
@@ -493,8 +442,8 @@ class ThreadedDirectory:
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None
         self.known_files = 0
-        #: to the thread
-        self._room = Room.ALL
+        #: to the thread: whether the last `take` asked for files
+        self._has_room = True
         self._requests: deque[Callable[[], None]] = deque()
         #: checkpoints that wait to be written, by job: of each the last one
         self._unsaved: dict[int, bytes] = {}
@@ -516,9 +465,9 @@ class ThreadedDirectory:
         has_news = self._ready or self._complaints or self._failure is not None
         return -math.inf if has_news or not self._thread.ident else math.inf
 
-    def take(self, limit: int = 64, room: Room = Room.ALL) -> list[Incoming]:
-        if room is not self._room:
-            self._room = room
+    def take(self, limit: int = 64) -> list[Incoming]:
+        if (has_room := limit > 0) is not self._has_room:
+            self._has_room = has_room
             os.eventfd_write(self._request_bell, 1)
         if not self._thread.ident:
             self._thread.start()
@@ -533,9 +482,6 @@ class ThreadedDirectory:
 
     def read_again(self, internal_id: int) -> Incoming:
         return self._directory.read_again(internal_id)
-
-    def seek(self, interruption: Incoming, identity: str) -> None:
-        self._request(partial(self._directory.seek, interruption, identity))
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
         """To be called before the first `take`."""
@@ -633,7 +579,7 @@ class ThreadedDirectory:
 
     def _turn(self) -> None:
         self._do_requests()
-        taken = self._directory.take(max(0, _READY_MAX - len(self._ready)), self._room)
+        taken = self._directory.take(max(0, _READY_MAX - len(self._ready)) if self._has_room else 0)
         if taken:
             self._ready.extend(taken)
             os.eventfd_write(self._bell, 1)

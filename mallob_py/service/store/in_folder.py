@@ -6,11 +6,9 @@ still be written: if it is no JSON yet, it is left alone until it has not change
 two looks, as a file server's may differ. Names that start with "~" or "." are ignored, and those of copies
 that editors keep. An empty file is left alone for `REST_S`: it may be about to be filled, or a probe.
 
-Files are named oldest first. Where many wait, those that came last are glanced at, too: one that has nothing
-to do with other files and names a priority, or is of a user who has few among those that wait, may be more
-important than all before it. While there is no `Room` for more, only such files are named as are few of their
-kind (user and priority), and what speaks of other jobs: interruptions, revisions. Nothing here takes longer
-the more files there are: each call hears, lists and glances at a bounded number of names.
+Files are named oldest first: what speaks of other jobs, interruptions and revisions, comes after the files of
+these jobs. Nothing here takes longer the more files there are: each call hears and lists a bounded number of
+names.
 
 inotify tells of new files where it works; polling where it cannot. On network file systems inotify is
 accepted by the kernel but stays silent about what other hosts write, so the kind of file system decides,
@@ -23,10 +21,9 @@ import enum
 import heapq
 import math
 import os
-import re
 import stat
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,7 +31,7 @@ from pathlib import Path
 from inotify_simple import INotify, flags, parse_events
 
 from mallob_py.service.store.entries import is_job_file
-from mallob_py.service.store.journal import contents, contents_of_file, is_json
+from mallob_py.service.store.journal import contents, is_json
 
 _REMOTE_TYPES = frozenset(
     (
@@ -148,46 +145,14 @@ REST_S = 2.0
 #: of the folder's listing, per call
 _LISTED_AT_ONCE = 1000
 _PAUSE_PER_NAME_S = 2e-5
-#: files glanced at per call, and how much of each is read
-_GLANCES_AT_ONCE = 64
-_GLANCE_BYTES = 4096
 #: a larger file is not looked into to see whether it is complete
 _LOOKED_INTO_BYTES_MAX = 1 << 17
-#: a file that says something of this must not overtake others, unless there is no room for these: the first
-#: ones speak of jobs that may have been taken in
-_OF_ENDS = (b'"interrupt"', b'"done"')
-_OF_JOBS = (*_OF_ENDS, b'"incremental"', b'"precursor"')
-_BOUND_BY_ORDER = (*_OF_JOBS, b'"dependencies"')
-_KIND = re.compile(rb'"(user|priority)"\s*:\s*("[^"]*"|[^\s,}]*)')
-#: few are less than one of so many; of which so many are told apart
-_FEW, _KINDS_MAX = 8, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     signature: tuple[int, int, int]
     due: float
-
-
-class Room(enum.Enum):
-    """What there is room for."""
-
-    ALL = "all"
-    #: files that are few of their kind, and what speaks of other jobs
-    FEW = "few"
-    #: what ends others
-    ENDS = "ends"
-
-
-@dataclass(frozen=True, slots=True)
-class _Glance:
-    """`kind`: its user and the priority that it names, as they stand there."""
-
-    kind: tuple[bytes, bytes]
-    data: bytes
-
-    def says(self, words: tuple[bytes, ...]) -> bool:
-        return any(word in self.data for word in words)
 
 
 class InFolder:
@@ -214,13 +179,6 @@ class InFolder:
         self._waiting: set[str] = set()
         #: told by inotify
         self._complete: set[str] = set()
-        #: not glanced at yet, the last ones last
-        self._fresh: deque[str] = deque()
-        #: glanced at, and to be again when there is more or less room: what speaks of other jobs
-        self._speaking: list[str] = []
-        #: the kinds of those that have been, since nothing waited last
-        self._kinds: Counter[tuple[bytes, bytes]] = Counter()
-        self._room = Room.ALL
         self._looks: dict[str, _Look] = {}
         #: files that could not be claimed, or are empty
         self.put_off_names: set[str] = set()
@@ -232,7 +190,7 @@ class InFolder:
         self._listing: Iterator[os.DirEntry[str]] | None = None
         #: once, at least
         self._is_listed = False
-        #: when `look` is to be called at the latest
+        #: when `next_names` is to be called at the latest, unless names wait that there is room for
         self.deadline_s = -math.inf
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
@@ -247,20 +205,19 @@ class InFolder:
         return len(self._waiting)
 
     def _note_deadline(self) -> None:
-        if self._listing is not None or (self._waiting if self._room is Room.ALL else self._fresh):
+        if self._listing is not None:
             self.deadline_s = -math.inf
         else:
             self.deadline_s = min(self._next_scan, self._again[0][0] if self._again else math.inf)
 
-    def look(self, now: float) -> None:
-        """Hear of new files, and see to those that are to be looked at again; `next_names` does so first."""
+    def _look(self, now: float) -> None:
+        """Hear of new files, and see to those that are to be looked at again."""
         if self._watch is not None:
             news = self._watch.news()
             for name in news.complete:
                 if is_job_file(name):
                     self._complete.add(name)
-                    if self._enqueue(name):
-                        self._fresh.append(name)
+                    self._enqueue(name)
             if news.lost:
                 self._next_scan = now
         while self._again and self._again[0][0] <= now:
@@ -272,48 +229,18 @@ class InFolder:
             self._scan(now)
         self._note_deadline()
 
-    def next_names(self, count: int, now: float, room: Room = Room.ALL) -> list[str]:
+    def next_names(self, count: int, now: float) -> list[str]:
         """Return at most `count` complete files that have not been named since they came or were put off."""
-        if room is not self._room:
-            self._room = room
-            self._fresh.extend(self._speaking)
-            self._speaking.clear()
-        self.look(now)
-        if room is not Room.ALL:
-            names = self.important_names(count)
-            count = 0
-        else:
-            names = self.important_names(count // 2) if len(self._waiting) > count else []
+        self._look(now)
+        names: list[str] = []
         for _ in range(count):
-            if len(names) >= count or (name := self._next()) is None:
+            if (name := self._next()) is None:
                 break
             if name in self._complete or self._settled(name, now):
-                self._named(name, names)
-        if not self._waiting:
-            self._kinds.clear()
-            self._fresh.clear()
-            self._speaking.clear()
-        self._note_deadline()
+                self._complete.discard(name)
+                self._looks.pop(name, None)
+                names.append(name)
         return names
-
-    def names(self) -> Iterator[str]:
-        """Yield all that wait or were put off, in no order."""
-        yield from self._waiting
-        yield from self.put_off_names - self._waiting
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known what was there when `look` was called last."""
-        return self._is_listed and self._listing is None
-
-    def pull(self, names: Iterable[str]) -> list[str]:
-        """Name some of those that wait or were put off before their turn."""
-        pulled: list[str] = []
-        for name in names:
-            if name in self._waiting or name in self.put_off_names:
-                self._waiting.discard(name)
-                self._named(name, pulled)
-        return pulled
 
     def forget(self, name: str) -> None:
         """A file that was put off is not here any more."""
@@ -349,82 +276,26 @@ class InFolder:
 
     # --- names ------------------------------------------------------------------------------
 
-    def _enqueue(self, name: str) -> bool:
-        """Whether that is news."""
-        if name in self._waiting:
-            return False
-        self._waiting.add(name)
-        self._queue.append(name)
-        return True
+    def _enqueue(self, name: str) -> None:
+        if name not in self._waiting:
+            self._waiting.add(name)
+            self._queue.append(name)
 
     def _next(self) -> str | None:
         """The name that has waited longest."""
         # What was here before us comes first: what came since may be an interruption of it, or go on from it.
-        while self._is_listed and ((self._found and self._listing is None) or self._queue):
-            if self._found and self._listing is None:
+        # Later as well: a file that is found may have come before one that inotify tells of.
+        while self._is_listed and (self._found or self._queue):
+            if not self._found:
+                name = self._queue.popleft()
+            elif self._listing is None:
                 name = heapq.heappop(self._found)[1]
             else:
-                name = self._queue.popleft()
+                return None
             if name in self._waiting:
                 self._waiting.remove(name)
                 return name
         return None
-
-    def important_names(self, count: int) -> list[str]:
-        """Return at most `count` of the latest files that may be more important than those before them.
-
-        Each is glanced at once.
-        """
-        glances: list[tuple[str, _Glance]] = []
-        while self._fresh and len(glances) < _GLANCES_AT_ONCE:
-            name = self._fresh.pop()
-            if name in self._waiting and (glance := self._glance(name)) is not None:
-                glances.append((name, glance))
-        if len(self._kinds) > _KINDS_MAX:
-            self._kinds.clear()
-        self._kinds.update(glance.kind for _, glance in glances)
-        important: list[str] = []
-        for name, glance in reversed(glances):
-            if self._may_overtake(glance):
-                important.append(name)
-            elif glance.says(_OF_JOBS):
-                self._speaking.append(name)
-        for name in important[count:]:
-            self._fresh.append(name)
-        names: list[str] = []
-        for name in important[:count]:
-            self._waiting.remove(name)
-            self._named(name, names)
-        return names
-
-    def _named(self, name: str, names: list[str]) -> None:
-        """It is claimed or put off now."""
-        self._complete.discard(name)
-        self._looks.pop(name, None)
-        names.append(name)
-
-    def _may_overtake(self, glance: _Glance) -> bool:
-        is_one_of_few = _FEW * self._kinds[glance.kind] < self._kinds.total()
-        match self._room:
-            case Room.ALL:
-                return not glance.says(_BOUND_BY_ORDER) and (is_one_of_few or bool(glance.kind[1]))
-            case Room.FEW:
-                return is_one_of_few or glance.says(_OF_JOBS)
-            case Room.ENDS:
-                return glance.says(_OF_ENDS)
-
-    def _glance(self, name: str) -> _Glance | None:
-        """Return what can be seen of a file; None if it may not be complete, or is none."""
-        try:
-            data = contents_of_file(f"{self._own}/{name}", _GLANCE_BYTES + 1)
-        except OSError:
-            return None
-        if not (name in self._complete or (len(data) <= _GLANCE_BYTES and is_json(data))):
-            return None
-        if len(data) > _GLANCE_BYTES and self._room is Room.ALL:
-            return None  # more may be said further below
-        said = dict(_KIND.findall(data))
-        return _Glance((said.get(b"user", b""), said.get(b"priority", b"")), data)
 
     def _settled(self, name: str, now: float) -> bool:
         path = f"{self._own}/{name}"
@@ -472,7 +343,6 @@ class InFolder:
                 name in self._waiting or name in self._looks or name in self.put_off_names
             ):
                 self._waiting.add(name)
-                self._fresh.append(name)
                 heapq.heappush(self._found, (_mtime_ns(entry), name))
         if len(entries) < _LISTED_AT_ONCE:
             self._listing = None

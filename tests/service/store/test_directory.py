@@ -26,7 +26,7 @@ from mallob_py.service.store import directory as directory_module
 from mallob_py.service.store import in_folder, journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
-from mallob_py.service.store.in_folder import REST_S, Room, Watching, file_system_type, is_remote
+from mallob_py.service.store.in_folder import REST_S, Watching, file_system_type, is_remote
 from mallob_py.service.store.spare_file import SpareFile
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
@@ -603,163 +603,8 @@ def test_the_file_system_of_a_path_can_be_told() -> None:
     assert not is_remote(Path("/proc"))
 
 
-def test_an_important_file_is_taken_before_hundreds_that_came_first(open_directory: Open) -> None:
-    directory = open_directory()
-    directory.take()
-    for number in range(300):
-        drop(directory, f"{number}.json", text(str(number)))
-    drop(directory, "urgent.json", text("urgent", priority=100.0))
-    drop(directory, "bound.json", text("bound", priority=100.0, dependencies=["u.7"]))
-    first = [incoming.file_name for incoming in directory.take(10)]
-    assert first == ["urgent.json", *(f"{number}.json" for number in range(9))]
-    names = first + [incoming.file_name for _ in range(40) for incoming in directory.take(10)]
-    assert names[1:] == [*(f"{number}.json" for number in range(300)), "bound.json"]
-
-
-def test_the_file_of_another_user_is_taken_before_hundreds_that_came_first(open_directory: Open) -> None:
-    directory = open_directory()
-    directory.take()
-    for number in range(300):
-        drop(directory, f"{number}.json", text(str(number)))
-    drop(directory, "other.json", text("a", user="v"))
-    assert [incoming.file_name for incoming in directory.take(3)] == ["other.json", "0.json", "1.json"]
-
-
-def test_the_file_of_another_user_is_taken_before_hundreds_found_at_the_start(open_directory: Open) -> None:
-    open_directory().close()
-    directory = open_directory()
-    for number in range(300):
-        drop(directory, f"{number}.json", text(str(number)))
-    drop(directory, "other.json", text("a", user="v"))
-    directory.close()
-    directory = open_directory(watching=Watching.POLL)
-    names = [incoming.file_name for _ in range(8) for incoming in directory.take(4)]
-    assert "other.json" in names
-
-
-@pytest.mark.parametrize("watching", [Watching.AUTO, Watching.POLL])
-def test_without_room_only_files_that_are_few_of_their_kind_and_words_to_jobs_are_taken(
-    open_directory: Open, clock: Clock, watching: Watching
-) -> None:
-    directory = open_directory(watching=watching)
-    for number in range(300):
-        drop(directory, f"{number}.json", text(str(number), priority=2.0))
-    drop(directory, "other.json", text("a", user="v", dependencies=["v.b"]))
-    drop(directory, "stop.json", json.dumps({"user": "u", "name": "7", "interrupt": True}))
-    drop(directory, "revision.json", text("next", incremental=True, precursor="u.first"))
-    drop(directory, "urgent.json", text("urgent", priority=3.0))
-    names = [incoming.file_name for _ in range(20) for incoming in directory.take(4, Room.FEW)]
-    assert sorted(names) == ["other.json", "revision.json", "stop.json", "urgent.json"]
-    assert directory.known_files == 300
-    assert directory.deadline_s > float("-inf")
-    drop(directory, "done.json", json.dumps({"user": "u", "name": "x", "precursor": "u.first", "done": True}))
-    drop(directory, "late.json", text("late", user="w"))
-    while "done.json" not in names:
-        clock.now += 1.0
-        names += [incoming.file_name for incoming in directory.take(4, Room.ENDS)]
-    assert "late.json" not in names
-    while directory.deadline_s == float("-inf") or directory.known_files:
-        names += [incoming.file_name for incoming in directory.take(64)]
-    words = ["other.json", "stop.json", "revision.json", "urgent.json", "done.json", "late.json"]
-    assert sorted(names) == sorted([*words, *(f"{number}.json" for number in range(300))])
-
-
-def test_files_of_a_former_service_wait_for_room_and_come_first_then(open_directory: Open) -> None:
-    directory = open_directory()
-    for number in range(5):
-        drop(directory, f"{number}.json", text(str(number)))
-    assert len(directory.take()) == 5
-    directory.close()
-    directory = open_directory()
-    drop(directory, "new.json", text("new"))
-    assert directory.take(64, Room.FEW) == []
-    assert directory.deadline_s > float("-inf")
-    assert [one.file_name for one in directory.take()] == [*(f"{n}.json" for n in range(5)), "new.json"]
-
-
-def sought(directory: JobDirectory, clock: Clock, *identities: str) -> list[str]:
-    """The names of the files that are taken since these are sought, with no room for others."""
-    word = json.dumps({"user": "u", "name": "any", "interrupt": True})
-    drop(directory, "any.json", word)
-    ends = [one for _ in range(9) for one in directory.take(64, Room.ENDS)]
-    interruption = next(one for one in ends if one.file_name == "any.json")
-    for identity in identities:
-        directory.seek(interruption, identity)
-    taken: list[Incoming] = []
-    while sum(one.is_sought for one in taken) < len(identities):
-        clock.now += 1.0
-        taken += directory.take(1, Room.ENDS)
-    assert all(one.is_sought for one in taken[-len(identities) :])
-    return [one.file_name for one in taken if not one.is_sought]
-
-
-@pytest.mark.parametrize("watching", list(Watching))
-def test_files_that_are_sought_are_taken_oldest_first_and_all_others_wait(
-    open_directory: Open, clock: Clock, watching: Watching
-) -> None:
-    directory = open_directory(watching=watching)
-    for name in ("recovered", "of no matter"):
-        drop(directory, f"{name}.json", text(name))
-    assert len(directory.take()) == 2
-    directory.close()
-    directory = open_directory(watching=watching)
-    for number in range(300):
-        drop(directory, f"{number}.json", text(str(number)))
-    for again in ("x", "y"):
-        time.sleep(0.02)  # a file system may tell no smaller times apart
-        drop(directory, f"{again}.json", text("7"))
-    found = sought(directory, clock, "u.7", "u.none", "u.recovered")
-    assert found == ["recovered.json", "7.json", "x.json", "y.json"]
-    assert (directory.known_files, directory.recovered_count) == (299, 1)
-
-
-def test_what_is_no_file_or_none_of_a_job_is_sought_in_vain(open_directory: Open, clock: Clock) -> None:
-    directory = open_directory(size_max_bytes=5000)
-    inbox = directory.path / "in"
-    os.mkfifo(inbox / "pipe")
-    writer = os.open(inbox / "pipe", os.O_RDWR)  # as of one who waits for a reader
-    os.write(writer, text("a").encode())
-    (inbox / "folder").mkdir()
-    (inbox / "zero").symlink_to("/dev/zero")
-    (inbox / "loop").symlink_to(inbox / "loop")
-    drop(directory, "deep", "[" * 2000)
-    drop(directory, "list", "[]")
-    drop(directory, "numbers", '{"user": 1, "name": 2}')
-    drop(directory, "other", json.dumps({"user": "u", "name": "a", "interrupt": True}))
-    drop(directory, "large", text("a", configuration={"x": "y" * 5000}))
-    drop(directory, "withdrawn", text("a")).unlink()
-    outside = directory.path / "elsewhere"
-    outside.write_text(text("a"))
-    (inbox / "link").symlink_to(outside)
-    assert sought(directory, clock, "u.a") == ["link"]
-    assert os.read(writer, 1000) == text("a").encode()
-    os.close(writer)
-
-
-def test_a_sought_file_that_cannot_be_moved_is_sought_until_it_can(
-    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = open_directory()
-    drop(directory, "a.json", text("a"))
-    drop(directory, "stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
-    (interruption,) = [one for _ in range(5) for one in directory.take(64, Room.ENDS)]
-    directory.seek(interruption, "u.a")
-    with monkeypatch.context() as full:
-
-        def fail(source: str, target: str) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        full.setattr(os, "replace", fail)
-        for _ in range(5):
-            assert directory.take(64, Room.ENDS) == []
-            assert directory.deadline_s > clock.now
-            clock.now = directory.deadline_s
-    clock.now += 2.0
-    assert [one.file_name for one in directory.take(64, Room.ENDS)] == ["a.json", "stop.json"]
-
-
-def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones(
-    open_directory: Open,
+def test_files_wait_untouched_while_there_is_no_room_and_are_taken_by_age_then(
+    open_directory: Open, clock: Clock
 ) -> None:
     directory = open_directory()
     for number in range(30):
@@ -769,10 +614,32 @@ def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones
     directory = open_directory()
     drop(directory, "stop.json", json.dumps({"user": "u", "name": "29", "interrupt": True}))
     drop(directory, "urgent.json", text("urgent", priority=10.0))
-    names = [incoming.file_name for incoming in directory.take(10)]
-    assert names == [*(f"{number}.json" for number in range(9)), "urgent.json"]
+    for _ in range(3):
+        clock.now += 1.0
+        assert directory.take(0) == []
+        assert directory.deadline_s > clock.now
+    assert (directory.recovered_count, directory.known_files) == (30, 2)
     names = [incoming.file_name for _ in range(4) for incoming in directory.take(10)]
-    assert names == [*(f"{number}.json" for number in range(9, 30)), "stop.json"]
+    assert names == [*(f"{number}.json" for number in range(30)), "stop.json", "urgent.json"]
+
+
+def test_a_file_that_a_listing_finds_comes_before_one_that_is_told_of_during_the_listing(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    directory.take()
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 1)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(in_folder.InotifyWatch, "news", lambda watch: in_folder.News([], False))
+        drop(directory, "job.json", text("a"))
+        clock.now += in_folder.RESCAN_INTERVAL_S
+        assert directory.take() == []
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 0)  # the listing goes on, and has not come to an end
+    drop(directory, "a-stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
+    assert directory.take() == []
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 1000)
+    names = [incoming.file_name for _ in range(2) for incoming in directory.take()]
+    assert names == ["job.json", "a-stop.json"]
 
 
 def test_what_was_in_the_folder_at_the_start_comes_before_what_is_told_of_later(open_directory: Open) -> None:
