@@ -19,6 +19,7 @@ Guarantees
 from __future__ import annotations
 
 import array
+import errno
 import math
 import mmap
 import os
@@ -63,6 +64,7 @@ from mallob_py.kit.declaration import Declaration
 from mallob_py.kit.payload import decode_description, description_parts, encode_description
 from mallob_py.kit.result_file import confined_to
 from mallob_py.protocol.progress import Progress
+from mallob_py.restarts import backoff_s
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import (
     Memory,
@@ -86,6 +88,9 @@ _MAX_TRACEBACK_CHARACTERS = 16_000
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
+#: the time that an input waits for room in shared memory, and how long it naps meanwhile
+_ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _THREADS = "/proc/self/task"
 _LINKS_OF_ONE = 3
 
@@ -565,7 +570,7 @@ class _Worker:
         size_bytes = sum(map(len, parts))
         if size_bytes <= read.inline_limit_bytes:
             return wire.Inline(b"".join(parts))
-        _write_description(read.path, parts, size_bytes)
+        write_description(read.path, parts, size_bytes)
         return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
@@ -637,20 +642,44 @@ def _open_description(description: wire.LocalDescription) -> memoryview:
         os.close(fd)
 
 
-def _write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
-    """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS)."""
+def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+    """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS).
+
+    If there is no room, wait for it: others may have filled the shared memory for a moment.
+    """
+    patience_s, naps = time.monotonic() + _ROOM_PATIENCE_S, 0
+    while (error := _written(path, parts)) is not None:
+        status = os.statvfs(os.path.dirname(path))
+        fits_in = size_bytes < status.f_frsize * status.f_blocks
+        if error.errno not in _NO_ROOM or not fits_in or time.monotonic() > patience_s:
+            text = f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
+            raise InputError(text) from error
+        # Long naps, so that the reading counts as one that stands still, and keeps no others from being read.
+        while True:
+            naps += 1
+            time.sleep(backoff_s(*_ROOM_NAPS_S, naps))
+            status = os.statvfs(os.path.dirname(path))
+            if size_bytes < status.f_frsize * status.f_bavail or time.monotonic() > patience_s:
+                break
+
+
+def _written(path: str, parts: Sequence[bytes | memoryview]) -> OSError | None:
+    """Write a file anew; return why that is not possible, and no file is left then."""
     # What a client that was lost has read of it before; workers that have that mapped keep it.
     with suppress(FileNotFoundError):
         os.unlink(path)
     try:
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(path, "xb", opener=_create) as file:
             file.writelines(parts)
     except OSError as error:
         with suppress(OSError):
             os.unlink(path)
-        raise InputError(
-            f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
-        ) from error
+        return error
+    return None
+
+
+def _create(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def _before(application: Application, read: wire.Read) -> tuple[int | None, Payload | None]:

@@ -7,7 +7,8 @@ chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A 
 is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
 wait for each other.
 
-Room for the whole description is reserved before its first byte is asked for. Each time a keeper asks
+Room for the whole description is reserved before its first byte is asked for; if there is none, the keeper
+looks for room a few times more, about once a second. Each time a keeper asks
 another one, it gives that transfer a new number; chunks are taken in the order of their offsets, those of
 any other transfer are refused, which ends it at its sender. So a file is what it should be or is not there.
 
@@ -25,6 +26,7 @@ Files lie in the session's private folder and are removed when the job is over, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections import OrderedDict
@@ -50,6 +52,9 @@ CHUNK_BYTES = 256 << 10
 WINDOW = 4
 # Requests that were under way when their job ended are late by milliseconds, not by so many jobs.
 _OVER_MAX = 10_000
+#: looks for room in shared memory, which others may have filled for a moment
+_LOOKS_MAX = 5
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class _ChunkHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -107,6 +112,16 @@ class _Incoming:
         self.path.unlink(missing_ok=True)
 
 
+class _Roomless:
+    """A description that this host had no room for yet."""
+
+    def __init__(self, size: int, sources: tuple[int, ...]) -> None:
+        self.size = size
+        self.sources = sources
+        self.waiting: set[int] = set()
+        self.looks = 0
+
+
 class _Outgoing:
     """A description on its way from this host to another keeper, as that one's transfer `number`."""
 
@@ -146,6 +161,7 @@ class Transfer:
         #: of this host, in shared memory
         self.folder = folder
         self._incoming: dict[int, _Incoming] = {}
+        self._roomless: dict[int, _Roomless] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._transfers = 0
         self._over: OrderedDict[int, None] = OrderedDict()
@@ -171,6 +187,7 @@ class Transfer:
         for incoming in self._incoming.values():
             incoming.discard()
         self._incoming.clear()
+        self._roomless.clear()
         self._asked.clear()
 
     def go_on(self, members: Container[int]) -> None:
@@ -245,6 +262,10 @@ class Transfer:
         lingering, self._lingering = self._lingering, set()
         for job in lingering:
             self._remove(job)
+        for job, roomless in list(self._roomless.items()):
+            del self._roomless[job]
+            for rank in roomless.waiting:
+                self._need(rank, job, roomless.size, roomless.sources, roomless.looks)
 
     def drop_unused(self, wanted_bytes: int) -> int:
         """Remove descriptions that no rank of the host needs, until so much has come free; how much has."""
@@ -294,6 +315,7 @@ class Transfer:
             self._fetched.pop(job, None)
             for taker in [taker for sent, taker in self._outgoing if sent == job]:
                 self._stop_sending(job, taker)
+            self._roomless.pop(job, None)
             if (incoming := self._incoming.pop(job, None)) is not None:
                 incoming.discard()
         if may_be_here:
@@ -376,7 +398,7 @@ class Transfer:
         else:
             self._remove(job)
 
-    def _need(self, rank: int, job: int, size: int, sources: tuple[int, ...]) -> None:
+    def _need(self, rank: int, job: int, size: int, sources: tuple[int, ...], looks: int = 0) -> None:
         if self.path_of(job).exists():
             self._tell(rank, job)
             return
@@ -389,10 +411,18 @@ class Transfer:
         if incoming is not None:
             incoming.waiting.add(rank)
             return
+        if (roomless := self._roomless.get(job)) is not None:
+            roomless.waiting.add(rank)
+            return
         try:
             incoming = _Incoming(size, sources, self.folder / f"{job}~")
         except OSError as error:
-            self._refuse([rank], job, self._no_room(error), Fault.HOST)
+            if error.errno not in _NO_ROOM or looks >= _LOOKS_MAX:
+                self._refuse([rank], job, self._no_room(error), Fault.HOST)
+                return
+            roomless = self._roomless[job] = _Roomless(size, sources)
+            roomless.waiting.add(rank)
+            roomless.looks = looks + 1
             return
         self._incoming[job] = incoming
         incoming.waiting.add(rank)

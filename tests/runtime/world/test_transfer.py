@@ -140,6 +140,50 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
     assert network.faults == [Fault.HOST] * 2
 
 
+class Shm:
+    """Shared memory that others have filled for so many looks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+        self.looks, self._reserve = looks, os.posix_fallocate
+        monkeypatch.setattr(os, "posix_fallocate", self._guarded)
+
+    def _guarded(self, *arguments: int) -> None:
+        self.looks -= 1
+        if self.looks >= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._reserve(*arguments)
+
+
+def test_a_host_waits_a_few_seconds_for_room_that_others_have_taken(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = network.put(0, 1, b"data")
+    Shm(monkeypatch, looks=3)
+    for rank in (4, 5):
+        network.ranks[rank].fetch(1, size, (0, 0))
+    for _ in range(3):
+        network.deliver_all()
+        assert network.here == network.failed == []
+        network.ranks[4].keep_only({1})
+    network.deliver_all()
+    assert sorted(network.here) == [(4, 1), (5, 1)]
+
+
+def test_a_host_without_room_for_long_is_left_to_others_and_nothing_is_kept_of_jobs_that_end(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [network.put(0, job, b"data") for job in (1, 2)]
+    Shm(monkeypatch, looks=100)
+    for job, size in enumerate(sizes, 1):
+        network.ranks[4].fetch(job, size, (0, 0))
+    network.ranks[4].forget(2)
+    for _ in range(10):
+        network.ranks[4].keep_only({1})
+        network.deliver_all()
+    assert [(rank, job) for rank, job, _ in network.failed] == [(4, 1)]
+    assert network.faults == [Fault.HOST]
+
+
 def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,9 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
         for rank in range(RANKS):
             fetch(rank)
         network.deliver_all(seed)
+        for each in network.ranks:  # which may have waited for room
+            each.keep_only({JOB})
+        network.deliver_all(seed)
         assert network.failed == []
         assert {rank for rank, _ in network.here} == set(range(RANKS))
         for rank in range(RANKS):
@@ -104,9 +107,12 @@ def test_a_host_without_room_says_so_before_anything_is_sent(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = network.put(0, JOB, bytes(3 * CHUNK_BYTES))
-    Disk(monkeypatch).refusals = 1
+    Disk(monkeypatch).refusals = 6
     before = descriptors()
     network.ranks[4].fetch(JOB, size, (0, 0))
+    for _ in range(5):
+        assert network.failed == []
+        network.ranks[4].keep_only({JOB})
     assert [(rank, fault) for (rank, _, _), fault in zip(network.failed, network.faults, strict=True)] == [
         (4, Fault.HOST)
     ]
