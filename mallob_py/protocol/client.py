@@ -822,7 +822,7 @@ class ClientJobs:
         record.count(self._now, self._config.threads)
         pe = record.root_pe
         self._remove(record)
-        is_awaited = self._turnover.end(record.job, self._now)
+        is_awaited = self._turnover.end(record.job, record.started_s, self._now)
         is_unheard = is_of_root and self._has_left_no_trace(record)
         if not is_unheard:
             self._balancer.author(self._final_event(record))

@@ -113,11 +113,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     doubt_rest_s: _Seconds = 0.05
     #: a job asks for more than its root when that has run for so long: trivial jobs disturb nobody
     growth_delay_s: _Seconds = 0.0003
+    #: if the last jobs of a client, as a rule, have not run for longer, the next one may be over as soon, and
+    #: asks for more than its root when it has run for three times as long
+    brief_s: _Seconds = 0.005
     #: how long a job that found an idle PE at once may stay unknown to the others
     unannounced_max_s: _Seconds = 0.002
     #: the same while new jobs of its client wait for a PE, and how long these wait without an end of such a
     #: job; 0: they never wait so
     turnover_max_s: _Seconds = 0.02
+    #: how long the PE of a job of which no other PE has heard is kept free for the next job of that client
+    turnaround_s: _Seconds = 0.003
     #: cores of one worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
     #: a job that waits for a PE gains as much as twice the priority in this time

@@ -224,6 +224,10 @@ class LocalWorkers:
         self._next_stay = era << STAY_BITS
         #: until when no token is offered, since the host gives no processes
         self._rests_until_s: float | None = None
+        #: until when no token is offered, since a client may have its next job for this PE
+        self._awaits_client_until_s: float | None = None
+        #: stay of the root that has answered last
+        self._answered_stay = -1
         #: jobs that were lost here and may be at fault themselves: why
         self._doubts: OrderedDict[int, str] = OrderedDict()
         #: until when this PE keeps itself free for a suspended worker, rests, or waits to hear of jobs
@@ -248,12 +252,15 @@ class LocalWorkers:
         return self._rests_until_s is not None or self.giving_back.is_draining
 
     def update_token(self) -> None:
-        self._matcher.offer_token(not (self._staff.active or self.cache.holds or self.is_resting))
+        is_kept_free = self._awaits_client_until_s is not None or bool(self.cache.holds)
+        self._matcher.offer_token(not (self._staff.active or is_kept_free or self.is_resting))
         deadline_s = self._inheritance.deadline_s
         if self.cache.holds:
             deadline_s = min(deadline_s, *self.cache.holds.values())
         if self._rests_until_s is not None and self._rests_until_s < deadline_s:
             deadline_s = self._rests_until_s
+        if self._awaits_client_until_s is not None and self._awaits_client_until_s < deadline_s:
+            deadline_s = self._awaits_client_until_s
         self.deadline_s = deadline_s
 
     def rest(self, until_s: float) -> None:
@@ -266,6 +273,8 @@ class LocalWorkers:
         self._inheritance.cease_to_await(self.cache.overdue(now))
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
+        if self._awaits_client_until_s is not None and self._awaits_client_until_s <= now:
+            self._awaits_client_until_s = None
         if self._inheritance.deadline_s <= now:
             self._let_go_of_the_unheard()
         if self.leaving.deadline_s <= now:
@@ -362,6 +371,7 @@ class LocalWorkers:
         index, parent = request.index, request.parent
         children = children_of(index)
         self.cache.holds.clear()
+        self._awaits_client_until_s = None
         worker = self.suspended.pop(request.job, None)
         created = worker is None
         if worker is None:
@@ -416,6 +426,8 @@ class LocalWorkers:
 
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
         worker = self._staff.active_in(message.stay)
+        if worker is None and message.stay == self._answered_stay:
+            return  # the parent, its client, has the result
         if worker is None:
             # We have left meanwhile, for a reason the parent does not know of.
             if message.past and message.index == 0:
@@ -672,13 +684,21 @@ class LocalWorkers:
             if self.giving_back.is_draining and worker is self._staff.active:
                 self.giving_back.hand_over(now)
 
-    def answered(self, it: WorkerAnswered) -> None:
-        """Any worker's result counts, a suspended one's too. The PE is free at once."""
+    def answered(self, it: WorkerAnswered, now: float) -> None:
+        """Any worker's result counts, a suspended one's too. The PE is free at once.
+
+        If no other PE has heard of the job, its client may hand the PE to the next one: meanwhile no other
+        PE hears either that this one is idle.
+        """
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
             return
         found = ResultFound(worker.job, worker.index, worker.stay, it.body, it.peak_memory_bytes, it.cpu_s)
         self._last_words.say(worker.client, found, self._out)
+        if worker.index == 0:
+            self._answered_stay = worker.stay
+            if worker.client != self._out.rank and self._balancer.volume(worker.job) is None:
+                self._awaits_client_until_s = now + self._config.turnaround_s
         self._end(worker.job)
         self.update_token()
 

@@ -359,7 +359,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     JobSetBack: lambda pe, it, now: pe.client.set_back(it.job, now),
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
     WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
-    WorkerAnswered: lambda pe, it, now: pe.workers.answered(it),
+    WorkerAnswered: lambda pe, it, now: pe.workers.answered(it, now),
     WorkerRaised: lambda pe, it, now: pe.workers.reports.raised(it.worker, it.reason),
     WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),

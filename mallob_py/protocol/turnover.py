@@ -9,9 +9,14 @@ soon as other jobs deserve all PEs and no fresh job is left, or none has ended f
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Set
 
 from mallob_py.protocol.config import Config
+
+#: the last jobs of a client that tell how long its next ones may run; of fewer nothing follows
+_LIVES_MAX, _LIVES_MIN = 8, 4
+_TIMES_AS_LONG = 3
 
 
 class Turnover:
@@ -20,6 +25,9 @@ class Turnover:
     def __init__(self, config: Config, pes: int) -> None:
         self._moment_s = config.turnover_max_s
         self._pes = pes
+        self._brief_s = config.brief_s
+        #: how long the roots of the last jobs have run
+        self._lives_s: deque[float] = deque(maxlen=_LIVES_MAX)
         #: submitted, but in no epoch yet
         self.unseen: set[int] = set()
         #: of these, with their standings, those that wait until a fresh job ends
@@ -57,11 +65,24 @@ class Turnover:
         return sought_s + self._moment_s if self.standby else -math.inf
 
     def growth_delay_s(self, delay_s: float) -> float:
-        """Return how long a root runs before its job asks for more workers, which standby jobs may want."""
-        return max(delay_s, self._moment_s) if self.standby else delay_s
+        """Return how long a root runs before its job asks for more workers.
 
-    def end(self, job: int, now: float) -> bool:
-        """Forget a job that has ended; return whether standby jobs have waited for that."""
+        Standby jobs may want these; and if the last jobs were brief, this one may be over soon as well.
+        """
+        if self.standby:
+            return max(delay_s, self._moment_s)
+        if len(self._lives_s) < _LIVES_MIN:
+            return delay_s
+        usual_s = sorted(self._lives_s)[len(self._lives_s) // 2]
+        return max(delay_s, _TIMES_AS_LONG * usual_s) if usual_s <= self._brief_s else delay_s
+
+    def end(self, job: int, started_s: float | None, now: float) -> bool:
+        """Forget a job that has ended; return whether standby jobs have waited for that.
+
+        `started_s`: when its root ran first, if it did.
+        """
+        if started_s is not None:
+            self._lives_s.append(now - started_s)
         was_fresh = job in self.fresh
         self.forget(job)
         self.fresh.discard(job)

@@ -427,6 +427,20 @@ def test_a_job_may_have_its_own_delay_before_it_grows(delay_s: float | None, gro
     assert alone.pe.client.next_announcement() == 1.0 + grows_s
 
 
+@pytest.mark.parametrize(("ran_s", "delays_s"), [(0.002, [0.0003] * 4 + [0.006] * 2), (0.1, [0.0003] * 6)])
+def test_a_job_grows_later_if_the_last_ones_of_its_client_were_brief(
+    ran_s: float, delays_s: list[float]
+) -> None:
+    alone = Alone(unannounced_max_s=0.0, turnover_max_s=0.0)
+    for job, delay_s in enumerate(delays_s):
+        alone.submit(job)
+        alone.start()
+        assert alone.pe.client.next_announcement() - alone.now == pytest.approx(delay_s)
+        alone.wait_until(alone.now + ran_s)
+        alone.pe.handle(JobInterrupted(job), alone.now)
+        alone.wait_until(alone.now + 1.0)
+
+
 def _volumes(cluster: Cluster) -> dict[int, int]:
     cluster.run(until_s=cluster.now + 1.0)
     check_invariants(cluster)

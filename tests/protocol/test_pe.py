@@ -12,6 +12,7 @@ from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     AnyMessage,
+    ChildLeft,
     Denied,
     Described,
     Description,
@@ -38,6 +39,7 @@ from mallob_py.protocol.stimuli import (
     JobSubmitted,
     Received,
     Tick,
+    WorkerAnswered,
     WorkerStarted,
 )
 
@@ -177,6 +179,55 @@ def test_a_root_that_is_accepted_after_its_turn_gives_the_memory_back() -> None:
 
 
 # --- descriptions ------------------------------------------------------------------------------------------
+
+
+class _Unheard(Played):
+    """A PE that has run the root of a job which no other PE has heard of, and has told the result."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.wait_until(0.01)  # it has offered itself
+        effects = self.hear(Prefer(_request(1)))
+        assert [supply.tokens for supply in _sent(effects, Supply)] == [-1]
+        (self.offer,) = _sent(effects, Offer)
+        (started,) = (effect for effect in effects if isinstance(effect, StartWorker))
+        self.pe.handle(WorkerStarted(started.worker), self.now)
+        self.wait_until(0.02)
+        self.pe.handle(WorkerAnswered(started.worker, b""), self.now)
+        self.told = self.pe.take_effects()
+
+
+def test_the_pe_of_an_unheard_job_is_its_clients_for_a_moment_and_then_everybodys() -> None:
+    played = _Unheard()
+    assert not _sent(played.told, Supply)
+    until_s = played.now + Config().turnaround_s
+    assert not _sent(played.wait_until(until_s - 1e-6), Supply)
+    assert [supply.tokens for supply in _sent(played.wait_until(until_s), Supply)] == [1]
+
+
+def test_a_job_that_is_handed_to_the_pe_of_an_unheard_one_is_adopted_and_no_supply_is_told() -> None:
+    played = _Unheard()
+    effects = played.hear(Prefer(_request(2))) + played.wait_until(played.now + 1.0)
+    assert _jobs_offered(effects) == [2]
+    assert not _sent(effects, Supply)
+
+
+def test_the_pe_of_a_job_that_others_know_is_everybodys_at_once() -> None:
+    played = Played()
+    played.wait_until(0.005)
+    played.hear_epoch(job_1=1)
+    (started,) = (one for one in played.hear(Prefer(_request(1))) if isinstance(one, StartWorker))
+    played.wait_until(0.01)
+    played.pe.handle(WorkerAnswered(started.worker, b""), played.now)
+    assert [supply.tokens for supply in _sent(played.pe.take_effects(), Supply)] == [1]
+
+
+def test_a_root_that_is_accepted_after_its_result_has_nothing_more_to_say() -> None:
+    played = _Unheard()
+    late = Accepted(1, 0, played.offer.stay, 0, -1, (), None)
+    assert not _sent(played.hear(late), ChildLeft)
+    other = Accepted(1, 0, played.offer.stay + 1, 0, -1, (), None)
+    assert _sent(played.hear(other), ChildLeft)
 
 
 def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once() -> None:
