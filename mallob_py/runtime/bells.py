@@ -45,6 +45,10 @@ class StopBell:
         return self._read_fd
 
 
+#: longer waits may take up to a millisecond more
+_FINE_S = 0.0025
+
+
 class Parking:
     """Waits for all descriptors that can bring news, whatever their numbers."""
 
@@ -61,10 +65,15 @@ class Parking:
         self._epoll.unregister(descriptor)
 
     def park(self, timeout_s: float) -> set[int]:
-        """Wait for descriptors, and return the readable ones, at the latest after that time."""
-        if not select.select((self._epoll,), (), (), timeout_s)[0]:
-            return set()
-        return {descriptor for descriptor, _ in self._epoll.poll(0)}
+        """Wait for descriptors, and return the readable ones, at the latest after that time.
+
+        A short wait takes a second system call: `poll` counts in milliseconds, and rounds up.
+        """
+        if 0.0 < timeout_s < _FINE_S:
+            if not select.select((self._epoll,), (), (), timeout_s)[0]:
+                return set()
+            timeout_s = 0.0
+        return {descriptor for descriptor, _ in self._epoll.poll(timeout_s)}
 
 
 class Bells:

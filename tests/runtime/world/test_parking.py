@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,23 @@ def test_one_that_is_not_read_wakes_it_again_and_others_do_not(pipe: tuple[int, 
     assert parking.park(0.0) == set()
     for each in (reader, writer):
         os.close(each)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "is_fine"), [(0.0, False), (1e-6, True), (0.002, True), (0.003, False)]
+)
+def test_only_a_short_wait_takes_a_second_system_call(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, is_fine: bool
+) -> None:
+    asked: list[float] = []
+
+    def select_nothing(*arguments: Any) -> tuple[list[Any], ...]:
+        asked.append(arguments[-1])
+        return [], [], []
+
+    monkeypatch.setattr(select, "select", select_nothing)
+    assert Parking().park(timeout_s) == set()
+    assert asked == [timeout_s] * is_fine
 
 
 def test_the_limit_of_descriptors_is_raised_and_pes_that_cannot_fit_are_named() -> None:
