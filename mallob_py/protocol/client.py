@@ -36,6 +36,7 @@ from mallob_py.protocol.effects import (
     Spent,
 )
 from mallob_py.protocol.interim import Interim
+from mallob_py.protocol.job_life import Happening, JobState, follow
 from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
@@ -164,15 +165,7 @@ class ClientJob:
         self.version = 0
         self.demand = 1
         self.is_sought, self.sought_s = False, now
-        #: its root has run since the submission
-        self.has_run = False
-        self.has_rested = False
-        #: it goes as soon as it rests
-        self.is_given_up = False
-        #: it is given up, and rests: it gets nothing any more
-        self.is_withdrawn = False
-        #: the others have been told so
-        self.is_retracted = False
+        self.state = JobState.NEW
         #: the PE where it rests; -1: it had no root when it began to
         self.rests_at = -1
         #: of its submission: whoever offers itself in an earlier one was asked before the job was given up
@@ -217,10 +210,29 @@ class ClientJob:
         seat = self.seats.seat(0)
         return seat.rank if seat is not None and seat.state is SeatState.TAKEN else -1
 
+    def happens(self, what: Happening) -> None:
+        """Go where the table of `job_life` says."""
+        self.state = follow(self.job, self.state, what)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its root has run since the submission."""
+        return self.state not in (JobState.NEW, JobState.LAST_NEW)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is to be given up as soon as it has no PE."""
+        return self.state in (JobState.LAST, JobState.LAST_NEW)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it is given up, and gets nothing any more."""
+        return self.state in (JobState.SAVING, JobState.RETRACTED)
+
     @property
     def rests(self) -> bool:
         """It has had a turn, and waits for the next one."""
-        return self.has_rested and self.volume == 0
+        return self.volume == 0 and self.state.shown == "resting"
 
     @property
     def is_published(self) -> bool:
@@ -254,7 +266,7 @@ class ClientJob:
         """In a new generation no PE has heard of it yet. `root`: where its first one was."""
         self.root = root
         self.version = self.volume = 0
-        self.told_root = JOB_AGAIN if self.has_rested else NEW_JOB
+        self.told_root = JOB_AGAIN if self.state is JobState.SETTLED else NEW_JOB
         self.lost_at.clear()
         self.since_epoch = 0
         if self.checkpoint is not None:
@@ -447,30 +459,31 @@ class ClientJobs:
         submission comes later everywhere.
         """
         self._now = now
-        if (record := self.jobs.get(job)) is None or record.is_given_up:
+        record = self.jobs.get(job)
+        if record is None or record.is_given_up or record.is_withdrawn:
             return
-        record.is_given_up = True
+        record.happens(Happening.SET_BACK)
         if record.volume == 0:
             self._withdraw(record)
 
     def _withdraw(self, record: ClientJob) -> None:
-        record.is_withdrawn = True
         record.seats.close()
-        if record.is_saved_by_root and record.rests_at >= 0:
+        if record.has_run and record.is_saved_by_root and record.rests_at >= 0:
+            record.happens(Happening.LEAVES)
             self._out.send(record.rests_at, LeaveWanted(record.job, self._balancer.epoch))
         else:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
         """Tell the others, once: what came after an epoch with it would undo the job's next submission."""
-        if record.is_retracted:
+        if record.state is JobState.RETRACTED:
             return
-        record.is_retracted = True
-        record.seats.close()
+        record.happens(Happening.OVER_AT_PE)
         self._turnover.forget(record.job)
         self._balancer.author(self._final_event(record))
 
     def _tell_given_up(self, record: ClientJob) -> None:
+        record.happens(Happening.GIVEN_UP)
         used = record.pe_s, record.cpu_s, record.max_volume, record.peak_memory_bytes, record.turns_s
         spent = Spent(record.started_s, *used)
         self._out.act(Log("given up", {"job": record.job, "pe_s": record.pe_s}))
@@ -541,7 +554,7 @@ class ClientJobs:
                 continue
             if record.is_given_up and not self._balancer.rotation.is_on:
                 # There are PEs for all again; when it rests next, it may be asked for anew.
-                record.is_given_up = record.has_rested = False
+                record.happens(Happening.KEPT)
             if self._turnover.forget(job):
                 pass
             elif volume == record.volume:
@@ -569,10 +582,8 @@ class ClientJobs:
 
     def _rest(self, record: ClientJob) -> None:
         record.rests_at = record.root_pe
-        if not record.has_run or record.has_rested or not self._balancer.rotation.is_on:
-            return
-        if record.had_turn:
-            record.has_rested = True
+        if record.state is JobState.WORKS and record.had_turn and self._balancer.rotation.is_on:
+            record.happens(Happening.HAD_TURN)
             self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
@@ -670,11 +681,12 @@ class ClientJobs:
             self._blame(record, source)
             record.seats.root_runs(source)
             record.seats.leaves = record.is_saved_by_root = message.leaves
-        if record is not None and not record.has_run:
+        if record is not None and (record.started_s is None or not record.has_run):
             record.count(now, self._config.threads)
-            record.has_run = True
             record.started_s = now if record.started_s is None else record.started_s
-            if record.demand == 1:
+            is_first = not record.has_run
+            record.happens(Happening.ROOT_RUNS)
+            if is_first and record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
                 delay_s = self._config.growth_delay_s if delay_s is None else delay_s
                 record.announce_at_s = now + self._turnover.growth_delay_s(delay_s)
