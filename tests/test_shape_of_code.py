@@ -19,7 +19,6 @@ _LONG = {
     "apps/mallob_maxsat/flips.py walk": "one hot loop that is compiled, whose steps share their local arrays",
     "mallob_py/protocol/node.py __init__": "a list of attributes, each of which its methods share",
     "mallob_py/runtime/boot.py run_rank": "the life of a rank: what is open when it fails is closed there",
-    "mallob_py/service/service.py __init__": "calls of the constructors of its parts, one argument a line",
 }
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import select
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,21 @@ from mallob_py.service.intake import CodeRule
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles
-from mallob_py.service.jobs.users import UserBook, UserRules, read_user_rules
-from mallob_py.service.service import Service
+from mallob_py.service.jobs.users import UserRules, read_user_rules
+from mallob_py.service.service import Service, ServiceSetting, decode_client_message
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
 from mallob_py.service.store.in_folder import Watching
-from mallob_py.service.turns import decode_client_message
 
 
 def open_desk(
-    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], others: Set[int] | None = None
+    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], is_taken_over: bool = False
 ) -> Service:
     """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
 
-    `others`: of a client that is taken over from a rank that is gone, those that go on where they are.
+    `is_taken_over`: from a rank that is gone.
     """
     api_dir = Path(options.api_dir)
-    is_taken_over = others is not None
 
     def complain(message: str) -> None:
         tell(message)
@@ -52,7 +50,6 @@ def open_desk(
         _check_results_dir(options.results_dir, options.api_dir)
     try:
         rules = UserRules() if options.users is None else read_user_rules(Path(options.users))
-        users = UserBook(rules, rank.node.placement.size, client, options.clients, others)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
@@ -63,21 +60,24 @@ def open_desk(
     results_dir = (
         directory.path / RESULTS_FOLDER if options.results_dir is None else Path(options.results_dir)
     )
-    return Service(
-        rank,
-        directory,
-        {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, Crash.KILLED if is_taken_over else Crash.told(os.environ), complain),
+    setting = ServiceSetting(
         api_dir,
         client,
         clients,
-        options,
-        functools.partial(with_defaults, options.defaults),
-        ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
+        {name: _use_of(one) for name, one in known.items()},
         # of one that cannot be asked nobody knows what it does
         CodeRule({name for name, one in known.items() if one.runs_code or one.problem}, options.allow_code),
-        users,
+        functools.partial(with_defaults, options.defaults),
+        rules,
+        options.chain_timeout_s,
         functools.partial(_greet, rank, client, is_taken_over),
+    )
+    return Service(
+        rank,
+        directory,
+        RunningJobs(directory.path, Crash.KILLED if is_taken_over else Crash.told(os.environ), complain),
+        ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
+        setting,
     )
 
 
@@ -156,8 +156,7 @@ class _Wanted:
     #: since when, and when it is tried next
     since_s: float
     next_try_s: float
-    #: the other clients that go on where they are, and what these have said to it
-    others: set[int]
+    #: what other clients have said to it
     said: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -193,12 +192,10 @@ class ClientDesks(Desk):
         """The world has changed, and these clients have moved to other ranks."""
         now = self._rank.now()
         for wanted in self._wanted.values():
-            wanted.others.difference_update(moved)
             wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]
         for client in moved:
             if self._ranks[client] == self._rank.rank:
-                others = set(range(len(self._ranks))).difference(moved)
-                self._wanted[client] = _Wanted(now, now, others)
+                self._wanted[client] = _Wanted(now, now)
         if self._wanted and not self._is_between:
             self._is_between = True
             for service in self._services.values():
@@ -214,7 +211,7 @@ class ClientDesks(Desk):
     def _take_over(self, client: int, now: float) -> None:
         wanted = self._wanted[client]
         try:
-            service = open_desk(self._options, self._rank, client, self._ranks, wanted.others)
+            service = open_desk(self._options, self._rank, client, self._ranks, True)
         except boot.DeskError as error:
             if wanted.since_s <= now - _PATIENCE_S:
                 tell(f"client {client} cannot go on here yet: {error}")

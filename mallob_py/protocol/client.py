@@ -478,7 +478,7 @@ class ClientJobs:
         """Tell the others, once: what came after an epoch with it would undo the job's next submission."""
         if record.state is JobState.RETRACTED:
             return
-        record.happens(Happening.OVER_AT_PE)
+        record.happens(Happening.RETRACTED)
         self._turnover.forget(record.job)
         self._balancer.author(self._final_event(record))
 

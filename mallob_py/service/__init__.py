@@ -1,8 +1,8 @@
 """The job-file service: jobs come as files in `in/`, replies go to `out/`.
 
 `store` keeps files, `jobs` knows what is to become of them, `telemetry` tells of it; `service.py` is the
-client of a rank that holds all this together, with a job's way through it in `intake.py`, `turns.py`,
-`inputs.py` and `endings.py`; `client.py` is what others see of it from outside.
+client of a rank that holds all this together, with a job's way through it in `intake.py`,
+`desk_machine.py`, which decides, `inputs.py` and `endings.py`; `client.py` is what others see of it.
 
 Here are the two kinds of errors of this floor: the user's job file is wrong, or our surroundings are.
 """

@@ -10,28 +10,23 @@ import functools
 
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Outcome
-from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError
 from mallob_py.service.inputs import drop_description
 from mallob_py.service.jobs import mallob_clients
-from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
-from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
-from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.chains import Chain, Revision
 from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import (
     Ending,
     JobStatistics,
     Reply,
-    ResultFiles,
     ending_of,
     failure_reply,
     result_reply,
     statistics_of,
 )
-from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
-from mallob_py.service.telemetry.status import Counters
+from mallob_py.service.parts import Parts
 from mallob_py.service.telemetry.status_writer import StatusWriter
-from mallob_py.service.turns import Turns
 
 
 def early_statistics(live: LiveJob, now: float) -> JobStatistics:
@@ -56,35 +51,20 @@ def early_statistics(live: LiveJob, now: float) -> JobStatistics:
 class Endings:
     """Ends the jobs of one client."""
 
-    def __init__(
-        self,
-        rank: Rank,
-        directory: JobDirectory | ThreadedDirectory,
-        results: ResultFiles,
-        jobs: LiveJobs,
-        book: JobBook,
-        chains: ChainBook,
-        turns: Turns,
-        running: RunningJobs,
-        status: StatusWriter,
-        counters: Counters,
-    ) -> None:
-        self._rank = rank
-        self._directory = directory
-        self._results = results
-        self._jobs = jobs
-        self._book = book
-        self._chains = chains
-        self._turns = turns
-        self._running = running
+    def __init__(self, parts: Parts, status: StatusWriter) -> None:
+        self._rank = parts.rank
+        self._directory = parts.directory
+        self._results = parts.results
+        self._machine = parts.machine
+        self._chains = parts.chains
+        self._running = parts.running
         self._status = status
-        self._counters = counters
 
     # --- in the PE ------------------------------------------------------------------------------
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         """The PE is done with a job."""
-        live, stats = self._jobs[ended.job], ended.stats
+        live, stats = self._machine.jobs[ended.job], ended.stats
         statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
         if ended.outcome is Outcome.FAILED:
             message = ended.reason or "the application failed"
@@ -94,7 +74,7 @@ class Endings:
             self._status.job_ended(live, Outcome.FAILED, statistics, error=message)
         else:
             self._reply(live, self._ending_of(ended, now), statistics)
-        self._counters.ended(ended.outcome.value, statistics)
+        self._status.counters.ended(ended.outcome.value, statistics)
         self._forget(live, now, ended.outcome, stats.root)
 
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
@@ -133,7 +113,7 @@ class Endings:
 
     def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """Log what the PE logs of all others."""
-        self._counters.replied(outcome.value)
+        self._status.counters.replied(outcome.value)
         self._forget(live, now, outcome)
         fields = {
             "job": live.id,
@@ -208,8 +188,6 @@ class Endings:
     def _forget(self, live: LiveJob, now: float, outcome: Outcome, root: int | None = None) -> None:
         if live.is_incremental:
             self._chains.ended(live.id, root, now)
-        self._turns.ended(live.id)
-        self._jobs.remove(live.id)
         self._running.end(live.id)
-        for interruption in self._book.ended(live.id, outcome.value):
+        for interruption in self._machine.answer(live, outcome.value):
             self._directory.dismiss(interruption)

@@ -17,13 +17,15 @@ from contextlib import suppress
 from typing import Any
 
 from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
-from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
-from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
+from mallob_py.runtime.rank import INLINE_BYTES_MAX
+from mallob_py.service.jobs.chains import Chain, Revision
 from mallob_py.service.jobs.job_file import JobFile
-from mallob_py.service.jobs.reply import JobStatistics, ResultFiles
+from mallob_py.service.jobs.live import LiveJob
+from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.parts import Parts
 
 #: between two looks at the CPU time of a reading process
 _LOOK_MIN_S = 0.05
@@ -37,14 +39,13 @@ Configured = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 class Inputs:
     """Reads the inputs of one client's jobs."""
 
-    def __init__(
-        self, rank: Rank, jobs: LiveJobs, chains: ChainBook, configured: Configured, results: ResultFiles
-    ) -> None:
-        self._rank = rank
-        self._jobs = jobs
-        self._chains = chains
+    def __init__(self, parts: Parts, configured: Configured) -> None:
+        self._rank = parts.rank
+        self._machine = parts.machine
+        self._jobs = parts.machine.jobs
+        self._chains = parts.chains
+        self._results = parts.results
         self._configured = configured
-        self._results = results
         #: (when, job): when the reading may have reached a limit; some are read already
         self._read_until: list[tuple[float, int]] = []
         #: revisions that are interrupted while they come through a pipe, and until when that is waited for
@@ -54,8 +55,7 @@ class Inputs:
 
     def read(self, live: LiveJob, now: float) -> None:
         """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
-        self._jobs.enter(live, JobState.READING)
-        live.reading_s = now
+        self._machine.reads(live, now)
         if limits_s := [limit_s for limit_s, _, _ in _limits(live.terms)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
             self.deadline_s = min(self.deadline_s, now + min(limits_s))

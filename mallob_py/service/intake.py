@@ -25,18 +25,16 @@ from collections.abc import Callable, Mapping, Set
 
 from mallob_py.log_events import LogEvent
 from mallob_py.runtime.boot import DeskError
-from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.endings import Endings
 from mallob_py.service.inputs import comes_through_pipe
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs, no_live_job
-from mallob_py.service.jobs.chains import ChainBook
-from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.holds import no_live_job
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.jobs.reply import ResultFiles
-from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.jobs.live import LiveJob
+from mallob_py.service.parts import Parts
+from mallob_py.service.store.directory import Incoming
 from mallob_py.service.store.entries import came_over_http
 from mallob_py.service.store.large_files import LargeFiles, Parsed
-from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import StatusWriter
 
 #: per turn
@@ -88,37 +86,25 @@ class Intake:
 
     def __init__(
         self,
-        rank: Rank,
-        directory: JobDirectory | ThreadedDirectory,
-        applications: Mapping[str, InputUse],
-        running: RunningJobs,
-        results: ResultFiles,
-        jobs: LiveJobs,
-        book: JobBook,
-        chains: ChainBook,
+        parts: Parts,
+        endings: Endings,
         status: StatusWriter,
-        counters: Counters,
-        interrupt: Continuation,
-        lose: Callable[[LiveJob, JobFileError, float], None],
+        applications: Mapping[str, InputUse],
         code: CodeRule,
     ) -> None:
-        """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more.
-
-        `code`: whose jobs may bring code.
-        """
+        """`code`: whose jobs may bring code."""
         self._code = code
-        self._rank = rank
-        self._directory = directory
+        self._rank = parts.rank
+        self._directory = directory = parts.directory
         self._applications = applications
-        self._running = running
-        self._results = results
-        self._jobs = jobs
-        self._book = book
-        self._chains = chains
+        self._running = parts.running
+        self._results = parts.results
+        self._machine = parts.machine
+        self._jobs = parts.machine.jobs
+        self._holds = parts.machine.holds
+        self._chains = parts.chains
+        self._endings = endings
         self._status = status
-        self._counters = counters
-        self._interrupt = interrupt
-        self._lose = lose
         #: claimed files that are to be looked at
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
@@ -158,7 +144,7 @@ class Intake:
         return self._next_s if self._is_full is self._is_full_now() else -math.inf
 
     def _is_full_now(self) -> bool:
-        return self._jobs.states[JobState.QUEUED] >= WAITING_MAX
+        return len(self._machine.line) >= WAITING_MAX
 
     def turn(self, now: float) -> None:
         """Take in some files; after a while no further one is looked at, as each may take its time."""
@@ -254,8 +240,8 @@ class Intake:
             if self._is_early(request) and (self._may_come() or now < due_s):
                 self._early[incoming.internal_id] = (due_s, incoming, request)
             elif isinstance(request, Interruption):
-                job = self._book.interrupt(request.identity, incoming.internal_id)
-                self._interrupt(self._jobs[job], now)
+                job = self._holds.interrupt(request.identity, incoming.internal_id)
+                self._machine.interrupt(self._jobs[job], now)
             else:
                 self._accept(incoming, request, size_bytes, now)
         except JobFileError as error:
@@ -264,7 +250,7 @@ class Intake:
     def _is_early(self, request: JobFile | Interruption) -> bool:
         """Return whether the job is not known, yet, that this speaks of."""
         if isinstance(request, Interruption):
-            return request.identity not in self._book
+            return request.identity not in self._holds
         return request.incremental and self._chains.is_early(request)
 
     def _may_come(self) -> bool:
@@ -312,14 +298,14 @@ class Intake:
             user, name = request.user, request.name
         elif user and error.identity is not None:
             name = error.identity.removeprefix(f"{user}.")
-        if error.identity is not None and error.identity in self._book:
+        if error.identity is not None and error.identity in self._holds:
             # That identity's reply belongs to the live job.
             error = JobFileError(error.field, error.message)
         self._directory.refuse(incoming, error)
         self._running.end(incoming.internal_id)
         if error.identity is not None:
-            self._book.refused(error.identity)
-        self._counters.replied("refused")
+            self._holds.refused(error.identity)
+        self._status.counters.replied("refused")
         if not isinstance(request, Interruption):
             self._status.refused(incoming.internal_id, user, name, str(error))
         refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
@@ -343,7 +329,7 @@ class Intake:
         if file.incremental:
             self._chains.check(file)
             before = self._chains.live_before(file)
-        self._book.admit(job, identity, file.arrival_s, file.dependencies, before, file.after_ok)
+        self._holds.admit(job, identity, file.arrival_s, file.dependencies, before, file.after_ok)
         if file.incremental:
             self._chains.admit(job, file, now)
             self._restore_after(file, now)
@@ -394,7 +380,7 @@ class Intake:
 
     def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
         if isinstance(request, JobFileError):
-            self._lose(live, request, now)
+            self._endings.lose(live, request, now)
             return False
         assert isinstance(request, JobFile), "a claimed file does not change"
         live.file = request

@@ -15,6 +15,7 @@ from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.rotation import fair_shares
 from mallob_py.protocol.worker import Worker, WorkerState
+from mallob_py.simulation.desks import DeskFolders
 from mallob_py.trees import children_of, parent_of
 
 if TYPE_CHECKING:
@@ -41,12 +42,17 @@ def check_invariants(cluster: Cluster) -> None:
 
 
 def _check_jobs(cluster: Cluster) -> set[int]:
-    """Every submitted job is live at its client or has ended, exactly one of the two."""
+    """Every job that was handed in is at a desk, live at its client or has ended: one of the three."""
     live: set[int] = set()
     for _, pe in cluster.present():
         live |= set(pe.client.jobs)
     assert not live & set(cluster.ended), "a job has ended and lives"
-    assert live | set(cluster.ended) == set(cluster.submitted), "a job is lost"
+    at_desks = cluster.folders.at_desks()
+    assert not live & at_desks, "a job waits at a desk and lives"
+    assert live | at_desks >= cluster.folders.open, "a job is lost"
+    assert live | at_desks <= cluster.folders.open, "a job that nobody has handed in"
+    if isinstance(cluster.folders, DeskFolders):
+        cluster.folders.check_rest(live)
     return live
 
 

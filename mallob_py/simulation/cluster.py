@@ -23,7 +23,9 @@ from mallob_py.protocol.effects import (
     GiveWorker,
     JobEnded,
     JobGivenUp,
+    JobRests,
     JobSaved,
+    JobSought,
     Log,
     TerminateWorker,
 )
@@ -76,6 +78,7 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.protocol.tables import Tables
 from mallob_py.simulation.delays import Delays, RandomDelays, mixed
+from mallob_py.simulation.desks import DeskFolders, DeskPlan
 from mallob_py.simulation.folders import Folders
 from mallob_py.simulation.network import Network
 from mallob_py.simulation.processes import Failing, Processes, Step, WorkerKey
@@ -159,6 +162,7 @@ class Cluster(Network):
         detect_s: float = 0.01,
         patience_s: float = 1.0,
         is_congested: bool = False,
+        desks: DeskPlan | None = None,
     ) -> None:
         super().__init__(seed, delays or RandomDelays(seed))
         self.size = size
@@ -174,7 +178,7 @@ class Cluster(Network):
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
         self.processes = Processes(self, self.tell)
-        self.folders = Folders(self)
+        self.folders = Folders(self) if desks is None else DeskFolders(self, desks)
         #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
         self.stops: list[tuple[int, float]] = []
         #: the rank that has started others which are still to join
@@ -576,6 +580,7 @@ class Cluster(Network):
                 place for address in after.members for place in self._ranks[address].places
             ]
             self.size = len(self._places[max(self._places)])  # some may begin late what others have left
+            self.folders.resize()
         assert rank.node is not None
         self.pes[rank.places[0] : rank.places[-1] + 1] = rank.node.pes
 
@@ -644,11 +649,10 @@ class Cluster(Network):
                 self.processes.give(place, effect, self._places[node.present.g][pe])
             case JobSaved(job, checkpoint):
                 self.folders.saved[job] = checkpoint
-            case JobGivenUp():
-                self.folders.given_up += 1
-                self.later(0.0, lambda: self.folders.submit_again(effect))
+            case JobSought() | JobRests() | JobGivenUp():
+                self.folders.hear(place, effect)
             case JobEnded():
-                self.folders.note_end(place, effect)
+                self.folders.hear(place, effect)
                 self.on_ended(effect)
 
     def _fetch(self, rank: _Rank, job: int) -> None:

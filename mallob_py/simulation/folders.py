@@ -6,22 +6,34 @@ over, and submits anew what has no reply yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from mallob_py.protocol.effects import JobEnded, JobGivenUp
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import AnyEffect, JobEnded, JobGivenUp
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import heir_of
 from mallob_py.protocol.stimuli import AnyStimulus, JobInterrupted, JobParameters, JobSubmitted
+from mallob_py.simulation.delays import Delays
 
 
 class Ranks(Protocol):
     """The ranks that hold folders: `Cluster` says what each of these is."""
 
     pes: list[PE]
+    now: float
+    size: int
+    delays: Delays
+    config: Config
+
+    def at(self, when_s: float, action: Callable[[], None]) -> None: ...
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
+
+    def is_there(self, address: int) -> bool: ...
 
     def tell(self, place: int, stimulus: AnyStimulus) -> None: ...
 
@@ -57,6 +69,8 @@ class Folders:
         self.saved: dict[int, bytes] = {}
         #: how often jobs were given up for a while
         self.given_up = 0
+        #: jobs whose ends were lost with their clients, before anybody could see a reply
+        self.lost_ends: set[int] = set()
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
         self._journal[job] = self._ranks.host_of(place), submission(job, parameters)
@@ -72,13 +86,37 @@ class Folders:
         if self._ranks.is_present(self._holder_of_job(job)):
             self._ranks.tell(self.submitted[job], stimulus)
 
-    def note_end(self, place: int, ended: JobEnded) -> None:
+    def knows(self, job: int) -> bool:
+        """Whether the job was handed in here."""
+        return job in self._journal
+
+    @property
+    def open(self) -> set[int]:
+        """The jobs that are handed in and have no reply."""
+        return self._journal.keys() - self.ended.keys()
+
+    def at_desks(self) -> set[int]:
+        """Return the jobs that have no reply and are not at a PE: none but for a moment."""
+        return set()
+
+    def resize(self) -> None:
+        """Note that there may be another number of PEs."""
+
+    def hear(self, place: int, effect: AnyEffect) -> None:
+        """Take in what a PE tells of a job."""
+        if isinstance(effect, JobGivenUp):
+            self.given_up += 1
+            self._ranks.later(0.0, lambda: self._submit_again(effect))
+        elif isinstance(effect, JobEnded):
+            self._note_end(place, effect)
+
+    def _note_end(self, place: int, ended: JobEnded) -> None:
         job = ended.job
         assert self._holder_of_job(job) == self._ranks.host_of(place), "an answer without the journal"
         assert job not in self.ended, f"job {job} ended twice"
         self.ended[job] = ended
 
-    def submit_again(self, it: JobGivenUp) -> None:
+    def _submit_again(self, it: JobGivenUp) -> None:
         """A job that was given up comes in again, with what it has had and saved."""
         folder, former = self._journal[it.job]
         if not self._ranks.is_present(self._holder_of(folder)):  # its heir hands it in

@@ -13,7 +13,7 @@ from mallob_py.simulation import bags, scenario
 from mallob_py.simulation import plan as cluster_plan
 from mallob_py.simulation.bags import BagPlan, Slow
 from mallob_py.simulation.delays import Delayed, What, mixed
-from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
+from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, DiskFills, File, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
 #: every so many lives are played with changes of ranks as well, and as many with rarer ones
@@ -73,6 +73,9 @@ class ClusterLives(Lives[Plan]):
             yield cluster_plan.with_changes(whole)
         elif seed % _CHANGES_EVERY == 1:
             yield cluster_plan.with_rarities(whole)
+        else:
+            yield cluster_plan.with_desks(whole)
+            yield cluster_plan.with_changes(cluster_plan.with_desks(whole))
 
     def failure_of(self, plan: Plan) -> Failure | None:
         return scenario.failure_of(plan)
@@ -148,7 +151,7 @@ class _ClusterShrinker(Shrinker[Plan]):
         for config in nearer_to(self._plan.config, Config()):
             self._try_with(config=msgspec.structs.replace(self._plan.config, **config))
         for place, deed in enumerate(self._plan.deeds):
-            if isinstance(deed, Submit):
+            if isinstance(deed, Submit) and not isinstance(deed, File):
                 plain = Submit(number=deed.number, at_s=deed.at_s, job=deed.job, rank=deed.rank)
                 for fields in nearer_to(deed, plain):
                     deeds = list(self._plan.deeds)
@@ -182,6 +185,8 @@ def _by_rank(pair: tuple[What, int, int]) -> tuple[int, int, str]:
 
 def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
     match deed:
+        case DiskFills():
+            return msgspec.structs.replace(deed, rank=deed.rank % size)
         case Submit():
             near = None if deed.near is None else deed.near % size
             return msgspec.structs.replace(deed, rank=deed.rank % size, near=near)

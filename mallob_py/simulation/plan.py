@@ -15,6 +15,7 @@ import msgspec
 
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.simulation.delays import Delayed, DelayRanges, mixed
+from mallob_py.simulation.desks import DeskPlan, FileTerms
 from mallob_py.simulation.processes import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
@@ -59,6 +60,19 @@ class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
     near: int | None = None
     leaves: bool = False
     growth_delay_s: float | None = None
+
+
+class File(Submit, frozen=True, kw_only=True, tag="file"):
+    """A user puts the job's file into the folder of a rank that has a desk."""
+
+    file: FileTerms
+
+
+class DiskFills(Deed, frozen=True, kw_only=True, tag="disk-fills"):
+    """No reply can be written for so long in the folder that the rank began with."""
+
+    rank: int
+    for_s: float
 
 
 class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
@@ -174,6 +188,8 @@ Change: TypeAlias = RankDies | RankHangs | RankLeaves | RankDrains | RankAccused
 
 AnyDeed: TypeAlias = (
     Submit
+    | File
+    | DiskFills
     | Demand
     | Crash
     | Chat
@@ -211,6 +227,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     largest_capacity: int = 0
     #: whether what workers say to each other comes back from ranks that hang
     is_congested: bool = False
+    #: the setting of desks, where jobs come as files
+    desks: DeskPlan | None = None
 
     def capacities(self) -> list[int] | None:
         """Draw the capacities of ranks, as a rule unequal ones."""
@@ -466,6 +484,51 @@ def with_rarities(plan: Plan) -> Plan:
         patience_s=30 * longest_s,
         is_congested=choose.random() < 0.5,
     )
+
+
+def with_desks(plan: Plan) -> Plan:
+    """A life whose jobs come as files: of users with weights and limits, some after others, some lasting."""
+    choose = random.Random(f"desks {plan.seed}")
+    span_s, deeds = plan.span_s, list[AnyDeed]()
+    users = ("a", "b", "c")[: choose.choice((1, 2, 3))]
+    reads_s = choose.choice((0.0, span_s / 100, span_s / 10))
+    for deed in plan.deeds:
+        if isinstance(deed, Terms | SetBack):
+            continue  # the desk itself does both
+        if not isinstance(deed, Submit):
+            deeds.append(deed)
+            continue
+        former = [one.job for one in deeds if isinstance(one, File) and one.rank == deed.rank]
+        after = choose.sample(former, min(len(former), choose.choice((0, 0, 0, 1, 2))))
+        needs = after[: choose.choice((0, 0, 1))]
+        file = FileTerms(
+            user=choose.choice(users),
+            after=tuple(after[len(needs) :]),
+            needs=tuple(needs),
+            precursor=choose.choice(former) if former and choose.random() < 0.1 else 0,
+            arrives_s=choose.choice((0.0, 0.0, 0.0, deed.at_s + span_s / 5)),
+            reads_s=reads_s * choose.random(),
+            stalls=choose.random() < 0.2,
+            is_lasting=choose.random() < 0.15,
+        )
+        deeds.append(File(**{name: getattr(deed, name) for name in Submit.__struct_fields__}, file=file))
+    if choose.random() < 0.5:
+        deeds.append(
+            DiskFills(
+                number=_NUMBERS_PER_JOB // 2 + 5,
+                at_s=choose.uniform(0, span_s),
+                job=NO_JOB,
+                rank=choose.randrange(plan.size),
+                for_s=choose.choice((0.1, 1.0)) * span_s,
+            )
+        )
+    desks = DeskPlan(
+        window=choose.choice((0, 1, 2, 4)),
+        residents=choose.choice((None, 0, 1)),
+        weights={user: choose.choice((0.5, 1.0, 3.0)) for user in users},
+        limits={user: choose.choice((1, 2, 5)) for user in users if choose.random() < 0.3},
+    )
+    return msgspec.structs.replace(plan, deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)), desks=desks)
 
 
 def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:

@@ -44,15 +44,19 @@ from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import Delayed, HashedDelays, What, mixed
+from mallob_py.simulation.desks import DeskFolders
 from mallob_py.simulation.plan import (
     AnyDeed,
     Breakdown,
     Change,
     Chat,
     Crash,
+    Deed,
     Demand,
+    DiskFills,
     Drop,
     Fail,
+    File,
     Find,
     Interrupt,
     Pause,
@@ -73,6 +77,8 @@ from mallob_py.simulation.plan import (
 from mallob_py.simulation.processes import GIVEN_WITHIN_S, Failing, Process, Step
 from mallob_py.simulation.shrinking import Failure, failure_by
 
+#: the fields of a submission that its PE hears of
+_SUBMITTED = tuple(name for name in Submit.__struct_fields__ if name not in (*Deed.__struct_fields__, "rank"))
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
@@ -116,7 +122,10 @@ def rest_bound_s(plan: Plan) -> float:
         + (deed.grace_s if isinstance(deed, RankDrains) else 0.0)
         for deed in plan.changes
     )
-    return change_s + (
+    files = [deed.file for deed in plan.deeds if isinstance(deed, File)]
+    desks_s = max((file.reads_s + file.arrives_s for file in files), default=0.0)
+    desks_s += sum(deed.for_s for deed in plan.deeds if isinstance(deed, DiskFills))
+    return (change_s + desks_s) + (
         ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + leave_s + losses * loss_s
     )
 
@@ -137,6 +146,7 @@ class Scenario:
             detect_s=plan.detect_s,
             patience_s=plan.patience_s,
             is_congested=plan.is_congested,
+            desks=plan.desks,
         )
         #: by job: where and when an answer to it was found
         self._answered: dict[int, tuple[int, float]] = {}
@@ -154,9 +164,10 @@ class Scenario:
         check_invariants(cluster)
         cluster.check_generations()
         for job, (address, at_s) in self._answered.items():
-            is_lost = job not in cluster.ended and cluster.is_there(address)
+            is_lost = job in cluster.folders.open and cluster.is_there(address)
             # What its client has not heard goes with a job that is given up.
-            assert not is_lost or self._is_given_up(job, at_s), f"job {job} was answered, and nobody knows"
+            is_excused = job in cluster.folders.lost_ends or self._is_given_up(job, at_s)
+            assert not is_lost or is_excused, f"job {job} was answered, and nobody knows"
 
     def _is_given_up(self, job: int, since_s: float) -> bool:
         return any(
@@ -175,7 +186,7 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for job in cluster.submitted.keys() - cluster.ended.keys():  # also one that comes again just now
+        for job in cluster.folders.open:  # also one that comes again just now
             cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"
@@ -184,7 +195,7 @@ class Scenario:
         """Each turn of a job is news, so that a cluster with more jobs than PEs may never rest."""
         config, bound_s, cluster = self.plan.config, rest_bound_s(self.plan), self.cluster
         pes = [pe for _, pe in cluster.present()]
-        live = len(cluster.submitted) - len(cluster.ended)
+        live = len(cluster.folders.open)
         take_turns = live > len(pes) or any(pe.balancer.rotation.is_on for pe in pes)
         if take_turns and 0.0 < config.first_slice_s < 10 * bound_s:
             turns_s = 50 * config.slice_s
@@ -196,7 +207,7 @@ class Scenario:
         """No deeds from now on: the cluster must come to rest in time, and be fair then."""
         cluster, bound_s = self.cluster, rest_bound_s(self.plan)
         news_s = cluster.now
-        live = len(cluster.submitted) - len(cluster.ended)
+        live = len(cluster.folders.open)
         cluster.settle(within_s=bound_s * (1 + live))
         for at_s, _, event, _ in reversed(cluster.logs):
             if at_s < news_s:
@@ -218,17 +229,16 @@ class Scenario:
         if cluster.is_ending:
             return
         if isinstance(deed, Submit):
-            cluster.submit(
-                deed.job,
-                deed.rank,
-                priority=deed.priority,
-                max_demand=deed.max_demand,
-                wallclock_limit_s=deed.wallclock_limit_s,
-                cpu_limit_s=deed.cpu_limit_s,
-                near=deed.near,
-                leaves=deed.leaves,
-                growth_delay_s=deed.growth_delay_s,
-            )
+            fields = {name: getattr(deed, name) for name in _SUBMITTED}
+            if isinstance(deed, File):
+                if fields.pop("leaves"):
+                    cluster.processes.orderly.add(deed.job)
+                self._desks.hand_in(deed.job, deed.rank, deed.file, fields)
+            else:
+                cluster.submit(deed.job, deed.rank, **fields)
+            return
+        if isinstance(deed, DiskFills):
+            self._desks.fill_disk(deed.rank, deed.for_s)
             return
         if isinstance(deed, SystemEnds):
             if awake := cluster.members_awake():
@@ -237,7 +247,7 @@ class Scenario:
         if isinstance(deed, Change):
             self._change(cluster, deed)
             return
-        if deed.job not in cluster.submitted:
+        if not cluster.folders.knows(deed.job):
             return
         if isinstance(deed, Breakdown):
             self._left[deed] = deed.count
@@ -257,6 +267,11 @@ class Scenario:
                 self._answered[deed.job] = cluster.host_of(rank), cluster.now
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
+
+    @property
+    def _desks(self) -> DeskFolders:
+        assert isinstance(self.cluster.folders, DeskFolders), "the plan has files, and no desks"
+        return self.cluster.folders
 
     def _change(self, cluster: Cluster, deed: Change) -> None:
         """Ranks come and go; but the last one awake stays, and none dies that is to stay alone."""

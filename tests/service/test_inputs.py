@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service.inputs import Inputs
-from mallob_py.service.jobs.bookkeeping import JobState
+from mallob_py.service.parts import Parts
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, 
     """Its reader begins 100 s after the job could be read, and takes longer than the limit of 10 s."""
     pool = Mock()
     live: Any = Mock(id=1, terms=JobTerms(**{limit: 10.0}), state=JobState.READING, accepted_s=0.0)
-    jobs: Any = {1: live}
-    jobs = SimpleNamespace(enter=Mock(), get=jobs.get)
-    chains: Any = Mock(place_of=lambda job: None)
+    machine: Any = Mock(jobs={1: live}, reads=lambda job, now: setattr(job, "reading_s", now))
     live.known_file = Mock(files=(), literals=None, assumptions=())
-    inputs = Inputs(Mock(pool=pool), jobs, chains, Mock(return_value={}), Mock())
+    chains: Any = Mock(place_of=lambda job: None)
+    parts = Parts(Mock(pool=pool), Mock(), machine, chains, Mock(), Mock())
+    inputs = Inputs(parts, Mock(return_value={}))
     ended = []
     inputs.read(live, 0.0)
     for now in range(0, 200):

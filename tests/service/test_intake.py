@@ -15,13 +15,18 @@ from unittest.mock import MagicMock
 import pytest
 from waiting import poll_until
 
+from mallob_py.protocol.job_life import Happening, JobState
 from mallob_py.service import JobFileError, intake
+from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.intake import CodeRule, Intake
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse
+from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.jobs.users import UserBook, UserRules
+from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
 
@@ -44,27 +49,19 @@ class Client:
 
         self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
         self.directory.refuse = self._refuse  # type: ignore[method-assign]
-        self.jobs = LiveJobs()
-        self.book = JobBook(self.directory.finished, self.directory.replied)
         self.running = RunningJobs(self.directory.path, None, print)
+        self.holds = Holds(self.directory.finished, self.directory.replied)
         rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
+        hands: Any = MagicMock()
+        hands.end_unsubmitted = lambda live, now: self.interrupted.append(live.identity)
+        users = UserBook(UserRules(), 1)
+        self.machine = DeskMachine(hands, self.holds, users, DeskSetting(1, 60.0))
+        self.jobs = self.machine.jobs
         none: Any = MagicMock()
+        parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, none)
         self.status: Any = MagicMock()
-        self.intake = Intake(
-            rank,
-            self.directory,
-            {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS},
-            self.running,
-            none,
-            self.jobs,
-            self.book,
-            ChainBook(100.0),
-            self.status,
-            none,
-            lambda live, now: self.interrupted.append(live.identity),
-            none,
-            CodeRule(set(), True),
-        )
+        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS}
+        self.intake = Intake(parts, none, self.status, applications, CodeRule(set(), True))
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
@@ -80,8 +77,9 @@ class Client:
         for _ in range(count):
             self.now += 0.1
             self.intake.turn(self.now)
-            for job in self.book.ready(self.now):
-                self.jobs.enter(self.jobs[job], JobState.QUEUED)
+            for job in self.holds.ready(self.now):
+                self.jobs.happens(self.jobs[job], Happening.FREED)
+                self.machine.line.put(self.jobs[job])
 
     def begin(self, count: int) -> list[str]:
         """So many jobs begin, the first ones first, and end."""
@@ -91,8 +89,7 @@ class Client:
         return [live.identity for live in waiting]
 
     def end(self, live: LiveJob) -> None:
-        self.jobs.remove(live.id)
-        self.book.ended(live.id)
+        self.machine.answer(live, "result")
         self.directory.reply(live.id, live.identity, Reply(b"{}"))
 
     def close(self) -> None:

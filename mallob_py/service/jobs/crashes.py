@@ -21,7 +21,6 @@ none between them.
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections import deque
@@ -150,43 +149,3 @@ class RunningJobs:
             os.pwrite(self._descriptor, record, slot * _RECORD.size)
         except OSError as error:
             self._log(f"cannot note which jobs run: {error.strerror}")
-
-
-#: so long after the start no suspect is at work
-QUIET_S = 10.0
-#: so long a trial lasts at most: longer than ranks that hang take to be noticed
-TRIAL_S = 60.0
-
-
-class Suspects:
-    """The suspects among the jobs of one client."""
-
-    def __init__(self, now: float) -> None:
-        self._trials_from_s = now + QUIET_S
-        #: those whose trial has not begun (a dict is a set with an order)
-        self.waiting: dict[int, None] = {}
-        self._tried: int | None = None
-        self._trial_ends_s = -math.inf
-
-    def wait(self, job: int) -> None:
-        """It may begin when `next` names it."""
-        self.waiting[job] = None
-
-    def next(self, now: float) -> int | None:
-        """The one whose trial begins now, if one does."""
-        if not self.waiting or now < self.next_deadline():
-            return None
-        self._tried = next(iter(self.waiting))
-        del self.waiting[self._tried]
-        self._trial_ends_s = now + TRIAL_S
-        return self._tried
-
-    def ended(self, job: int) -> None:
-        """A job has its reply, whatever it is."""
-        self.waiting.pop(job, None)
-        if job == self._tried:
-            self._tried, self._trial_ends_s = None, -math.inf
-
-    def next_deadline(self) -> float:
-        """When the next trial may begin."""
-        return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf

@@ -276,7 +276,6 @@ class JobFile(msgspec.Struct, frozen=True):
     application: str
     files: tuple[str, ...]
     literals: array.array[int] | None
-    #: with its lower limit of time as required time, unless it says itself how long it takes
     terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]

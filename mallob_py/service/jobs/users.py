@@ -1,5 +1,4 @@
-"""The rules for users: what each may have, which jobs may begin, and with which priority and bound each
-works.
+"""The rules for users: what each may have, and with which priority and bound each job works.
 
 The file of `serve --users`:
 
@@ -13,14 +12,11 @@ The file of `serve --users`:
 
 Without a key there is no such limit; without the file all users have the same weight and none.
 
-*Admission*: the queue of a user who may only have so many jobs at work is kept by one client, its *home*
-(by a hash of its name): the others ask there for each job, are told to begin, and tell when the job is
-over. So the limit always holds, also while all clients take up their journals after a restart, and the
-user's most important job comes first wherever it is. Jobs of users without a limit begin at once. Messages
-between two clients must arrive in order.
+*Limits*: each client keeps an equal part of `active-jobs`, at least one, and the line (`line.py`) begins no
+more jobs of a user than that. Where the limit is below the number of clients, the sum over all clients may
+exceed it.
 
-*Terms*: a job is at work from its beginning (as admission and `JobQueue` let it) until its reply. By the
-rule of its user
+*Terms*: a job is at work from its beginning until it is given up or has its reply. By the rule of its user
 - its priority is scaled, as soon as two users are there: the priorities of all jobs of a user at work add up
   to the user's weight, in the proportions that their job files say. So users get PEs by their weights, no
   matter how many jobs each has: whole ones (P 2.3), or over time where there are more jobs (`rotation.py`);
@@ -31,27 +27,25 @@ Several clients tell each other how much work each user has there; until that ha
 terms at one client are those without it. Terms change with every job that comes or goes. Only a change that
 matters is named by `changes`: another bound, or priorities that are off by more than a tenth.
 
-*Clients that move*: when a client's rank is lost, the client begins anew on another one, as if none of its
-jobs had begun. The others forget what it had told them, and tell it again what it has to know (`Standing`).
-As a home, it lets nobody begin before it has heard all of them, so that the limits hold then, too.
+When a client's rank is lost, the client begins anew on another one, as if none of its jobs had begun. The
+other clients forget what it had told them, and tell it again what they have at work.
 
 Pure but for the reading of the rules: no clock, no files.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from mallob_py.service import ServiceError
+from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.toml_file import TomlError, in_words, read_toml
 
 _WEIGHT_MAX = 1e6
@@ -100,178 +94,6 @@ def _rule(table: str, keys: dict[str, Any]) -> UserRule:
         raise msgspec.ValidationError(f"[{table}] {in_words(error)}") from None
 
 
-class BeginWanted(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """To the user's home: may this job begin?"""
-
-    job: int
-    user: str
-    priority: float
-
-
-class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """From the home: yes, now."""
-
-    job: int
-
-
-class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
-    """To the home: the job has its reply, whether it was begun or not."""
-
-    job: int
-    user: str
-
-
-class Asked(NamedTuple):
-    """A job that its user's home was asked for; and whether that has let it begin."""
-
-    job: int
-    user: str
-    priority: float
-    may_begin: bool
-
-
-class Standing(msgspec.Struct, frozen=True, array_like=True, tag="standing"):
-    """To a home that begins anew: all that it had been asked for and is not over."""
-
-    jobs: list[Asked]
-
-
-AdmissionMessage: TypeAlias = BeginWanted | Begin | Over | Standing
-
-
-class _Queue:
-    """The queue of one user, at its home."""
-
-    def __init__(self) -> None:
-        #: (minus priority, job); jobs that are over stay until they come up
-        self.waiting: list[tuple[float, int]] = []
-        #: the client of each job that waits or works
-        self.client_of: dict[int, int] = {}
-        self.at_work: set[int] = set()
-
-
-class Admission:
-    """The part of one client. Of jobs with the same priority the lower id comes first."""
-
-    def __init__(
-        self,
-        limit_of: Callable[[str], int | None],
-        client: int = 0,
-        clients: int = 1,
-        awaited: Collection[int] | None = None,
-    ) -> None:
-        """`limit_of`: how many jobs a user may have at work; None: any number.
-
-        `awaited`: of a client that begins anew, those whose Standing is to come before anybody may begin.
-        """
-        self._limit_of = limit_of
-        self._client = client
-        self._clients = clients
-        self._awaited = set(awaited or ())
-        #: by job of this client that a home was asked for
-        self._asked: dict[int, Asked] = {}
-        self._queues: dict[str, _Queue] = {}
-        #: the jobs that begin now, each once; one may be over already
-        self.admitted: list[int] = []
-        #: to which clients what is to be sent
-        self.messages: list[tuple[int, AdmissionMessage]] = []
-        if awaited is not None:
-            # Another one that begins anew may wait for us, if it was lost after us.
-            self.messages = [(other, Standing([])) for other in range(clients) if other != client]
-
-    # --- jobs of this client ----------------------------------------------------------------
-
-    def ask(self, job: int, user: str, priority: float) -> None:
-        """A job could begin; `admitted` will have it."""
-        if self._limit_of(user) is None:
-            self.admitted.append(job)
-        else:
-            self._asked[job] = Asked(job, user, priority, may_begin=False)
-            self._tell(self._home_of(user), BeginWanted(job, user, priority))
-
-    def over(self, job: int, user: str) -> None:
-        """A job that was asked for has its reply, begun or not."""
-        if self._asked.pop(job, None) is not None:
-            self._tell(self._home_of(user), Over(job, user))
-
-    # --- between clients ----------------------------------------------------------------------
-
-    def follow(self, moved: Collection[int]) -> None:
-        """These clients begin anew, or limits may be others."""
-        self._awaited.difference_update(moved)
-        self.messages = [each for each in self.messages if each[0] not in moved]
-        for user, queue in list(self._queues.items()):
-            for job in [job for job, client in queue.client_of.items() if client in moved]:
-                self._drop(job, user, queue)
-            self._admit(user, queue)
-        for client in moved:
-            jobs = [asked for asked in self._asked.values() if self._home_of(asked.user) == client]
-            self.messages.append((client, Standing(jobs)))
-
-    def hear(self, client: int, message: AdmissionMessage) -> None:
-        match message:
-            case Begin(job):
-                self.admitted.append(job)
-                if (asked := self._asked.get(job)) is not None:
-                    self._asked[job] = asked._replace(may_begin=True)
-            case BeginWanted(job, user, priority):
-                self._admit(user, self._enter(client, Asked(job, user, priority, may_begin=False)))
-            case Standing(jobs):
-                for asked in jobs:
-                    self._enter(client, asked)
-                self._awaited.discard(client)
-                for user, queue in self._queues.items():
-                    self._admit(user, queue)
-            case Over(job, user):
-                queue = self._queues[user]
-                self._drop(job, user, queue)
-                self._admit(user, queue)
-
-    def _enter(self, client: int, asked: Asked) -> _Queue:
-        queue = self._queues.setdefault(asked.user, _Queue())
-        queue.client_of[asked.job] = client
-        if asked.may_begin:
-            queue.at_work.add(asked.job)
-        else:
-            heapq.heappush(queue.waiting, (-asked.priority, asked.job))
-        return queue
-
-    def _drop(self, job: int, user: str, queue: _Queue) -> None:
-        del queue.client_of[job]
-        queue.at_work.discard(job)
-        if not queue.client_of:
-            del self._queues[user]
-
-    def _admit(self, user: str, queue: _Queue) -> None:
-        if self._awaited:
-            return
-        limit = self._limit_of(user)
-        for job in self._next_of(queue):
-            if limit is not None and len(queue.at_work) >= limit:
-                break
-            heapq.heappop(queue.waiting)
-            queue.at_work.add(job)
-            self._tell(queue.client_of[job], Begin(job))
-
-    def _next_of(self, queue: _Queue) -> Iterator[int]:
-        """The job that is first in the queue, as long as there is one."""
-        while queue.waiting:
-            job = queue.waiting[0][1]
-            if job in queue.client_of and job not in queue.at_work:  # one that moved is there twice
-                yield job
-            else:
-                heapq.heappop(queue.waiting)
-
-    def _tell(self, client: int, message: AdmissionMessage) -> None:
-        if client == self._client:
-            self.hear(client, message)
-        else:
-            self.messages.append((client, message))
-
-    def _home_of(self, user: str) -> int:
-        return zlib.crc32(user.encode()) % self._clients
-
-
 _TOLERANCE = 1.1
 
 
@@ -305,15 +127,12 @@ class AtWork(msgspec.Struct, frozen=True, array_like=True, tag="at work"):
     work: dict[str, Work]
 
 
-UserMessage: TypeAlias = AdmissionMessage | AtWork
-
-
 @dataclass(slots=True)
 class _User:
     """A user with jobs at work here."""
 
     rule: UserRule
-    jobs: set[int] = field(default_factory=set)
+    jobs: dict[int, LiveJob] = field(default_factory=dict)
     #: exact, since they come and go for weeks
     priorities: Fraction = Fraction()
     #: the range of all clients' sums when terms were told last
@@ -325,32 +144,13 @@ class _User:
         return Work(len(self.jobs), float(self.priorities))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    user: str
-    #: as the job file says
-    asked: Terms
-
-
 class UserBook:
-    """The jobs of one client."""
+    """The users of one client's jobs at work."""
 
-    def __init__(
-        self,
-        rules: UserRules,
-        pes: int,
-        client: int = 0,
-        clients: int = 1,
-        awaited: Collection[int] | None = None,
-    ) -> None:
-        """`awaited`: if this client begins anew on another rank, those that go on where they are."""
+    def __init__(self, rules: UserRules, pes: int, clients: int = 1) -> None:
         self._rules = rules
         self._pes = pes
-        self._client = client
         self._clients = clients
-        #: its news are urgent: others wait for what `admitted` and `urgent_messages` have to say
-        self.admission = Admission(self._limit_of, client, clients, awaited)
-        self._jobs: dict[int, _Job] = {}
         #: of jobs at work, as last told
         self._told: dict[int, Terms] = {}
         self._users: dict[str, _User] = {}
@@ -364,59 +164,55 @@ class UserBook:
         self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
-        """There are so many PEs now: shares of them mean something else. These other clients begin anew."""
+        """Note another number of PEs, and other clients that begin anew."""
         self._pes = pes
         for client in moved:
             self._elsewhere.pop(client, None)
-        self.admission.follow(moved)
         self._untold.update(self._users)
         self._work_has_changed |= bool(moved)
         self.has_news = bool(self._untold) or self._work_has_changed
 
-    # --- jobs come and go ---------------------------------------------------------------------
-
-    def ask(self, job: int, user: str, priority: float, max_demand: int) -> None:
-        """A job could begin; `admitted` will name it."""
-        self._jobs[job] = _Job(user, Terms(priority, max_demand))
-        self.admission.ask(job, user, priority)
-
-    def admitted(self) -> list[int]:
-        """The jobs that may begin now, each named once."""
-        admitted, self.admission.admitted = self.admission.admitted, []
-        return [job for job in admitted if job in self._jobs]
-
-    def begins(self, job: int) -> None:
-        """A job that was named by `admitted` is at work from now on."""
-        one = self._jobs[job]
-        user = self._users.setdefault(one.user, _User(self._rules.of(one.user)))
-        user.jobs.add(job)
-        user.priorities += Fraction(one.asked.priority)
-        self._work_changes(one.user)
+    # --- the rules --------------------------------------------------------------------------
 
     def weight_of(self, user: str) -> float:
         return self._rules.of(user).weight
 
-    def ended(self, job: int) -> None:
-        """A job has its reply, begun or not."""
-        if (one := self._jobs.pop(job, None)) is None:
-            return
-        self.admission.over(job, one.user)
-        self._stops(job, one)
+    def limit_of(self, user: str) -> float:
+        """Return the number of jobs of a user that may be at work at this client; inf: any number."""
+        limit = self._limit(user)
+        return math.inf if limit is None else max(1, limit // self._clients)
 
-    def rests(self, job: int) -> None:
-        """A job is at work no more, and will begin again."""
-        self._stops(job, self._jobs[job])
+    def _limit(self, user: str) -> int | None:
+        """Return the number of jobs of a user that may be at work at all clients, None if any number may."""
+        rule = self._rules.of(user)
+        limits = [] if rule.active_jobs is None else [rule.active_jobs]
+        if rule.share < 1.0:
+            limits.append(self._pes_of(rule))
+        return min(limits, default=None)
 
-    def _stops(self, job: int, one: _Job) -> None:
-        self._told.pop(job, None)
-        user = self._users.get(one.user)
-        if user is None or job not in user.jobs:
+    def _pes_of(self, rule: UserRule) -> int:
+        """For all of a user's jobs."""
+        return max(1, math.floor(rule.share * self._pes))
+
+    # --- jobs come and go ---------------------------------------------------------------------
+
+    def begins(self, job: LiveJob) -> None:
+        """Note that a job is at work from now on."""
+        user = self._users.setdefault(job.user, _User(self._rules.of(job.user)))
+        user.jobs[job.id] = job
+        user.priorities += Fraction(job.terms.priority)
+        self._work_changes(job.user)
+
+    def stops(self, job: LiveJob) -> None:
+        """Note that a job is not at work any more, if it was."""
+        self._told.pop(job.id, None)
+        user = self._users.get(job.user)
+        if user is None or user.jobs.pop(job.id, None) is None:
             return
-        user.jobs.remove(job)
-        user.priorities -= Fraction(one.asked.priority)
+        user.priorities -= Fraction(job.terms.priority)
         if not user.jobs:
-            del self._users[one.user]
-        self._work_changes(one.user)
+            del self._users[job.user]
+        self._work_changes(job.user)
 
     def _work_changes(self, user: str) -> None:
         self._untold.add(user)
@@ -434,38 +230,25 @@ class UserBook:
             for user in self._users.values():
                 user.least = 0.0  # which no sum is near to
 
-    def _limit_of(self, user: str) -> int | None:
-        """Return the number of jobs of a user that may be at work, None if any number may."""
-        rule = self._rules.of(user)
-        limits = [] if rule.active_jobs is None else [rule.active_jobs]
-        if rule.share < 1.0:
-            limits.append(self._pes_of(rule))
-        return min(limits, default=None)
-
-    def _pes_of(self, rule: UserRule) -> int:
-        """For all of a user's jobs."""
-        return max(1, math.floor(rule.share * self._pes))
-
     # --- terms ------------------------------------------------------------------------------
 
-    def terms(self, job: int) -> Terms:
+    def terms(self, job: LiveJob) -> Terms:
         """Return the terms on which a job at work begins; from now on `changes` speaks of it."""
-        one = self._jobs[job]
-        user, elsewhere = self._users[one.user], self._work_elsewhere(one.user)
+        user, elsewhere = self._users[job.user], self._work_elsewhere(job.user)
         total = user.work.priorities + elsewhere.priorities
         user.least, user.most = min(user.least, total), max(user.most, total)
-        bound = self._bounds(user, elsewhere).get(job, one.asked.max_demand)
-        terms = self._told[job] = Terms(self._priority(user, one, total), bound)
+        bound = self._bounds(user, elsewhere).get(job.id, job.terms.max_demand)
+        terms = self._told[job.id] = Terms(self._priority(user, job, total), bound)
         return terms
 
-    def _priority(self, user: _User, job: _Job, total: float) -> float:
+    def _priority(self, user: _User, job: LiveJob, total: float) -> float:
         """Return the priority that a job works with; `total`: of all of its user's jobs at work."""
         if not self._divides:
-            return job.asked.priority
-        return user.rule.weight * job.asked.priority / total
+            return job.terms.priority
+        return user.rule.weight * job.terms.priority / total
 
     def changes(self) -> dict[int, Terms]:
-        """The jobs that go on with other terms."""
+        """Return the jobs that go on with other terms."""
         changes: dict[int, Terms] = {}
         for name in self._untold & self._users.keys():
             user, elsewhere = self._users[name], self._work_elsewhere(name)
@@ -476,9 +259,9 @@ class UserBook:
             if not bounds and total < user.least * _TOLERANCE and user.most < total * _TOLERANCE:
                 continue
             user.least = user.most = total
-            for job in user.jobs & self._told.keys():
-                one = self._jobs[job]
-                terms = Terms(self._priority(user, one, total), bounds.get(job, one.asked.max_demand))
+            for job in user.jobs.keys() & self._told.keys():
+                one = user.jobs[job]
+                terms = Terms(self._priority(user, one, total), bounds.get(job, one.terms.max_demand))
                 if terms != self._told[job]:
                     changes[job] = self._told[job] = terms
         self._untold.clear()
@@ -494,7 +277,7 @@ class UserBook:
         here = user.work.priorities
         pes = len(user.jobs) + math.floor(free * here / (here + elsewhere.priorities))
         jobs = sorted(user.jobs)
-        asked = [self._jobs[job].asked for job in jobs]
+        asked = [user.jobs[job].terms for job in jobs]
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
         from mallob_py.protocol.volumes import fair_volumes  # brings numpy, which a rank at rest does without
 
@@ -508,18 +291,13 @@ class UserBook:
         pes_max = self._pes_of(rule) if rule.share < 1.0 else None
         return Account(
             here.jobs + elsewhere.jobs,
-            self._limit_of(user),
+            self._limit(user),
             here.priorities + elsewhere.priorities,
             pes_max,
             rule.weight,
         )
 
     # --- several clients -------------------------------------------------------------------------
-
-    def urgent_messages(self) -> list[tuple[int, UserMessage]]:
-        """To which clients what is to be sent at once."""
-        messages, self.admission.messages = self.admission.messages, []
-        return list(messages)
 
     def work_message(self) -> AtWork | None:
         """Return the message that goes to all other clients now and then; None if it has not changed."""
@@ -529,11 +307,8 @@ class UserBook:
         self.has_news = bool(self._untold)
         return AtWork({name: user.work for name, user in self._users.items()})
 
-    def hear(self, client: int, message: UserMessage) -> None:
+    def hear(self, client: int, message: AtWork) -> None:
         """Take in a message of another client."""
-        if not isinstance(message, AtWork):
-            self.admission.hear(client, message)
-            return
         before = self._elsewhere.get(client, {})
         self._elsewhere[client] = message.work
         for user in before.keys() | message.work.keys():

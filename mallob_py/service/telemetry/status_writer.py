@@ -27,13 +27,11 @@ from msgspec.structs import asdict
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.rotation import back_in_s
-from mallob_py.runtime.rank import Rank
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
-from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
-from mallob_py.service.jobs.users import UserBook
+from mallob_py.service.parts import Parts
 from mallob_py.service.telemetry.history import HistoryWriter
 from mallob_py.service.telemetry.status import (
     ClientProcess,
@@ -49,7 +47,6 @@ from mallob_py.service.telemetry.status import (
     remove_status,
     write_status,
 )
-from mallob_py.service.turns import JobQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +102,22 @@ _ROLL_LEAD_S = 0.05
 class StatusWriter:
     """The status of one client."""
 
-    def __init__(
-        self,
-        rank: Rank,
-        api_dir: Path,
-        client: int,
-        clients: int,
-        jobs: LiveJobs,
-        queue: JobQueue,
-        book: JobBook,
-        running: RunningJobs,
-        users: UserBook | None,
-        counters: Counters,
-    ) -> None:
-        """`jobs` and what follows are looked at, and not changed, whenever it is written."""
-        self._rank = rank
-        self._node = rank.node
+    def __init__(self, parts: Parts, api_dir: Path, client: int, clients: int) -> None:
+        """Of `parts`, everything is looked at, and not changed, whenever a status is written."""
+        self._rank = parts.rank
+        self._node = parts.rank.node
         self._api_dir = api_dir
         self._client = client
         self._clients = clients
-        self._jobs = jobs
-        self._queue = queue
-        self._book = book
-        self._running = running
-        self._users = users
+        self._jobs = parts.machine.jobs
+        self._line = parts.machine.line
+        self._holds = parts.machine.holds
+        self._users = parts.machine.users
+        self._running = parts.running
+        self.counters = Counters()
         self._process = ClientProcess(socket.gethostname(), os.getpid())
         self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
         self._history = HistoryWriter(api_dir / f"jobs.{client}")
-        self._counters = counters
         self._history_problem = ""
         self._onlookers = Onlookers(api_dir) if client == 0 else None
         self._next_write_s = -math.inf
@@ -242,7 +227,7 @@ class StatusWriter:
             jobs=tuple(self._job_status(job, volumes.get(job, 0), now) for job in listed),
             clients=self._clients,
             started=time.time() - now,  # as the clock is set now
-            totals=self._counters.totals(),
+            totals=self.counters.totals(),
             processes=(self._process,),
             workers=self._node.reports.roll.workers(),
             states=self.states(),
@@ -261,19 +246,19 @@ class StatusWriter:
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
         """Some that do not run: those at work, the best of those that wait, the oldest."""
-        others = chain(self._queue.at_work(), self._queue.first(OTHERS_MAX // 2), self._jobs)
+        others = chain(self._line.at_work(), self._line.first(OTHERS_MAX // 2), self._jobs)
         found = islice((job for job in others if job not in volumes), 2 * OTHERS_MAX)
         return list(dict.fromkeys(found))[:OTHERS_MAX]
 
     def _job_status(self, job: int, volume: int, now: float) -> JobStatus:
         live = self._jobs[job]
         event = self._node.pe.balancer.jobs.get(job)
-        unmet, arrival_s = self._book.waits_for(job)
+        unmet, arrival_s = self._holds.waits_for(job)
         status = JobStatus(
             id=job,
             user=live.user,
             name=live.name,
-            state=self._state(live, volume, event),
+            state=self._state(live),
             volume=volume,
             demand=event.demand if event else 0,
             elapsed_s=now - live.accepted_s,
@@ -282,7 +267,7 @@ class StatusWriter:
             **asdict(live.terms),
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
             waits_for_count=len(unmet),
-            lasting_before=self._queue.lasting_before(job),
+            lasting_before=self._line.lasting_before(live),
             arrives_in_s=max(0.0, arrival_s - now),
             standing=standing(live.terms.priority, live.since_s, self._node.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
@@ -337,21 +322,24 @@ class StatusWriter:
             next_turn_s=2 * live.last_turn_s,
         )
 
-    def _state(self, live: LiveJob, volume: int, event: JobEvent | None) -> str:
-        if volume or event is None:
-            return "running" if volume else live.state.value
+    def _state(self, live: LiveJob) -> str:
+        """Return the state of a job for people: the PE's word where the job is there."""
         record = self._node.pe.client.jobs.get(live.id)
-        return "resting" if record is not None and record.rests else "waiting"
+        if record is None or live.state is not JobState.AT_PE:
+            return live.state.shown
+        balancer = self._node.pe.balancer
+        if balancer.volume(live.id):
+            return "running"
+        return record.state.shown if live.id in balancer.jobs else "submitted"
 
     def states(self) -> dict[str, int]:
         """Return the number of jobs in each state: of all, listed or not."""
-        counts = Counter({state.value: count for state, count in self._jobs.states.items()})
-        running = len(self._volumes())
-        known = len(self._node.pe.balancer.jobs.keys() & self._node.pe.client.jobs.keys())
-        resting = sum(record.rests for record in self._node.pe.client.jobs.values())
-        counts["submitted"] -= known
-        counts["running"], counts["waiting"] = running, known - running - resting
-        counts["resting"] = resting
+        counts: Counter[str] = Counter()
+        for state, count in self._jobs.states.items():
+            if state is not JobState.AT_PE:
+                counts[state.shown] += count
+        at_work = (self._jobs[job] for job in self._line.at_work())
+        counts.update(self._state(job) for job in at_work if job.state is JobState.AT_PE)
         return {state: count for state, count in counts.items() if count > 0}
 
     def _user_statuses(self, volumes: Mapping[int, int]) -> dict[str, UserStatus]:
@@ -360,8 +348,6 @@ class StatusWriter:
         for job, volume in volumes.items():
             if job in self._jobs:
                 held[self._jobs[job].user] += volume
-        if self._users is None:
-            return {user: UserStatus(count, held[user]) for user, count in jobs.items()}
         return {
             user: UserStatus(count, held[user], *self._users.account(user)) for user, count in jobs.items()
         }

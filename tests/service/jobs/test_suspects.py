@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mallob_py.service.jobs.crashes import QUIET_S, TRIAL_S, Suspects
+from mallob_py.service.jobs.holds import QUIET_S, TRIAL_S, Suspects
 
 
 def test_suspects_begin_one_after_the_other_after_a_quiet_time() -> None:

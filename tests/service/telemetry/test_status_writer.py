@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,14 +17,17 @@ from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_messages import RankNews
 from mallob_py.protocol.rank_reports import RankReports
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.jobs.users import UserBook, UserRules
+from mallob_py.service.parts import Parts
 from mallob_py.service.telemetry import status_writer
-from mallob_py.service.telemetry.status import Counters, HostStatus, UserStatus
+from mallob_py.service.telemetry.status import HostStatus, UserStatus
 from mallob_py.service.telemetry.status_writer import ENDED_MAX, OTHERS_MAX, StatusWriter
-from mallob_py.service.turns import JobQueue
 
 
 def file_of(name: str, **fields: Any) -> JobFile:
@@ -39,8 +43,6 @@ class Client:
     """One that has taken in jobs, with a PE of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.jobs = LiveJobs()
-        self.book = JobBook()
         self.pe = PE(0, 1, Config())
         self.node = SimpleNamespace(
             present=SimpleNamespace(number=1),
@@ -49,20 +51,24 @@ class Client:
             config=Config(),
             reports=RankReports(0, "h", 7, 4),
         )
-        running = RunningJobs(folder, False, lambda message: None)
-        self.writer = StatusWriter(
-            *(SimpleNamespace(node=self.node), folder, 0, 1, self.jobs),  # type: ignore[arg-type]
-            *(JobQueue(1, 60.0), self.book, running, None, Counters()),
-        )
+        self.holds = Holds()
+        users = UserBook(UserRules(), 1)
+        hands: Any = Mock(now=lambda: 0.0)
+        self.machine = DeskMachine(hands, self.holds, users, DeskSetting(1, 60.0))
+        self.jobs = self.machine.jobs
+        running = RunningJobs(folder, None, lambda message: None)
+        rank: Any = SimpleNamespace(node=self.node)
+        parts = Parts(rank, Mock(), self.machine, Mock(), running, Mock())
+        self.writer = StatusWriter(parts, folder, 0, 1)
 
-    def take(self, job: int, state: JobState = JobState.HELD, **fields: Any) -> None:
+    def take(self, job: int, **fields: Any) -> None:
         file = file_of(f"n{job}", **fields)
-        self.book.admit(job, file.identity, file.arrival_s, file.dependencies)
+        self.holds.admit(job, file.identity, file.arrival_s, file.dependencies)
         self.jobs.add(LiveJob(job, file, 0.0, 0.0))
-        self.jobs.enter(self.jobs[job], state)
 
     def run(self, job: int) -> None:
-        self.jobs.enter(self.jobs[job], JobState.SUBMITTED)
+        self.machine.turn(0.0)
+        self.machine.terms(self.jobs[job], False, 0.0)
         parameters = JobParameters(priority=2.0, max_demand=1)
         self.pe.handle(JobSubmitted(job, parameters, Description(0, b"")), 0.0)
         self.pe.handle(Tick(), 1.0)
@@ -93,7 +99,7 @@ def test_what_the_pe_knows_of_a_job_is_told(client: Client) -> None:
     assert (job.running_s, job.pe_s, job.cpu_s, job.peak_memory_bytes) == (10.0, 10.0, 1.5, 300)
     assert job.root_is_placed
     assert (status.busy, status.states) == (1, {"running": 1})
-    assert status.users == {"u": UserStatus(1, 1)}
+    assert status.users == {"u": UserStatus(1, 1, 1, None, 1.0)}
 
 
 def test_setting_the_clock_does_not_change_how_long_the_service_is_up(
@@ -107,8 +113,9 @@ def test_setting_the_clock_does_not_change_how_long_the_service_is_up(
 
 def test_the_list_is_bounded_has_all_that_run_and_all_are_counted(client: Client) -> None:
     count = 3 * OTHERS_MAX
-    for job in range(1, count + 1):
-        client.take(job)
+    for job in range(1, count):
+        client.take(job, arrival=1e9)
+    client.take(count)
     client.run(count)
     status = client.writer.status(1.0)
     assert len(status.jobs) == OTHERS_MAX + 1

@@ -1,14 +1,15 @@
-"""The live jobs of a client, from acceptance to reply, and which of them must still wait for what.
+"""The jobs of a client that may not begin yet: for how long, and why.
 
-There may be a hundred thousand of them that wait. So little is kept of each, and nothing has to be counted.
+A job is *held* until its arrival time has come and all jobs that it depends on have ended. Dependencies are
+on identities ("user.name"): a live job must end, a job that ended before is satisfied, and one never seen is
+waited for (as in Mallob). A job may need a result of some of these: once one of them has ended in another
+way, `ready` names it, and `lacking` says so. A revision waits for its precursor; if that ends while it is
+held itself (interrupted), for the one before, so that the revisions of a chain run one after the other. A job
+that was at work at crashes, a *suspect*, is held on until its trial: suspects begin one after the other, so
+that a further crash shows which one it was.
 
-A job is *held* until its arrival time has come and all jobs that it depends on have ended; then `ready`
-names it once. Dependencies are on identities ("user.name"): a live job must end, a job that ended before is
-satisfied, and one never seen is waited for (as in Mallob). A job may need a result of some of these: once
-one of them has ended in another way, `ready` names it, and `lacking` says so. A revision waits for its
-precursor; if that ends while it is held itself (interrupted), for the one before, so that the revisions of
-a chain run one after the other. Pure: no clock, no files. Guarantees: one live job per identity; no cycle
-among held jobs; memory is bounded by the live jobs plus `finished_max` identities.
+Pure: no clock, no files. Guarantees: one live job per identity; no cycle among held jobs; memory is bounded
+by the live jobs plus `finished_max` identities.
 """
 
 from __future__ import annotations
@@ -16,136 +17,19 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 
-from mallob_py.protocol.effects import Outcome, Spent
-from mallob_py.protocol.job_terms import JobTerms
-from mallob_py.protocol.messages import Description
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service import JobFileError
-from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.reply import REFUSED
 
 
 def no_live_job(identity: str) -> JobFileError:
     """Return why an interruption is refused."""
     return JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
-
-
-class JobState(Enum):
-    #: waits for its arrival time, its dependencies or its turn as a suspect
-    HELD = "held"
-    #: waits for its turn, or until its user may have another job at work
-    QUEUED = "queued"
-    READING = "reading"
-    SUBMITTED = "submitted"
-
-
-class LiveJob:
-    """A live job, as the service knows it. Times in seconds on the rank's clock.
-
-    `file` is None if it has to be read again; what is needed before that is kept beside it.
-    """
-
-    __slots__ = (
-        "accepted_s",
-        "application",
-        "description",
-        "file",
-        "id",
-        "identity",
-        "is_done",
-        "is_incremental",
-        "is_large",
-        "is_sought",
-        "last_turn_s",
-        "parsed_bytes",
-        "parsing_s",
-        "reading_s",
-        "since_s",
-        "spent",
-        "state",
-        "terms",
-        "user",
-    )
-
-    def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
-        """`since_s`: from when on its waiting counts."""
-        self.id = job
-        self.identity = file.identity
-        # Of a hundred thousand jobs most have the same ones.
-        self.user = sys.intern(file.user)
-        self.application = sys.intern(file.application)
-        self.terms = file.terms
-        self.is_done = file.done
-        self.is_incremental = file.incremental
-        #: whether its file is to be parsed elsewhere
-        self.is_large = False
-        #: whether a PE has been sought for it
-        self.is_sought = False
-        self.file: JobFile | None = file
-        #: what `file` counts with among those that are kept
-        self.parsed_bytes = 0
-        self.state = JobState.HELD
-        self.accepted_s = now
-        self.since_s = since_s
-        #: what it had before it was given up for a while, and how much of that the last time
-        self.spent: Spent | None = None
-        self.last_turn_s = 0.0
-        #: of a job that has been read, and is held
-        self.description: Description | None = None
-        self.reading_s = 0.0
-        self.parsing_s = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.identity[len(self.user) + 1 :]
-
-    @property
-    def known_file(self) -> JobFile:
-        """Return the file of a job that has begun or ends."""
-        assert self.file is not None
-        return self.file
-
-
-class LiveJobs(dict[int, LiveJob]):
-    """By internal id, in the order of acceptance. To be changed by `add` and `remove` only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: what the files that are kept take in memory, roughly
-        self.parsed_bytes = 0
-        #: of the last job that was added: the next one mostly has the same
-        self._terms: JobTerms | None = None
-        #: how many jobs are in each state, and each user has
-        self.states: Counter[JobState] = Counter()
-        self.users: Counter[str] = Counter()
-
-    def add(self, live: LiveJob) -> None:
-        if live.terms == self._terms:
-            live.terms = self._terms
-        self._terms = live.terms
-        self[live.id] = live
-        self.parsed_bytes += live.parsed_bytes
-        self.states[live.state] += 1
-        self.users[live.user] += 1
-
-    def enter(self, live: LiveJob, state: JobState) -> None:
-        self.states[live.state] -= 1
-        self.states[state] += 1
-        live.state = state
-
-    def remove(self, job: int) -> LiveJob:
-        live = self.pop(job)
-        self.parsed_bytes -= live.parsed_bytes
-        self.states[live.state] -= 1
-        self.users[live.user] -= 1
-        if not self.users[live.user]:
-            del self.users[live.user]
-        return live
 
 
 FINISHED_MAX = 100_000
@@ -168,16 +52,60 @@ class _Admitted:
     interruptions: tuple[int, ...] = ()
 
 
-class JobBook:
-    """Tracks the live jobs of one client by identity and internal id."""
+#: so long after the start no suspect is at work
+QUIET_S = 10.0
+#: so long a trial lasts at most: longer than ranks that hang take to be noticed
+TRIAL_S = 60.0
+
+
+class Suspects:
+    """The suspects among the jobs of one client."""
+
+    def __init__(self, now: float) -> None:
+        self._trials_from_s = now + QUIET_S
+        #: those whose trial has not begun (a dict is a set with an order)
+        self.waiting: dict[int, None] = {}
+        self._tried: int | None = None
+        self._trial_ends_s = -math.inf
+
+    def wait(self, job: int) -> None:
+        """It may begin when `next` names it."""
+        self.waiting[job] = None
+
+    def next(self, now: float) -> int | None:
+        """The one whose trial begins now, if one does."""
+        if not self.waiting or now < self.next_deadline():
+            return None
+        self._tried = next(iter(self.waiting))
+        del self.waiting[self._tried]
+        self._trial_ends_s = now + TRIAL_S
+        return self._tried
+
+    def ended(self, job: int) -> None:
+        """A job has its reply, whatever it is."""
+        self.waiting.pop(job, None)
+        if job == self._tried:
+            self._tried, self._trial_ends_s = None, -math.inf
+
+    def next_deadline(self) -> float:
+        """When the next trial may begin."""
+        return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf
+
+
+class Holds:
+    """The held jobs of one client, and all its live jobs by identity and internal id."""
 
     def __init__(
         self,
         finished: Mapping[str, str] = MappingProxyType({}),
         replied: Callable[[str], str | None] = lambda identity: None,
+        is_suspect: Callable[[int], bool] = lambda job: False,
+        started_s: float = 0.0,
         finished_max: int = FINISHED_MAX,
     ) -> None:
-        """`finished`: what ended before, with its outcome, as far as is known ("": it is not); `replied`: the
+        """`is_suspect`: whether one more crash would have a job given up; `started_s`: when the client began.
+
+        `finished`: what ended before, with its outcome, as far as is known ("": it is not); `replied`: the
         outcome in the reply of another one, "" if that is not known, None if there is no reply.
         """
         self._replied = replied
@@ -190,6 +118,8 @@ class JobBook:
         self._needed: dict[int, frozenset[str]] = {}
         self._lacking: dict[int, tuple[str, str]] = {}
         self._finished_max = finished_max
+        self._is_suspect = is_suspect
+        self._suspects = Suspects(started_s)
         #: when `ready` will next have something to say, unless a job ends before
         self.deadline_s = math.inf
         for identity, outcome in finished.items():
@@ -272,12 +202,18 @@ class JobBook:
         return self._finished.get(identity) or self._replied(identity) or ""
 
     def ready(self, now: float) -> list[int]:
-        """The jobs to be started now, each named once, earliest arrival first."""
+        """Return the jobs to be started now, each named once, earliest arrival first."""
         ready: list[int] = []
         while self._arrivals and self._arrivals[0][0] <= now:
             _, job_id = heapq.heappop(self._arrivals)
-            if job_id in self._live:
+            if job_id not in self._live:
+                continue
+            if job_id not in self._lacking and self._is_suspect(job_id):
+                self._suspects.wait(job_id)
+            else:
                 ready.append(job_id)
+        if (suspect := self._suspects.next(now)) is not None:
+            ready.append(suspect)
         self._note_deadline()
         return ready
 
@@ -285,6 +221,7 @@ class JobBook:
         while self._arrivals and self._arrivals[0][1] not in self._live:
             heapq.heappop(self._arrivals)
         self.deadline_s = self._arrivals[0][0] if self._arrivals else math.inf
+        self.deadline_s = min(self.deadline_s, self._suspects.next_deadline())
 
     def interrupt(self, identity: str, by_id: int) -> int:
         """Note interruption `by_id` of a live job and return that job's id, which shall end.
@@ -301,6 +238,7 @@ class JobBook:
     def ended(self, job_id: int, outcome: str = RESULT) -> list[int]:
         """A job has its reply. Releases its dependents; returns its interruptions, now settled."""
         job = self._live.pop(job_id)
+        self._suspects.ended(job_id)
         self._needed.pop(job_id, None)
         self._lacking.pop(job_id, None)
         del self._id_of[job.identity]

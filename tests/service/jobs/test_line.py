@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -10,16 +11,91 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mallob_py.protocol.config import again_of, window_of
-from mallob_py.service.turns import JobQueue, residents_of
+from mallob_py.protocol.job_life import Happening, JobState
+from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+from mallob_py.service.jobs.line import Line, residents_of
+from mallob_py.service.jobs.live import LiveJob, LiveJobs
 
 AGEING_S = 60.0
 
 
-def queue(pes: int = 4, window: int = 8, weights: dict[str, float] | None = None) -> JobQueue:
-    return JobQueue(pes, AGEING_S, None if weights is None else lambda user: weights.get(user, 1.0), window)
+class Rules:
+    """Users' weights and limits; those of other users are 1 and none."""
+
+    def __init__(self, weights: dict[str, float] | None = None, limits: dict[str, int] | None = None) -> None:
+        self._weights = weights or {}
+        self.limits = limits or {}
+
+    def weight_of(self, user: str) -> float:
+        return self._weights.get(user, 1.0)
+
+    def limit_of(self, user: str) -> float:
+        return self.limits.get(user, math.inf)
 
 
-def begun(jobs: JobQueue) -> list[int]:
+class Jobs:
+    """A line whose jobs have numbers, each of which goes its way as in a service."""
+
+    def __init__(
+        self, pes: int, window: int = 0, residents_per_pe: int | None = None, rules: Rules | None = None
+    ) -> None:
+        self.jobs = LiveJobs()
+        self.line = Line(self.jobs, rules or Rules(), pes, AGEING_S, window, residents_per_pe)
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def put(self, number: int, user: str, priority: float, since_s: float) -> None:
+        content = {"user": user, "name": str(number), "application": "NOOP", "priority": priority}
+        file = parse_job(json.dumps(content).encode(), {"NOOP": InputUse.NONE})
+        assert isinstance(file, JobFile)
+        self.jobs.add(LiveJob(number, file, since_s, since_s))
+        self.jobs.happens(self.jobs[number], Happening.FREED)
+        self.line.put(self.jobs[number])
+
+    def next(self) -> int | None:
+        return None if (job := self.line.next()) is None else job.id
+
+    def next_set_back(self, now: float) -> int | None:
+        return None if (job := self.line.next_set_back(now)) is None else job.id
+
+    def put_again(self, number: int, had_s: float, lost_s: float) -> None:
+        job = self.jobs[number]
+        for what in (Happening.SUBMITTED, Happening.GIVEN_UP):
+            self.jobs.happens(job, what)
+        self.line.put_again(job, had_s, lost_s)
+
+    def drop(self, number: int) -> None:
+        if (job := self.jobs.get(number)) is not None:
+            self.jobs.happens(job, Happening.ANSWERED)
+            self.line.drop(job)
+            self.jobs.remove(number)
+
+    def claim(self, number: int) -> bool:
+        return self.line.claim(self.jobs[number])
+
+    def settle(self, number: int) -> None:
+        self.line.settle(self.jobs[number])
+
+    def set_aside(self, number: int) -> None:
+        self.line.set_aside(self.jobs[number])
+
+    def bring_back(self, number: int) -> None:
+        self.line.bring_back(self.jobs[number])
+
+    def lasting_before(self, number: int) -> int:
+        return self.line.lasting_before(self.jobs[number])
+
+    def waiting(self) -> set[int]:
+        at_work = set(self.line.at_work())
+        return {number for number in self.jobs if number not in at_work}
+
+
+def queue(pes: int = 4, window: int = 8, weights: dict[str, float] | None = None) -> Jobs:
+    return Jobs(pes, window, rules=Rules(weights))
+
+
+def begun(jobs: Jobs) -> list[int]:
     return list(iter(jobs.next, None))
 
 
@@ -43,9 +119,9 @@ def test_few_pes_have_as_many_residents_as_some_more() -> None:
     assert [residents_of(2, per_pe) for per_pe in (0, 4)] == [0, 6]
 
 
-def express(residents: int = 3) -> JobQueue:
+def express(residents: int = 3) -> Jobs:
     """Two PEs, a window of two, and as many residents that go on and on."""
-    jobs = JobQueue(2, AGEING_S, window=2, residents_per_pe=residents * 4 // 3 // 2)
+    jobs = Jobs(2, 2, residents * 4 // 3 // 2)
     for job in range(residents):
         jobs.put(job, "u", 1.0, 0.0)
         assert jobs.next() == job
@@ -65,7 +141,7 @@ def test_beyond_the_residents_a_job_that_has_had_its_turn_makes_room_for_one_tha
     jobs.put_again(11, 0.05, 0.05)
     assert sorted(begun(jobs)) == [11, 12]  # where there is nobody else who waits, it has a place again
     assert jobs.next_set_back(0.0) is None
-    assert jobs.set_back_due_s() == math.inf
+    assert jobs.line.set_back_due_s() == math.inf
 
 
 def test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_for_none() -> None:
@@ -75,7 +151,7 @@ def test_of_those_given_up_the_one_that_has_had_least_is_next_and_new_ones_wait_
         assert job in begun(jobs)
         jobs.settle(job)
         jobs.put_again(job, had_s=1000.0 - job, lost_s=0.0)
-    again = [job for job in jobs.at_work() if job >= 100]
+    again = [job for job in jobs.line.at_work() if job >= 100]
     assert len(again) == again_of(2)
     jobs.put(10, "u", 1.0, 1e9)
     assert begun(jobs) == [10]
@@ -135,7 +211,7 @@ def test_where_all_residents_cannot_begin_anew_a_further_such_job_waits_and_new_
 
 
 def test_without_residents_jobs_that_cannot_begin_anew_have_a_pe_each() -> None:
-    jobs = JobQueue(2, AGEING_S, window=2, residents_per_pe=0)
+    jobs = Jobs(2, 2, 0)
     for job in range(3):
         jobs.put(job, "u", 1.0, 0.0)
         assert begun(jobs) == [job]
@@ -143,26 +219,26 @@ def test_without_residents_jobs_that_cannot_begin_anew_have_a_pe_each() -> None:
 
 
 def test_where_pes_join_jobs_that_were_held_begin_and_those_that_had_a_turn_stay() -> None:
-    jobs = JobQueue(1, AGEING_S, window=6, residents_per_pe=4)
+    jobs = Jobs(1, 6, 4)
     for job in range(5):
-        jobs.put(job, "", 1.0, float(job))
+        jobs.put(job, "u", 1.0, float(job))
         assert begun(jobs) == [job]
         assert jobs.claim(job) is (job < 3)
-    jobs.put(5, "", 1.0, 5.0)
+    jobs.put(5, "u", 1.0, 5.0)
     assert begun(jobs) == [5]
     jobs.settle(5)
-    jobs.resize(2)
+    jobs.line.resize(2)
     assert begun(jobs) == [3, 4]
     assert jobs.claim(3)
     assert jobs.claim(4)
     for job in range(6, 12):
-        jobs.put(job, "", 1.0, float(job))
+        jobs.put(job, "u", 1.0, float(job))
     assert begun(jobs) == list(range(6, 12))
     assert jobs.next_set_back(0.0) is None, "a job is given up though there is room for it"
 
 
 def test_a_user_with_less_at_work_has_residents_in_place_of_another_s() -> None:
-    jobs = JobQueue(2, AGEING_S, lambda user: 1.0, window=2, residents_per_pe=2)
+    jobs = Jobs(2, 2, 2)
     for job in range(3):
         jobs.put(job, "many", 1.0, 0.0)
         assert jobs.next() == job
@@ -178,7 +254,7 @@ def test_a_user_with_less_at_work_has_residents_in_place_of_another_s() -> None:
 
 
 def test_a_job_of_the_user_who_has_most_at_work_makes_room() -> None:
-    jobs = JobQueue(1, AGEING_S, lambda user: 1.0, window=3, residents_per_pe=0)
+    jobs = Jobs(1, 3, 0)
     for job, user in enumerate(["a", "b", "a"]):
         jobs.put(job, user, 1.0, 0.0)
         assert begun(jobs) == [job]
@@ -193,7 +269,7 @@ def test_a_job_of_the_user_who_has_most_at_work_makes_room() -> None:
 def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
     choose: random.Random, pes: int, residents: int, with_users: bool
 ) -> None:
-    jobs = JobQueue(pes, AGEING_S, (lambda user: 1.0 + len(user)) if with_users else None, 3, residents)
+    jobs = Jobs(pes, 3, residents, Rules({"bb": 2.0}))
     at_work: set[int] = set()
     waiting: set[int] = set()
     leaving: set[int] = set()
@@ -204,7 +280,12 @@ def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
         now = number * 0.1
         match choose.randrange(5):
             case 0 | 1:
-                jobs.put(number, choose.choice(["a", "bb"]), choose.choice([0.5, 1.0]), now)
+                jobs.put(
+                    number,
+                    choose.choice(["a", "bb"] if with_users else ["a"]),
+                    choose.choice([0.5, 1.0]),
+                    now,
+                )
                 waiting.add(number)
                 if choose.random() < 0.2:
                     lasting.add(number)
@@ -235,14 +316,14 @@ def test_whatever_happens_each_job_is_in_one_place_and_no_place_stays_empty(
         while (job := jobs.next_set_back(now)) is not None:
             assert job in settled - leaving - lasting
             leaving.add(job)
-        assert jobs.set_back_due_s() > now, "it is asked again and again in vain"
-        assert set(jobs.at_work()) == at_work
-        assert jobs.waiting.keys() == waiting
+        assert jobs.line.set_back_due_s() > now, "it is asked again and again in vain"
+        assert set(jobs.line.at_work()) == at_work
+        assert jobs.waiting() == waiting
         assert not waiting - held or len(at_work - lasting) >= 3
     for job in at_work | waiting:
         jobs.drop(job)
-    assert not jobs._lines
-    assert not jobs._merits
+    assert not jobs.line._queues
+    assert not jobs.line._merits
 
 
 def test_jobs_begin_in_the_order_in_which_they_came_up_to_the_window() -> None:
@@ -288,7 +369,7 @@ def test_an_interrupted_job_never_begins_and_leaves_its_place() -> None:
     assert begun(jobs) == [3]
     jobs.drop(3)
     assert len(jobs) == 0
-    assert not list(jobs.at_work())
+    assert not list(jobs.line.at_work())
 
 
 def test_a_job_that_stands_still_takes_nobody_s_place() -> None:
@@ -333,8 +414,8 @@ def test_nothing_is_kept_of_users_without_jobs() -> None:
         jobs.put(job, f"user {job}", 1.0, since_s=float(job))
         assert jobs.next() == job
         jobs.drop(job)
-    assert not jobs._lines
-    assert len(jobs._heads) < 200
+    assert not jobs.line._queues
+    assert len(jobs.line._heads) < 200
 
 
 def test_a_waiting_job_is_not_overtaken_for_ever() -> None:
@@ -358,7 +439,7 @@ def test_the_best_of_those_that_wait_can_be_told() -> None:
     for job in range(100):
         jobs.put(job, "u", 1.0 + job, since_s=0.0)
     assert begun(jobs) == [99]
-    first = jobs.first(10)
+    first = jobs.line.first(10)
     assert first[0] == 98
     assert len(first) == 10
 
@@ -368,14 +449,14 @@ def test_the_best_of_those_that_wait_can_be_told() -> None:
 def test_each_job_begins_once_in_the_order_of_merit_and_few_are_at_work(seed: int, with_users: bool) -> None:
     choose = random.Random(seed)
     pes = choose.randint(1, 5)
-    jobs = JobQueue(pes, AGEING_S, (lambda user: 1.0 + len(user)) if with_users else None)
+    jobs = Jobs(pes, rules=Rules({"uu": 2.0, "uuu": 3.0}))
     waiting: set[int] = set()
     at_work: set[int] = set()
     number = 0
     for step in range(300):
         deed = choose.random()
         if deed < 0.6:
-            jobs.put(number, "u" * choose.randint(1, 3), 1.0, since_s=float(step))
+            jobs.put(number, "u" * (choose.randint(1, 3) if with_users else 1), 1.0, since_s=float(step))
             waiting.add(number)
             number += 1
         elif deed < 0.9 and at_work:
@@ -389,7 +470,58 @@ def test_each_job_begins_once_in_the_order_of_merit_and_few_are_at_work(seed: in
         for job in begun(jobs):
             waiting.remove(job)
             at_work.add(job)
-        assert set(jobs.at_work()) == at_work
+        assert set(jobs.line.at_work()) == at_work
         assert len(jobs) == len(waiting)
         assert len(at_work) >= min(window_of(pes), len(waiting) + len(at_work))
         assert with_users or len(at_work) <= window_of(pes)
+
+
+def test_a_user_s_further_jobs_wait_for_those_at_work_the_most_important_first() -> None:
+    jobs = Jobs(4, rules=Rules(limits={"u": 2}))
+    for job, priority in enumerate((1.0, 1.0, 1.0, 5.0, 1.0)):
+        jobs.put(job, "u", priority, since_s=0.0)
+    jobs.put(9, "v", 1.0, since_s=1.0)
+    assert begun(jobs) == [3, 9, 0]
+    jobs.drop(3)
+    assert begun(jobs) == [1]
+    jobs.drop(2)
+    jobs.drop(0)
+    jobs.drop(1)
+    assert begun(jobs) == [4]
+
+
+def test_a_job_given_up_makes_room_within_its_user_s_limit_and_waits_for_room_itself() -> None:
+    rules = Rules(limits={"u": 1})
+    jobs = Jobs(1, 1, 0, rules)
+    for job, user in enumerate(("u", "u", "v")):
+        jobs.put(job, user, 1.0, since_s=float(job))
+    assert begun(jobs) == [0]
+    jobs.settle(0)
+    assert jobs.next_set_back(0.0) == 0
+    jobs.put_again(0, 0.1, 0.0)
+    assert begun(jobs) == [1], "its user has another one at work now, and so it waits on"
+    jobs.drop(1)
+    assert begun(jobs) == [2, 0]
+
+
+def test_a_limit_follows_the_number_of_pes() -> None:
+    rules = Rules(limits={"u": 1})
+    jobs = Jobs(4, rules=rules)
+    for job in range(5):
+        jobs.put(job, "u", 1.0, since_s=float(job))
+    assert begun(jobs) == [0]
+    rules.limits["u"] = 3
+    jobs.line.resize(8)
+    assert begun(jobs) == [1, 2]
+
+
+def test_nothing_is_kept_of_jobs_that_are_answered_behind_one_that_waits() -> None:
+    jobs = Jobs(1, 1, 0)
+    for job in range(2000):
+        jobs.put(job, "u", 1.0, since_s=float(job))
+    assert begun(jobs) == [0]
+    for job in range(2, 2000):
+        jobs.drop(job)
+    (line,) = jobs.line._queues.values()
+    assert len(line.waiting) < 200
+    assert jobs.jobs[1].state is JobState.QUEUED

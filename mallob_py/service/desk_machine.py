@@ -1,0 +1,251 @@
+"""What becomes of a client's jobs, decided without clock, files or ranks: the machine behind a client's desk.
+
+The machine is told what happens: jobs are accepted, inputs come, PEs tell of jobs, users want jobs to end,
+time passes. It decides which job is free to begin (`jobs/holds.py`), which begins next and which is to make
+room (`jobs/line.py`), on which terms (`jobs/users.py`), and what is done with a job that is not to begin. Its
+`Hands` carry that out: those of the service (`service.py`), or those of a simulation.
+Every job goes its way by the table in `protocol/job_life.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from mallob_py.protocol.effects import JobGivenUp, JobRests, JobSought
+from mallob_py.protocol.job_life import Happening, JobState
+from mallob_py.service.jobs.holds import Holds
+from mallob_py.service.jobs.line import Line
+from mallob_py.service.jobs.live import LiveJob, LiveJobs
+from mallob_py.service.jobs.users import AtWork, Terms, UserBook
+
+#: per turn
+_BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
+#: so often at most do jobs get other terms
+_TERMS_PERIOD_S = 0.1
+
+
+class Hands(Protocol):
+    """What the machine has done by others. Each call may tell the machine something at once."""
+
+    def now(self) -> float: ...
+
+    def begin(self, job: LiveJob, now: float) -> None:
+        """Read the input of a job, or submit it at once; or end it, as it cannot be run."""
+
+    def end_lacking(self, job: LiveJob, now: float) -> None:
+        """End a job as `Holds.lacking` says."""
+
+    def end_chain_by(self, job: LiveJob, now: float) -> None:
+        """End a chain of revisions by the job that says so, and that job."""
+
+    def end_at_limit(self, job: LiveJob, now: float) -> None:
+        """End a job that has reached its wallclock limit while it waits for its next turn."""
+
+    def end_unsubmitted(self, job: LiveJob, now: float) -> None:
+        """End a job that is interrupted while it is not at its PE, or once all of its input has come."""
+
+    def set_back(self, job: int) -> None: ...
+
+    def interrupt(self, job: int) -> None: ...
+
+    def set_terms(self, job: int, terms: Terms, now: float) -> None: ...
+
+    def tell_clients(self, work: AtWork) -> None:
+        """Tell all other clients what is at work here."""
+
+    def note_work(self, job: int, is_at_work: bool, now: float) -> None:
+        """Note whether a crash may be a job's fault from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeskSetting:
+    """The setting of a machine: PEs, and the terms of `Config` that matter to it."""
+
+    pes: int
+    ageing_s: float
+    residents_per_pe: int | None = None
+    window: int = 0
+
+
+class DeskMachine:
+    """The machine of one client."""
+
+    def __init__(self, hands: Hands, holds: Holds, users: UserBook, setting: DeskSetting) -> None:
+        self._hands = hands
+        self.holds = holds
+        self.users = users
+        self.jobs = LiveJobs()
+        self.line = Line(
+            self.jobs, users, setting.pes, setting.ageing_s, setting.window, setting.residents_per_pe
+        )
+        self._next_terms_s = -math.inf
+        #: (when, job): the wallclock limits of jobs that have been given up; some are over, or at work
+        self._limits: list[tuple[float, int]] = []
+        self._may_begin = False
+        #: when `turn` has something to do, but for what is held
+        self._deadline_s = -math.inf
+
+    @property
+    def deadline_s(self) -> float:
+        """Return when `turn` has something to do."""
+        return min(self._deadline_s, self.holds.deadline_s)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Do what is due."""
+        if now >= self.holds.deadline_s:
+            self._free(now)
+        while (late := self.line.next_set_back(now)) is not None:
+            self._hands.set_back(late.id)
+        while self._limits and self._limits[0][0] <= now:
+            job = self.jobs.get(heapq.heappop(self._limits)[1])
+            if job is not None and job.state is JobState.AGAIN:
+                self._hands.end_at_limit(job, now)
+        if self.users.has_news and now >= self._next_terms_s:
+            self._set_terms(now)
+        if self._may_begin:
+            self._begin(now)
+        self._note_deadline()
+
+    def stalls(self, job: LiveJob) -> None:
+        """Note that a job's input does not come; another job may begin meanwhile."""
+        self.line.set_aside(job)
+        self._look_again()
+
+    def goes_on(self, job: LiveJob) -> None:
+        """Note that a job's input comes again, if it stalled at all."""
+        self.line.bring_back(job)
+
+    def interrupt(self, job: LiveJob, now: float) -> None:
+        """End a job early, wherever it is."""
+        if job.state is JobState.AT_PE:
+            self._hands.interrupt(job.id)
+        else:
+            self._hands.end_unsubmitted(job, now)
+
+    def was_sought(self, news: JobSought, now: float) -> None:
+        """Note that a PE is sought for a job."""
+        self.jobs[news.job].is_sought = True
+        self._hands.note_work(news.job, True, now)
+
+    def had_turn(self, news: JobRests) -> None:
+        """Note that a job at work has had its first turn and goes on."""
+        job = self.jobs[news.job]
+        self.line.settle(job)
+        self._look_again()
+
+    def was_given_up(self, news: JobGivenUp, is_saved: bool, now: float) -> None:
+        """Have a job wait for its next turn, since it was set back and is not at its PE any more."""
+        job, spent = self.jobs[news.job], news.spent
+        before_s = 0.0 if job.spent is None else job.spent.pe_s
+        job.spent, job.last_turn_s = spent, spent.pe_s - before_s
+        job.is_sought = False
+        self.jobs.happens(job, Happening.GIVEN_UP)
+        self._rests(job, now)
+        self.line.put_again(job, spent.pe_s, 0.0 if is_saved else job.last_turn_s)
+        if job.terms.wallclock_limit_s and spent.started_s is not None:
+            heapq.heappush(self._limits, (spent.started_s + job.terms.wallclock_limit_s, job.id))
+        self._look_again()
+
+    def answer(self, job: LiveJob, outcome: str) -> list[int]:
+        """Forget a job that has its reply; return its interruptions, now settled."""
+        self.jobs.happens(job, Happening.ANSWERED)
+        self.users.stops(job)
+        self.line.drop(job)
+        self.jobs.remove(job.id)
+        interruptions = self.holds.ended(job.id, outcome)
+        self._look_again()
+        return interruptions
+
+    def resize(self, pes: int, moved: Collection[int]) -> None:
+        """Note another number of PEs, and other clients that begin anew on other ranks."""
+        self.users.follow(pes, moved)
+        self.line.resize(pes)
+        self._may_begin = True
+        self._note_deadline()
+
+    def hear(self, client: int, message: AtWork) -> None:
+        """Another client tells what is at work there."""
+        self.users.hear(client, message)
+        self._note_deadline()
+
+    # --- what the hands ask for ---------------------------------------------------------------------
+
+    def reads(self, job: LiveJob, now: float) -> None:
+        """Note that a helper reads a job's input from now on."""
+        self.jobs.happens(job, Happening.READ)
+        job.reading_s = now
+
+    def terms(self, job: LiveJob, is_lasting: bool, now: float) -> Terms | None:
+        """Return the terms on which a job whose input is there is submitted; None: it waits in line again.
+
+        `is_lasting`: whether it cannot begin anew.
+        """
+        if is_lasting:
+            has_place = self.line.claim(job)
+            self._look_again()  # a job that has a place of its own leaves one of the window
+            if not has_place:
+                self._rests(job, now)
+                return None
+        self.jobs.happens(job, Happening.SUBMITTED)
+        return self.users.terms(job)
+
+    # --- decisions ----------------------------------------------------------------------------------
+
+    def _free(self, now: float) -> None:
+        """Let go on what has waited long enough for its time and for others."""
+        for number in self.holds.ready(now):
+            job = self.jobs[number]
+            if self.holds.lacking(number) is not None:
+                self._hands.end_lacking(job, now)
+            elif job.is_done:
+                self._hands.end_chain_by(job, now)
+            else:
+                self.jobs.happens(job, Happening.FREED)
+                if now > job.accepted_s:  # it was held
+                    job.since_s = now
+                self.line.put(job)
+                self._may_begin = True
+
+    def _begin(self, now: float) -> None:
+        """Begin the jobs whose turn it is, as many as one turn bears."""
+        for _ in range(_BEGIN_AT_ONCE):
+            job = self.line.next()
+            self._may_begin = job is not None and len(self.line) > 0
+            if job is None:
+                return
+            self.users.begins(job)
+            self._hands.begin(job, now)
+            if not self._may_begin or self._hands.now() >= now + _BEGIN_S:
+                return
+
+    def _set_terms(self, now: float) -> None:
+        """Have jobs go on with other terms where others have come or gone."""
+        self._next_terms_s = now + _TERMS_PERIOD_S
+        for number, terms in self.users.changes().items():
+            self._hands.set_terms(number, terms, now)
+        if (work := self.users.work_message()) is not None:
+            self._hands.tell_clients(work)
+
+    def _rests(self, job: LiveJob, now: float) -> None:
+        self._hands.note_work(job.id, False, now)
+        self.users.stops(job)
+
+    def _look_again(self) -> None:
+        self._may_begin = len(self.line) > 0
+        self._note_deadline()
+
+    def _note_deadline(self) -> None:
+        if self._may_begin:
+            self._deadline_s = -math.inf
+            return
+        self._deadline_s = self.line.set_back_due_s()
+        if self._limits:
+            self._deadline_s = min(self._deadline_s, self._limits[0][0])
+        if self.users.has_news:
+            self._deadline_s = min(self._deadline_s, self._next_terms_s)

@@ -1,0 +1,411 @@
+"""The desks of clients in virtual time: `DeskMachine`, the one that runs in production; here are its hands.
+
+Each folder has a desk as long as its holder lives. The folder's journal, its replies and the checkpoints
+outlive the desk: the heir's desk takes everything up again that has no reply. While the disk of a folder is
+full, replies wait there in their order, and are lost with the holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from mallob_py.protocol.effects import AnyEffect, JobEnded, JobGivenUp, JobRests, JobSought, JobStats, Outcome
+from mallob_py.protocol.job_life import JobState
+from mallob_py.protocol.job_terms import JobTerms
+from mallob_py.protocol.stimuli import (
+    JobInterrupted,
+    JobParameters,
+    JobSetBack,
+    JobSubmitted,
+    TermsChanged,
+)
+from mallob_py.service import JobFileError
+from mallob_py.service.desk_machine import DeskMachine, DeskSetting
+from mallob_py.service.jobs.holds import Holds
+from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.live import LiveJob
+from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRule, UserRules
+from mallob_py.simulation.folders import Folders, Ranks, submission
+
+#: a rank that hangs, or has halted, has its desk look again after this time
+_LOOK_AGAIN_S = 0.001
+
+
+class DeskPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The setting of all desks, and the rules for users. `residents`: for each PE."""
+
+    window: int = 0
+    residents: int | None = None
+    weights: dict[str, float] = {}
+    limits: dict[str, int] = {}
+
+    def rules(self) -> UserRules:
+        users = {
+            user: UserRule(weight=self.weights.get(user, 1.0), active_jobs=self.limits.get(user))
+            for user in self.weights.keys() | self.limits.keys()
+        }
+        return UserRules(UserRule(), users)
+
+
+class FileTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a job file that are for the desk.
+
+    `after`, `needs`: jobs that are to end before, with any outcome or with a result. `precursor`: the
+    revision that this one goes on from, 0: none. `reads_s`: the time that its input takes; `stalls`: whether
+    it comes after a pause. `is_lasting`: whether it cannot begin anew.
+    """
+
+    user: str = "u"
+    after: tuple[int, ...] = ()
+    needs: tuple[int, ...] = ()
+    precursor: int = 0
+    arrives_s: float = 0.0
+    reads_s: float = 0.0
+    stalls: bool = False
+    is_lasting: bool = False
+
+
+def identity_of(job: int) -> str:
+    return f"job.{job}"
+
+
+class _Desk:
+    """The desk of one folder, and the hands of its machine."""
+
+    def __init__(self, folders: DeskFolders, folder: int, place: int) -> None:
+        self.folders = folders
+        self.folder = folder
+        self.place = place
+        ranks, plan = folders.ranks, folders.plan
+        config = ranks.config
+        answered = {
+            identity_of(job): ended.outcome.value
+            for job, ended in folders.ended.items()
+            if folders.folder_of(job) == folder
+        }
+        self.machine = DeskMachine(
+            self,
+            Holds(answered),
+            UserBook(plan.rules(), ranks.size),
+            DeskSetting(ranks.size, config.ageing_s, plan.residents, plan.window),
+        )
+        self.is_gone = False
+        #: jobs whose input is there
+        self._read: set[int] = set()
+        #: jobs at which a crash may be their fault
+        self.at_work: set[int] = set()
+        self._turn_s: float | None = None
+
+    def take(self, job: int) -> None:
+        """Take a job in from the journal."""
+        file, now = self.folders.files[job], self.folders.ranks.now
+        parameters = self.folders.submission_of(job).parameters
+        terms = JobTerms(**{name: getattr(parameters, name) for name in JobTerms.__struct_fields__})
+        made = JobFile(
+            *(file.user, str(job), "SIM", (), None, terms, file.arrives_s, (), (), file.is_lasting),
+            *("", False, (), {}, (), {}),
+        )
+        live = LiveJob(job, made, now, now)
+        after = tuple(identity_of(one) for one in (*file.after, *file.needs))
+        needed = tuple(identity_of(one) for one in file.needs)
+        precursor = identity_of(file.precursor) if file.precursor else ""
+        try:
+            self.machine.holds.admit(job, identity_of(job), file.arrives_s, after, precursor, needed)
+        except JobFileError as error:
+            self.folders.answer(self, job, Outcome.FAILED, str(error))
+            return
+        self.machine.jobs.add(live)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the machine's turn come as soon as it is due."""
+        due_s = max(self.folders.ranks.now, self.machine.deadline_s)
+        if self._turn_s is not None and self._turn_s <= due_s:
+            return
+        if due_s < float("inf"):
+            self._turn_s = due_s
+            if due_s <= self.folders.ranks.now:
+                self.folders.ranks.later(0.0, partial(self._turn, due_s))
+            else:
+                self.folders.ranks.at(due_s, partial(self._turn, due_s))
+
+    def _turn(self, due_s: float) -> None:
+        if self.is_gone or self._turn_s != due_s:
+            return
+        ranks = self.folders.ranks
+        if not ranks.is_there(ranks.host_of(self.place)):
+            self._turn_s = ranks.now + _LOOK_AGAIN_S
+            ranks.at(self._turn_s, partial(self._turn, self._turn_s))
+            return
+        self._turn_s = None
+        if ranks.now >= self.machine.deadline_s:
+            self.machine.turn(ranks.now)
+        self.wake()
+
+    def hear(self, effect: AnyEffect) -> None:
+        """Take in what the PE tells of a job."""
+        now = self.folders.ranks.now
+        match effect:
+            case JobSought():
+                self.machine.was_sought(effect, now)
+            case JobRests():
+                self.machine.had_turn(effect)
+            case JobGivenUp(job):
+                self.folders.given_up += 1
+                self.machine.was_given_up(effect, job in self.folders.saved, now)
+            case JobEnded(job):
+                assert job in self.machine.jobs, f"job {job} is answered twice, or never came"
+                self._forget(self.machine.jobs[job], effect)
+        self.wake()
+
+    def _forget(self, job: LiveJob, ended: JobEnded) -> None:
+        self.folders.reply(self, ended)
+        self.at_work.discard(job.id)
+        self._read.discard(job.id)
+        self.machine.answer(job, ended.outcome.value)
+
+    def _end(self, job: LiveJob, outcome: Outcome, reason: str = "") -> None:
+        stats = JobStats(None, None, None, self.folders.ranks.now - job.accepted_s, 0.0, 0.0, 0)
+        self._forget(job, JobEnded(job.id, outcome, None, reason or None, stats))
+        self.wake()
+
+    # --- the hands of the machine -------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.folders.ranks.now
+
+    def begin(self, job: LiveJob, now: float) -> None:
+        file = self.folders.files[job.id]
+        for other in (*file.after, *file.needs):
+            assert self.folders.is_over(other, self), f"job {job.id} begins before job {other} is over"
+        self.at_work.add(job.id)
+        if job.id in self._read or not file.reads_s:
+            self._submit(job)
+            return
+        self.machine.reads(job, now)
+        if file.stalls:
+            self.folders.ranks.later(file.reads_s / 3, partial(self._stall, job))
+        self.folders.ranks.later(file.reads_s, partial(self._was_read, job))
+
+    def _stall(self, job: LiveJob) -> None:
+        if not self.is_gone and job.state is JobState.READING:
+            self.machine.stalls(job)
+            self.wake()
+
+    def _was_read(self, job: LiveJob) -> None:
+        if not self.is_gone and job.state is JobState.READING:
+            self.machine.goes_on(job)
+            self._submit(job)
+            self.wake()
+
+    def _submit(self, job: LiveJob) -> None:
+        self._read.add(job.id)
+        terms = self.machine.terms(job, self.folders.files[job.id].is_lasting, self.now())
+        if terms is None:
+            return
+        former = self.folders.submission_of(job.id)
+        parameters = JobParameters(
+            **asdict(former.parameters)
+            | terms._asdict()
+            | {"waiting_since_s": job.since_s, "turn_s": 2 * job.last_turn_s, "spent": job.spent}
+        )
+        again = JobSubmitted(job.id, parameters, former.description, self.folders.saved.get(job.id))
+        self.folders.submitted[job.id] = self.place
+        self.folders.ranks.tell(self.place, again)
+        if not job.is_sought:
+            self.at_work.discard(job.id)
+
+    def end_lacking(self, job: LiveJob, now: float) -> None:
+        self._end(job, Outcome.FAILED, "lacks a result")
+
+    def end_chain_by(self, job: LiveJob, now: float) -> None:
+        raise AssertionError("no chain is ended by a file here")
+
+    def end_at_limit(self, job: LiveJob, now: float) -> None:
+        self._end(job, Outcome.WALLCLOCK_LIMIT)
+
+    def end_unsubmitted(self, job: LiveJob, now: float) -> None:
+        self._end(job, Outcome.INTERRUPTED)
+
+    def set_back(self, job: int) -> None:
+        self.folders.ranks.tell(self.place, JobSetBack(job))
+
+    def interrupt(self, job: int) -> None:
+        self.folders.ranks.tell(self.place, JobInterrupted(job))
+
+    def set_terms(self, job: int, terms: Terms, now: float) -> None:
+        self.folders.ranks.tell(self.place, TermsChanged(job, terms.priority, terms.max_demand))
+
+    def tell_clients(self, work: AtWork) -> None:
+        self.folders.tell_others(self, work)
+
+    def note_work(self, job: int, is_at_work: bool, now: float) -> None:
+        (self.at_work.add if is_at_work else self.at_work.discard)(job)
+
+
+class DeskFolders(Folders):
+    """Folders whose jobs are files, which desks take in, hold, line up and begin."""
+
+    def __init__(self, ranks: Ranks, plan: DeskPlan) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
+        self.plan = plan
+        self.files: dict[int, FileTerms] = {}
+        self._desks: dict[int, _Desk] = {}
+        #: by folder: when its disk is writable again, and replies that wait for that
+        self._full_until_s: dict[int, float] = {}
+        self._unwritten: dict[int, list[JobEnded]] = {}
+
+    def hand_in(self, job: int, place: int, file: FileTerms, parameters: Mapping[str, Any]) -> None:
+        """Put a job file into the folder of the rank at this place."""
+        self.files[job] = file
+        self._journal[job] = self._ranks.host_of(place), submission(job, parameters)
+        self._hand_in(job)
+
+    def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
+        self.hand_in(job, place, FileTerms(), parameters)
+
+    def interrupt(self, job: int) -> None:
+        self._interrupted.add(job)
+        if (desk := self._desk_of(job)) is not None and job in desk.machine.jobs:
+            desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
+            desk.wake()
+
+    def fill_disk(self, place: int, for_s: float) -> None:
+        """Have no reply written in the folder of the rank at this place for some time."""
+        folder, until_s = self._ranks.host_of(place), self.ranks.now + for_s
+        self._full_until_s[folder] = max(until_s, self._full_until_s.get(folder, 0.0))
+
+    def resize(self) -> None:
+        self._tell_of_world(set())
+
+    def _tell_of_world(self, moved: set[int]) -> None:
+        """Tell all desks of the number of PEs, and of folders whose clients begin anew."""
+        for folder, desk in self._desks.items():
+            desk.machine.resize(self.ranks.size, moved - {folder})
+            desk.wake()
+
+    def hear(self, place: int, effect: AnyEffect) -> None:
+        """Take in what a PE tells of a job."""
+        job = getattr(effect, "job", None)
+        if job in self._journal and (desk := self._desk_of(job)) is not None and desk.place == place:
+            desk.hear(effect)
+
+    def folder_of(self, job: int) -> int:
+        return self._journal[job][0]
+
+    def submission_of(self, job: int) -> JobSubmitted:
+        return self._journal[job][1]
+
+    # --- replies ---------------------------------------------------------------------------------------
+
+    def reply(self, desk: _Desk, ended: JobEnded) -> None:
+        """Write a reply, as soon as the disk lets it."""
+        until_s = self._full_until_s.get(desk.folder, 0.0)
+        waiting = self._unwritten.setdefault(desk.folder, [])
+        waiting.append(ended)
+        if self.ranks.now >= until_s:
+            self._write(desk)
+        elif len(waiting) == 1:
+            self.ranks.later(until_s - self.ranks.now, partial(self._write, desk))
+
+    def answer(self, desk: _Desk, job: int, outcome: Outcome, reason: str) -> None:
+        """Write the reply of a job that was never live."""
+        self.reply(desk, JobEnded(job, outcome, None, reason, JobStats(None, None, None, 0.0, 0.0, 0.0, 0)))
+
+    def _write(self, desk: _Desk) -> None:
+        if desk.is_gone:
+            return
+        until_s = self._full_until_s.get(desk.folder, 0.0)
+        if self.ranks.now < until_s:
+            self.ranks.later(until_s - self.ranks.now, partial(self._write, desk))
+            return
+        for ended in self._unwritten.pop(desk.folder, ()):
+            job = ended.job
+            assert job not in self.ended, f"job {job} is answered twice"
+            for other in (*self.files[job].after, *self.files[job].needs):
+                assert self._is_answered(other, ended), f"job {job} is answered before job {other}"
+            self.ended[job] = ended
+
+    def _is_answered(self, other: int, ended: JobEnded) -> bool:
+        """Whether a job was answered, unless that does not matter to one that waited for it."""
+        is_early = ended.outcome is not Outcome.RESULT or ended.stats.started_s is None
+        return is_early or other in self.ended
+
+    def is_over(self, job: int, desk: _Desk) -> bool:
+        """Whether a job has a reply, or one that waits for the disk."""
+        return job in self.ended or any(one.job == job for one in self._unwritten.get(desk.folder, ()))
+
+    # --- desks that come and go --------------------------------------------------------------------------
+
+    def tell_others(self, desk: _Desk, work: AtWork) -> None:
+        for other in list(self._desks.values()):
+            if other is not desk:
+                self.ranks.later(self.delay_s(desk, other), partial(self._tell, other, desk.folder, work))
+
+    def delay_s(self, source: _Desk, dest: _Desk) -> float:
+        """Return how long a message between clients takes."""
+        return self.ranks.delays.message_s(source.place, dest.place)
+
+    def _tell(self, desk: _Desk, client: int, work: AtWork) -> None:
+        if not desk.is_gone:
+            desk.machine.hear(client, work)
+            desk.wake()
+
+    def _desk_of(self, job: int) -> _Desk | None:
+        folder = self._journal[job][0]
+        desk = self._desks.get(folder)
+        return desk if desk is not None and self._ranks.is_present(self._holder_of(folder)) else None
+
+    def _hand_in(self, job: int) -> None:
+        folder, _ = self._journal[job]
+        holder = self._holder_of(folder)
+        if not self._ranks.is_present(holder):
+            return
+        place = self._ranks.places_of(holder)[0]
+        desk = self._desks.get(folder)
+        if desk is None or desk.place != place:
+            desk = self._begin_anew(folder, place)
+        desk.take(job)
+        if job in self._interrupted and job in desk.machine.jobs:
+            desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
+
+    def _begin_anew(self, folder: int, place: int) -> _Desk:
+        if (former := self._desks.get(folder)) is not None:
+            former.is_gone = True
+            self.lost_ends.update(ended.job for ended in self._unwritten.pop(folder, ()))
+        desk = self._desks[folder] = _Desk(self, folder, place)
+        self._tell_of_world({folder})
+        return desk
+
+    # --- what must hold ------------------------------------------------------------------------------------
+
+    def at_desks(self) -> set[int]:
+        """Return the jobs that are handed in, have no reply, and are not at a PE."""
+        return {
+            job
+            for desk in self._present()
+            for job, live in desk.machine.jobs.items()
+            if live.state is not JobState.AT_PE
+        } | {ended.job for waiting in self._unwritten.values() for ended in waiting}
+
+    def _present(self) -> Iterator[_Desk]:
+        return (
+            desk for folder, desk in self._desks.items() if self._ranks.is_present(self._holder_of(folder))
+        )
+
+    def check_rest(self, at_pes: set[int]) -> None:
+        """Raise AssertionError if a desk at rest is not as it must be. `at_pes`: the jobs that PEs have."""
+        for desk in self._present():
+            jobs, holds, line = desk.machine.jobs, desk.machine.holds, desk.machine.line
+            for job, live in jobs.items():
+                assert (live.state is JobState.AT_PE) == (job in at_pes), f"job {job} is {live.state.value}"
+                if live.state is JobState.HELD:
+                    unmet, arrives_s = holds.waits_for(job)
+                    assert unmet or arrives_s > self.ranks.now, f"job {job} is held, and nothing says why"
+            line.check()
