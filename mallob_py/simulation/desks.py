@@ -74,7 +74,7 @@ def identity_of(job: int) -> str:
     return f"job.{job}"
 
 
-class _Desk:
+class Desk:
     """The desk of one folder, and the hands of its machine."""
 
     def __init__(self, folders: DeskFolders, folder: int, place: int) -> None:
@@ -256,7 +256,7 @@ class DeskFolders(Folders):
         self.ranks = ranks
         self.plan = plan
         self.files: dict[int, FileTerms] = {}
-        self._desks: dict[int, _Desk] = {}
+        self._desks: dict[int, Desk] = {}
         #: by folder: when its disk is writable again, and replies that wait for that
         self._full_until_s: dict[int, float] = {}
         self._unwritten: dict[int, list[JobEnded]] = {}
@@ -272,7 +272,7 @@ class DeskFolders(Folders):
 
     def interrupt(self, job: int) -> None:
         self._interrupted.add(job)
-        if (desk := self._desk_of(job)) is not None and job in desk.machine.jobs:
+        if (desk := self.desk_of(job)) is not None and job in desk.machine.jobs:
             desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
             desk.wake()
 
@@ -293,7 +293,7 @@ class DeskFolders(Folders):
     def hear(self, place: int, effect: AnyEffect) -> None:
         """Take in what a PE tells of a job."""
         job = getattr(effect, "job", None)
-        if job in self._journal and (desk := self._desk_of(job)) is not None and desk.place == place:
+        if job in self._journal and (desk := self.desk_of(job)) is not None and desk.place == place:
             desk.hear(effect)
 
     def folder_of(self, job: int) -> int:
@@ -304,7 +304,7 @@ class DeskFolders(Folders):
 
     # --- replies ---------------------------------------------------------------------------------------
 
-    def reply(self, desk: _Desk, ended: JobEnded) -> None:
+    def reply(self, desk: Desk, ended: JobEnded) -> None:
         """Write a reply, as soon as the disk lets it."""
         until_s = self._full_until_s.get(desk.folder, 0.0)
         waiting = self._unwritten.setdefault(desk.folder, [])
@@ -314,11 +314,11 @@ class DeskFolders(Folders):
         elif len(waiting) == 1:
             self.ranks.later(until_s - self.ranks.now, partial(self._write, desk))
 
-    def answer(self, desk: _Desk, job: int, outcome: Outcome, reason: str) -> None:
+    def answer(self, desk: Desk, job: int, outcome: Outcome, reason: str) -> None:
         """Write the reply of a job that was never live."""
         self.reply(desk, JobEnded(job, outcome, None, reason, JobStats(None, None, None, 0.0, 0.0, 0.0, 0)))
 
-    def _write(self, desk: _Desk) -> None:
+    def _write(self, desk: Desk) -> None:
         if desk.is_gone:
             return
         until_s = self._full_until_s.get(desk.folder, 0.0)
@@ -337,27 +337,28 @@ class DeskFolders(Folders):
         is_early = ended.outcome is not Outcome.RESULT or ended.stats.started_s is None
         return is_early or other in self.ended
 
-    def is_over(self, job: int, desk: _Desk) -> bool:
+    def is_over(self, job: int, desk: Desk) -> bool:
         """Whether a job has a reply, or one that waits for the disk."""
         return job in self.ended or any(one.job == job for one in self._unwritten.get(desk.folder, ()))
 
     # --- desks that come and go --------------------------------------------------------------------------
 
-    def tell_others(self, desk: _Desk, work: AtWork) -> None:
+    def tell_others(self, desk: Desk, work: AtWork) -> None:
         for other in list(self._desks.values()):
             if other is not desk:
                 self.ranks.later(self.delay_s(desk, other), partial(self._tell, other, desk.folder, work))
 
-    def delay_s(self, source: _Desk, dest: _Desk) -> float:
+    def delay_s(self, source: Desk, dest: Desk) -> float:
         """Return how long a message between clients takes."""
         return self.ranks.delays.message_s(source.place, dest.place)
 
-    def _tell(self, desk: _Desk, client: int, work: AtWork) -> None:
+    def _tell(self, desk: Desk, client: int, work: AtWork) -> None:
         if not desk.is_gone:
             desk.machine.hear(client, work)
             desk.wake()
 
-    def _desk_of(self, job: int) -> _Desk | None:
+    def desk_of(self, job: int) -> Desk | None:
+        """Return the desk that has the job; None if its client is lost."""
         folder = self._journal[job][0]
         desk = self._desks.get(folder)
         return desk if desk is not None and self._ranks.is_present(self._holder_of(folder)) else None
@@ -375,11 +376,11 @@ class DeskFolders(Folders):
         if job in self._interrupted and job in desk.machine.jobs:
             desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
 
-    def _begin_anew(self, folder: int, place: int) -> _Desk:
+    def _begin_anew(self, folder: int, place: int) -> Desk:
         if (former := self._desks.get(folder)) is not None:
             former.is_gone = True
             self.lost_ends.update(ended.job for ended in self._unwritten.pop(folder, ()))
-        desk = self._desks[folder] = _Desk(self, folder, place)
+        desk = self._desks[folder] = Desk(self, folder, place)
         self._tell_of_world({folder})
         return desk
 
@@ -394,7 +395,7 @@ class DeskFolders(Folders):
             if live.state is not JobState.AT_PE
         } | {ended.job for waiting in self._unwritten.values() for ended in waiting}
 
-    def _present(self) -> Iterator[_Desk]:
+    def _present(self) -> Iterator[Desk]:
         return (
             desk for folder, desk in self._desks.items() if self._ranks.is_present(self._holder_of(folder))
         )

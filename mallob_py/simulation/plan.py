@@ -413,11 +413,12 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
     }
 
 
-def with_changes(plan: Plan) -> Plan:
+def with_changes(plan: Plan, drains: bool = True) -> Plan:
     """A life in which ranks come and go too, most often several within a short time."""
     choose = random.Random(f"changes {plan.seed}")
     longest_s = plan.delays.message_s[1]
-    deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]
+    changes = _draw_changes(choose, plan.span_s)
+    deeds = [*plan.deeds, *(deed for deed in changes if drains or not isinstance(deed, RankDrains))]
     return msgspec.structs.replace(
         plan,
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
@@ -523,7 +524,7 @@ def with_desks(plan: Plan) -> Plan:
             )
         )
     desks = DeskPlan(
-        window=choose.choice((0, 1, 2, 4)),
+        window=choose.choice((0, plan.size + 1, plan.size + 4)),
         residents=choose.choice((None, 0, 1)),
         weights={user: choose.choice((0.5, 1.0, 3.0)) for user in users},
         limits={user: choose.choice((1, 2, 5)) for user in users if choose.random() < 0.3},

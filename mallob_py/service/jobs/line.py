@@ -44,6 +44,8 @@ _OUTDATED_MAX = 64
 _RESIDENTS_MAX = 1024
 #: what may be lost of the PEs' work by giving jobs up: a part of all, and per PE at once
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
+#: a loss that is smaller only comes from rounding: else the time for it comes again and again
+_ROUNDING_S = 1e-9
 
 
 def residents_of(pes: int, per_pe: int | None = None) -> int:
@@ -378,7 +380,7 @@ class Line:
 
         One of the user who has most at work; of these the last one that has had its turn, which loses least.
         """
-        if not self._due or self._loss.left_s(now, self._pes) <= 0.0:
+        if not self._due or self._loss.left_s(now, self._pes) < -_ROUNDING_S:
             return None
         worst: tuple[float, LiveJob] | None = None
         for job in self._in_the_way():
