@@ -170,7 +170,8 @@ class Desk:
         self.machine.answer(job, ended.outcome.value)
 
     def _end(self, job: LiveJob, outcome: Outcome, reason: str = "") -> None:
-        stats = JobStats(None, None, None, self.folders.ranks.now - job.accepted_s, 0.0, 0.0, 0)
+        pe_s = 0.0 if job.spent is None else job.spent.pe_s
+        stats = JobStats(None, None, None, self.folders.ranks.now - job.accepted_s, 0.0, pe_s, 0)
         self._forget(job, JobEnded(job.id, outcome, None, reason or None, stats))
         self.wake()
 
