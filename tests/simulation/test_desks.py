@@ -91,20 +91,12 @@ def test_a_job_is_interrupted_wherever_it_is() -> None:
     assert not played.cluster.processes
 
 
-def test_jobs_take_express_turns_on_a_pe_and_each_gets_about_as_much() -> None:
+def test_of_jobs_that_lose_all_when_given_up_only_some_are() -> None:
     played = Played(1, DeskPlan(window=2, residents=0))
-    jobs = range(1, 15)
-    for job in jobs:
+    for job in range(1, 15):
         played.file(job)
     played.play(200.0)
-    assert played.desks.given_up > 10
-    for job in jobs:
-        played.cluster.interrupt(job)
-    played.play(5.0)
-    used = [ended.stats.pe_s for ended in played.desks.ended.values()]
-    assert len(used) == len(jobs)
-    assert 0.0 < max(used) < 4 * min(used)
-    assert not played.cluster.processes
+    assert 10 < played.desks.given_up < 30
 
 
 def test_a_user_s_limit_holds_while_jobs_are_given_up_and_come_again() -> None:
