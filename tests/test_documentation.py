@@ -335,7 +335,7 @@ _WORDS = {
     "README.md": 1800,
     "docs/bags.md": 2000,
     "docs/batch-live.md": 2200,
-    "docs/batch-policies.md": 700,
+    "docs/batch-policies.md": 730,
     "docs/batch.md": 1000,
     "docs/clusters.md": 260,
     "docs/commands.md": 600,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from mallob_py.batch.cluster import Cluster
-from mallob_py.batch.speedup import LINEAR, Amdahl, Linear, Logarithmic, Power
+from mallob_py.batch.speedup import LINEAR, Amdahl, Downey, Linear, Logarithmic, Power
 
-AnySpeedup = Linear | Power | Amdahl | Logarithmic
+AnySpeedup = Linear | Power | Amdahl | Logarithmic | Downey
 
 
 class Kind(enum.Enum):

@@ -68,4 +68,29 @@ class Logarithmic(msgspec.Struct, frozen=True):
         return self.rho
 
 
+class Downey(msgspec.Struct, frozen=True):
+    """Downey's model (1997) of low variance: linear for long, then flat at the average parallelism A.
+
+    `sigma` (0 to 1) is the variance of parallelism, A is `breadth` times the preferred number of nodes.
+    """
+
+    sigma: float
+    breadth: float = 1.5
+
+    def speed(self, nodes: int, preferred: int) -> float:
+        parallelism = max(1.0, self.breadth * preferred)
+        return self._speedup(nodes, parallelism) / self._speedup(preferred, parallelism)
+
+    def _speedup(self, nodes: int, parallelism: float) -> float:
+        if nodes >= 2.0 * parallelism - 1.0:
+            return parallelism
+        if nodes <= parallelism:
+            return parallelism * nodes / (parallelism + self.sigma / 2.0 * (nodes - 1))
+        return parallelism * nodes / (self.sigma * (parallelism - 0.5) + nodes * (1.0 - self.sigma / 2.0))
+
+    @property
+    def loss(self) -> float:
+        return self.sigma
+
+
 LINEAR = Linear()

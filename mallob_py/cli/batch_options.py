@@ -146,8 +146,8 @@ class TraceOptions(Config):
         speed_model,
         None,
         MALLEABLE,
-        "of these: linear, amdahl:S (serial share), power:RHO, log:RHO; power:0:0.3 draws each job's "
-        "number between two (default: linear)",
+        "of these: linear, amdahl:S (serial share), power:RHO, log:RHO, downey:SIGMA; power:0:0.3 draws each "
+        "job's number between two (default: linear)",
     )
     seed: int = option("--seed N", values.count, 0, MALLEABLE, "which jobs these are (default: 0)")
     resize_cost: ResizeCost | None = option(

@@ -14,12 +14,13 @@ from collections.abc import Callable
 import msgspec
 
 from mallob_py.batch.job import AnySpeedup, Kind, Workload
-from mallob_py.batch.speedup import LINEAR, Amdahl, Linear, Logarithmic, Power
+from mallob_py.batch.speedup import LINEAR, Amdahl, Downey, Linear, Logarithmic, Power
 
 _KINDS: dict[str, Callable[[float], AnySpeedup]] = {
     "amdahl": Amdahl,
     "power": Power,
     "log": Logarithmic,
+    "downey": Downey,
 }
 
 
@@ -138,14 +139,18 @@ def node_range_of(text: str) -> NodeRange:
 
 
 def speed_model_of(text: str) -> SpeedModel:
-    """From `linear`, `amdahl:0.05`, `power:0:0.3` (drawn between) or `log:0.1`. ValueError: it is none."""
+    """From `linear`, `amdahl:0.05`, `power:0:0.3` (drawn between), `log:0.1`, `downey:0.5`.
+
+    ValueError: the text is none of these.
+    """
     name, colon, parameters = text.partition(":")
     if name == "linear" and not colon:
         return SpeedModel()
     least, most = _two_numbers(parameters)
     if name not in _KINDS or not 0.0 <= least <= most <= 1.0:
         raise ValueError(
-            f"{text!r} is not linear, amdahl:S, power:RHO or log:RHO with one or two numbers from 0 to 1"
+            f"{text!r} is not linear, amdahl:S, power:RHO, log:RHO or downey:SIGMA"
+            " with one or two numbers from 0 to 1"
         )
     return SpeedModel(_KINDS[name], least, most)
 
