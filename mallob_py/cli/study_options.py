@@ -29,7 +29,6 @@ EXPERIMENTS = (
     "matching",
     "growth",
     "balancing",
-    "lifelines",
     "scaling",
 )
 

@@ -60,7 +60,7 @@ def _permutation(priority: float, seed: int) -> list[int]:
     return random.Random(f"priorities {seed} {priority}").sample(range(INSTANCES), INSTANCES)
 
 
-def _stream(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
+def specs_of(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
     while True:
         for instance in _permutation(priority, seed):
             yield JobSpec(
@@ -83,7 +83,10 @@ def measure(setting: Setting) -> list[PriorityRow]:
     priorities = list(paper.PRIORITIES)
     loop = ClosedLoop(
         simulation,
-        [_stream(priority, number % setting.pes, setting.seed) for number, priority in enumerate(priorities)],
+        [
+            specs_of(priority, number % setting.pes, setting.seed)
+            for number, priority in enumerate(priorities)
+        ],
     )
     simulation.play()
     events = {job: JobEvent(job, 1, setting.pes, priority, 0.0) for job, priority in enumerate(priorities)}

@@ -1,63 +1,305 @@
 """Strong scaling of one bag of tasks on 1 to 16 workers, in virtual time.
 
 Source: the ElasticJobScheduler publication, figure 6, which measures rigid GLB programs on 1 to 16 nodes.
-Here a node is a worker, and the bags are trees of UTS's kind with the real books (`lifelines`), of several
-seeds. `mallob-py batch experiment bags` measures real programs on the cores that there are.
+Here a node is a worker. The books are the real ones (`kit.bags.ledger`). The tree is one of UTS's kind
+(geometric, 4 children in the mean, of limited depth), drawn by its law: nodes of more than `CLUSTER_HEIGHT`
+levels are there one by one, and what hangs below is a number of nodes drawn from the distribution of such
+trees. All of it follows from hashes, so that the tree is the same whoever counts it; that each node was
+counted once is checked. `mallob-py batch experiment bags` measures real programs on the cores that there are.
+
+A worker computes for `CHUNK_S` between two looks at its messages. A message costs time at the ranks of both
+workers, one after the other, and at the worker itself; so who is asked by everybody is late for all.
+Workers join layer by layer, as job trees grow. For when no request has found work, who has nothing is
+remembered by its parent and children in the job tree.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+import random
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
+from mallob_py.experiments import frame
+from mallob_py.experiments.frame import grid
 from mallob_py.experiments.intervals import interval
-from mallob_py.experiments.lifelines import Sharers, Sharing
-from mallob_py.experiments.output import Output, Table
+from mallob_py.experiments.output import Output
+from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.ledger import Ledger, Neighbours
+from mallob_py.kit.bags.messages import Address, AnyBagMessage, Lend
+from mallob_py.protocol.splitmix import splitmix64
+from mallob_py.simulation.setting import Network
+from mallob_py.trees import children_of, parent_of
 
 WORKERS = (1, 2, 4, 8, 16)
 DEPTHS = (13, 14, 15, 16)
 SEEDS = 5
+#: nodes that one core looks at in a second, as scripts/bench/bench_bags.py measures it
+NODES_PER_S = 60e6
+CHUNK_S = 0.002
+#: decoding a message and looking into the books
+TAKING_S = 30e-6
+#: a worker and its rank are connected by a pipe
+PIPE_S = 20e-6
+#: a worker of the next layer of the job tree begins so much later
+LAYER_S = 0.003
+#: trees of this height are numbers; UTS does not share what is smaller, either
+CLUSTER_HEIGHT = 7
+#: the root has so many children; with it a tree of depth 17 has about as many nodes as that of UTS's seed 19
+_ROOT_CHILDREN = 12
+_MEAN_CHILDREN = 4.0
+_QUANTILES = 1 << 12
+
+Node: TypeAlias = tuple[int, int]
 
 
-class Case(msgspec.Struct, frozen=True):
-    """One run: a tree of this depth and seed on so many workers."""
+def _children_by_quantile() -> list[int]:
+    """Return how many children a node has, in the order of their number: a geometric distribution."""
+    shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return [int(each) for each in np.log1p(-shares) / math.log(_MEAN_CHILDREN / (1 + _MEAN_CHILDREN))]
+
+
+#: nodes that a tree of such a height has in the mean
+_WEIGHTS = [(_MEAN_CHILDREN ** (height + 1) - 1) / (_MEAN_CHILDREN - 1) for height in range(32)]
+_CHILDREN = _children_by_quantile()
+
+
+@cache
+def _sizes() -> list[int]:
+    """Sizes of random trees of `CLUSTER_HEIGHT`."""
+    rng = np.random.default_rng(1)
+    sizes = np.ones(_QUANTILES, dtype=np.int64)
+    for _ in range(CLUSTER_HEIGHT):
+        born = rng.choice(_CHILDREN, _QUANTILES)
+        owner = np.repeat(np.arange(_QUANTILES), born)
+        sizes = 1 + np.bincount(owner, rng.choice(sizes, len(owner)), _QUANTILES).astype(np.int64)
+    return [int(size) for size in sizes]
+
+
+class SampledBag(Bag):
+    """Nodes (hash, height) of the tree; the lowest on top."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self._count = 0
+
+    def process(self, count: int) -> int:
+        nodes, done, sizes = self.nodes, 0, _sizes()
+        while nodes and done < count:
+            value, height = nodes.pop()
+            if height <= CLUSTER_HEIGHT:
+                done += sizes[value % _QUANTILES]
+            else:
+                done += 1
+                born = _CHILDREN[value % _QUANTILES]
+                nodes += [(splitmix64(value + 1 + each), height - 1) for each in range(born)]
+        self._count += done
+        return done
+
+    def split(self) -> SampledBag | None:
+        """Half by expectation, the largest first."""
+        if len(self.nodes) < 2:
+            return None
+        kept: list[Node] = []
+        given: list[Node] = []
+        more = 0.0
+        for node in sorted(self.nodes, key=lambda node: -node[1]):
+            if more > 0:
+                given.append(node)
+                more -= _WEIGHTS[node[1]]
+            else:
+                kept.append(node)
+                more += _WEIGHTS[node[1]]
+        self.nodes = kept
+        return SampledBag(given)
+
+    def merge(self, other: Bag) -> None:
+        assert isinstance(other, SampledBag)
+        self.nodes = other.nodes + self.nodes
+
+    def is_empty(self) -> bool:
+        return not self.nodes
+
+    def expected_tasks(self) -> float:
+        return sum(_WEIGHTS[height] for _, height in self.nodes)
+
+    def take_result(self) -> int:
+        count, self._count = self._count, 0
+        return count
+
+    def to_bytes(self) -> bytes:
+        return np.array(self.nodes, dtype=np.uint64).tobytes()
+
+
+class SampledTree:
+    """The tree, as far as the ledgers know it."""
+
+    def __init__(self, depth: int, seed: int = 0) -> None:
+        self._first = [(splitmix64(seed + each), depth - 1) for each in range(_ROOT_CHILDREN)]
+
+    minimizes = False
+
+    def first_bag(self) -> SampledBag:
+        return SampledBag(list(self._first))
+
+    def bag_from_bytes(self, data: bytes) -> SampledBag:
+        return SampledBag(
+            [(value, height) for value, height in np.frombuffer(data, np.uint64).reshape(-1, 2).tolist()]
+        )
+
+    def fold(self, one: int, other: int) -> int:
+        return one + other
+
+
+class Sharing(msgspec.Struct, frozen=True):
+    """The course of a job: how many nodes its tree has, the time [s], and loans of tasks."""
+
+    nodes: int
+    seconds: float
+    loans: int
+
+
+class _Worker:
+    __slots__ = ("free_s", "inbox", "index", "ledger", "wake_s")
+
+    def __init__(self, index: int, ledger: Ledger) -> None:
+        self.index = index
+        self.ledger = ledger
+        self.inbox: list[tuple[Address, AnyBagMessage]] = []
+        #: until then it computes
+        self.free_s = 0.0
+        self.wake_s = math.inf
+
+
+class Sharers:
+    """One job on workers that nothing happens to."""
+
+    def __init__(self, workers: int, depth: int, seed: int = 0) -> None:
+        network = Network()
+        self._random = random.Random(seed)
+        self._rank_s = (network.handling_us + network.sending_us) * 1e-6
+        self._network_s = network.other_host_us * 1e-6 + 2 * PIPE_S
+        self._jitter_s = network.jitter_us * 1e-6
+        #: by worker: until then its rank deals with other messages
+        self._ranks_s = [0.0] * workers
+        self._last_arrival_s: dict[tuple[int, int], float] = {}
+        self._events: list[tuple[float, int, _Worker, tuple[Address, AnyBagMessage] | None]] = []
+        self._number = 0
+        tree = SampledTree(depth, seed)
+        self._workers = []
+        for index in range(workers):
+            worker = _Worker(index, Ledger(tree, splitmix64(seed * workers + index)))
+            self._workers.append(worker)
+            self._wake(worker, ((index + 1).bit_length() - 1) * LAYER_S)
+        self._seated = 0
+        self._loans = 0
+        self._done = 0
+
+    def play(self) -> Sharing:
+        """To the end. The result is asserted to be the number of nodes that were looked at."""
+        events = self._events
+        while True:
+            at_s, _, worker, message = heapq.heappop(events)
+            if message is not None:
+                worker.inbox.append(message)
+            elif at_s != worker.wake_s:
+                continue
+            if at_s >= worker.free_s:
+                end_s = self._turn(worker, at_s)
+                if worker.ledger.books.is_finished:
+                    assert worker.ledger.books.result() == self._done, "nodes are lost or counted twice"
+                    return Sharing(self._done, end_s, self._loans)
+
+    def _turn(self, worker: _Worker, now: float) -> float:
+        worker.wake_s = math.inf
+        ledger = worker.ledger
+        if worker.index >= self._seated:
+            self._seated = worker.index + 1
+            if worker.index == 0:
+                ledger.open_root(now)
+            ledger.neighbours_changed(now)
+        inbox, worker.inbox = worker.inbox, []
+        for source, message in inbox:
+            ledger.receive(source, message, now)
+        now += len(inbox) * TAKING_S
+        ledger.tick(now)
+        self._send_all(worker, now)
+        done = ledger.process(int(CHUNK_S * NODES_PER_S), now)
+        if done:
+            self._done += done
+            now += done / NODES_PER_S
+            self._send_all(worker, now)
+        worker.free_s = now
+        self._wake(worker, now if done else max(now, ledger.next_deadline()))
+        return now
+
+    def _wake(self, worker: _Worker, at_s: float) -> None:
+        worker.wake_s = at_s
+        self._push(at_s, worker, None)
+
+    def _send_all(self, worker: _Worker, now: float) -> None:
+        outbox, worker.ledger.outbox = worker.ledger.outbox, []
+        for dest, message in outbox:
+            near = (*children_of(worker.index), parent_of(worker.index))
+            for index in near if isinstance(dest, Neighbours) else (dest[0],):
+                if 0 <= index < self._seated:
+                    self._send(worker, self._workers[index], message, now)
+
+    def _send(self, source: _Worker, dest: _Worker, message: AnyBagMessage, now: float) -> None:
+        self._loans += isinstance(message, Lend)
+        pair = source.index, dest.index
+        at_s = self._through_rank(source, now)
+        at_s += self._network_s + self._random.expovariate(1 / self._jitter_s)
+        at_s = max(self._through_rank(dest, at_s), self._last_arrival_s.get(pair, 0.0))
+        self._last_arrival_s[pair] = at_s
+        self._push(at_s, dest, ((source.index, 0), message))
+
+    def _through_rank(self, worker: _Worker, at_s: float) -> float:
+        self._ranks_s[worker.index] = at_s = max(at_s, self._ranks_s[worker.index]) + self._rank_s
+        return at_s
+
+    def _push(self, at_s: float, worker: _Worker, message: tuple[Address, AnyBagMessage] | None) -> None:
+        if at_s < math.inf:
+            self._number += 1
+            heapq.heappush(self._events, (at_s, self._number, worker, message))
+
+
+class Run(frame.Run, frozen=True):
+    """A tree of this depth and seed on so many workers."""
 
     depth: int
     workers: int
     seed: int
 
-    def __str__(self) -> str:
-        return f"depth {self.depth}, seed {self.seed}, {self.workers} workers"
 
-
-def measure(case: Case) -> Sharing:
-    return Sharers(case.workers, case.depth, "job tree", case.seed).play()
+def measure(one: Run) -> Sharing:
+    return Sharers(one.workers, one.depth, one.seed).play()
 
 
 def run(folder: Path) -> None:
     """Play all trees on all numbers of workers, and print a table. Raises OSError."""
     output = Output(folder, "scaling")
-    cases = [Case(depth, workers, seed) for depth in DEPTHS for workers in WORKERS for seed in range(SEEDS)]
-    found = output.play(measure, cases, None, str)
-    rows = []
-    for depth in DEPTHS:
-        for workers in WORKERS:
-            runs = [(found[Case(depth, 1, seed)], found[Case(depth, workers, seed)]) for seed in range(SEEDS)]
-            speedups = [alone.seconds / one.seconds for alone, one in runs]
-            rows.append(
-                (
-                    depth,
-                    workers,
-                    interval([one.seconds for _, one in runs]).text(),
-                    interval(speedups).text(),
-                    f"{sum(speedups) / SEEDS / workers:.3f}",
-                    sum(one.loans for _, one in runs) / SEEDS,
-                )
-            )
-    header = ("depth", "workers", "time [s]", "speedup", "efficiency", "loans")
+    runs = [Run(depth, workers, seed) for depth in DEPTHS for workers in WORKERS for seed in range(SEEDS)]
+    found = output.play(measure, runs, None, Run.name)
+
+    def cell(size: tuple[int, int], what: str) -> str:
+        of = [(found[Run(size[0], 1, seed)], found[Run(*size, seed)]) for seed in range(SEEDS)]
+        values = {
+            "time [s]": [one.seconds for _, one in of],
+            "speedup": [alone.seconds / one.seconds for alone, one in of],
+            "loans": [float(one.loans) for _, one in of],
+        }
+        return interval(values[what]).text(0 if what == "loans" else 2)
+
+    rows = {f"depth {depth}, {workers} workers": (depth, workers) for depth in DEPTHS for workers in WORKERS}
+    columns = {name: name for name in ("time [s]", "speedup", "loans")}
     output.tables(
-        [Table("A tree of UTS's kind on 1 to 16 workers", header, tuple(rows))],
+        [grid("A tree of UTS's kind on 1 to 16 workers", "tree", rows, columns, cell)],
         f"Means over {SEEDS} trees; behind ± is half of the 95 % interval. Workers begin when their layer of"
         " the job tree does: the start of processes is not in it.",
     )

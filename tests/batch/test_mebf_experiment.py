@@ -30,11 +30,13 @@ def test_a_case_says_what_its_workload_is_like() -> None:
 
 def test_what_was_published_stands_in_the_columns_of_its_table() -> None:
     """Figures 13 and 14 fill gaps in each way at each scalability."""
-    for _, columns, published in mebf.TABLES:
-        assert set(published) <= {(variant, name) for variant in mebf.VARIANTS for name in columns}
+    for study in mebf.STUDIES:
+        assert set(study.published) <= {
+            (variant, name) for variant in mebf.VARIANTS for name in study.columns
+        }
     for title, jobs in (("Gaps, 1K", 1000), ("Gaps, 5K", 5000)):
-        (columns,) = (columns for name, columns, _ in mebf.TABLES if name == title)
-        wanted = {(mebf.Case(jobs, scalability=level), gaps) for level in mebf.RHO for gaps in mebf.GAPS}
+        (columns,) = (study.columns for study in mebf.STUDIES if study.title == title)
+        wanted = {mebf.Case(jobs, scalability=level, gaps=gaps) for level in mebf.RHO for gaps in mebf.GAPS}
         assert set(columns.values()) == wanted
 
 
@@ -42,14 +44,22 @@ def test_malleable_jobs_are_better_off_than_with_easy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mebf, "SEEDS", (1,))
-    table = ("Small", {"300": (mebf.Case(300), "basic")}, {("spare", "300"): 49})
-    monkeypatch.setattr(mebf, "TABLES", (table,) * 4)
+    study = mebf.Study("Small", {"300": mebf.Case(300)}, {("spare", "300"): 49})
+    monkeypatch.setattr(mebf, "STUDIES", (study,) * 4)
     mebf.run(Output(tmp_path, "mebf"), 1, None)
     (rows, *_) = (found["rows"] for found in json.loads((tmp_path / "mebf.json").read_bytes()))
     assert [row[0] for row in rows] == list(mebf.VARIANTS)
     assert all(int(row[1].split()[0]) > 10 for row in rows)
     assert "(49 P)" in rows[1][1]
     assert "(49 P)" in capsys.readouterr().out
+
+
+def test_utilisation_over_time_is_that_of_each_tenth() -> None:
+    jobs = [Job(0, 0.0, 4, 50.0), Job(1, 50.0, 2, 50.0)]
+    schedule = simulate(Workload(jobs, [Truth(50.0)] * 2, 4), policy_of("easy"))
+    found = mebf.measured(schedule)
+    assert found.tenths == pytest.approx([1.0] * 5 + [0.5] * 5)
+    assert found.utilisation == pytest.approx(0.75)
 
 
 def test_jobs_of_traces_may_be_larger_than_the_generated_machine() -> None:

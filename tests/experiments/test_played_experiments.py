@@ -83,7 +83,7 @@ def test_mean_volumes_go_by_priority_and_use_all_pes() -> None:
 
 
 def test_each_stream_is_a_permutation_of_the_same_instances() -> None:
-    streams = [priorities._stream(priority, 0, 1) for priority in (0.1, 1.0)]
+    streams = [priorities.specs_of(priority, 0, 1) for priority in (0.1, 1.0)]
     works = [[spec.work_s for spec in itertools.islice(stream, priorities.INSTANCES)] for stream in streams]
     assert works[0] != works[1]
     assert sorted(works[0]) == sorted(works[1])

@@ -4,9 +4,7 @@ Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this mac
 Jobs are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared
 with the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a
 running one is told to grow and shrink (figure 7), and then batches of jobs are scheduled with more and more
-of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone. Last, the
-same batches with formulas among the bags; and, under a policy that divides the cores of nodes, on one slot of
-all cores.
+of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -64,13 +62,12 @@ all, and told nothing of what orders cost."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The arguments of `mallob-py run`, the known result and its key, and the exit code."""
+    """The arguments of `mallob-py run`, the known result and its key."""
 
     name: str
     words: tuple[str, ...]
     key: str = "value"
     result: float = 0.0
-    code: int = 0
 
 
 PROGRAMS = (
@@ -79,11 +76,6 @@ PROGRAMS = (
     Program("BC13", ("BC", "--set", "n=13"), "value", 185916403),
     Program("PI5e8", ("PI", "--set", "points=500000000"), "hits", 392698877),
 )
-#: random 3-SAT far above the threshold: (variables, seeds)
-_FORMULAS = (280, (1, 2))
-_RATIO = 4.6
-#: policies on one slot of all cores, the first of which divides it
-_SHARING = ("sd", "easy")
 
 
 class Alone(msgspec.Struct, frozen=True):
@@ -125,55 +117,34 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     """Write the tables. `full`: shares by a fifth, and two batches of each. Raises ReplayError, OSError."""
     slots = os.cpu_count() or 1
     shares, seeds = (SHARES_IN_FULL, SEEDS_IN_FULL) if full else (SHARES, SEEDS)
-    with tempfile.TemporaryDirectory(prefix="mallob-py-formulas-") as folder:
-        formulas = tuple(_formula(Path(folder), seed) for seed in _FORMULAS[1])
-        programs = (*PROGRAMS, *formulas)
-        alone = {
-            one.name: [
-                output.done(f"{one.name} alone on {count}", Alone, partial(_alone, one, count))
-                for count in _counts(slots)
-            ]
-            for one in programs
-        }
-        tables = [_scaling(alone), _costs(output.done("orders", Orders, _resizes).resized)]
-        output.tables(tables, _REMARKS)
-        cases = [_Case(f"Batches of {JOBS} jobs on {slots} slots", POLICIES, PROGRAMS, slots)]
-        mixed = (*PROGRAMS, *formulas)
-        cases.append(_Case(f"Bags and formulas on {slots} slots", POLICIES, mixed, slots))
-        cases.append(_Case(f"On one slot of {slots} cores, --affinity", _SHARING, PROGRAMS, 1, slots))
-        for case in cases:
-            rows = [
-                row
-                for policy in case.policies
-                for share in shares
-                if share == 0.0 or not policy.startswith("easy")
-                for seed in seeds
-                for row in _rows_of(output, case, policy, share, seed, alone)
-            ]
-            tables.append(Table(case.title, _HEADER, tuple(rows)))
-            output.tables(tables, _REMARKS)
+    alone = {
+        one.name: [
+            output.done(f"{one.name} alone on {count}", Alone, partial(_alone, one, count))
+            for count in _counts(slots)
+        ]
+        for one in PROGRAMS
+    }
+    tables = [_scaling(alone), _costs(output.done("orders", Orders, _resizes).resized)]
+    output.tables(tables, _REMARKS)
+    rows = [
+        _batch_row(output, policy, share, seed, slots, alone)
+        for policy in POLICIES
+        for share in shares
+        if share == 0.0 or not policy.startswith("easy")
+        for seed in seeds
+    ]
+    title = f"Batches of {JOBS} jobs on {slots} slots"
+    output.tables([*tables, Table(title, _HEADER, tuple(rows))], _REMARKS)
 
 
-class _Case(msgspec.Struct, frozen=True):
-    """Batches of these programs under these policies; each slot is so many cores."""
-
-    title: str
-    policies: tuple[str, ...]
-    programs: tuple[Program, ...]
-    slots: int
-    cores: int = 1
-
-
-def _rows_of(
-    output: Output, case: _Case, policy: str, share: float, seed: int, alone: dict[str, list[Alone]]
-) -> Iterator[tuple[Cell, ...]]:
-    if case.cores > 1:
-        alone = {name: [Alone(1, runs[-1].times_s)] for name, runs in alone.items()}
-    programs, workload = batch_of(seed, share, case.slots, alone, case.programs)
-    name = f"{case.title}: {policy}, {share:.0%} malleable, batch {seed}"
-    real = output.done(name, Batch, lambda: _played(programs, workload, policy, case.cores))
+def _batch_row(
+    output: Output, policy: str, share: float, seed: int, slots: int, alone: dict[str, list[Alone]]
+) -> tuple[Cell, ...]:
+    programs, workload = batch_of(seed, share, slots, alone)
+    name = f"{policy}, {share:.0%} malleable, batch {seed}"
+    real = output.done(name, Batch, lambda: _played(programs, workload, policy))
     print(f"{name}: done", file=sys.stderr)
-    yield _row(policy, share, seed, real, _simulated(workload, policy))
+    return _row(policy, share, seed, real, _simulated(workload, policy))
 
 
 # --- programs -----------------------------------------------------------------------------
@@ -201,16 +172,6 @@ def done_of(name: str, command: list[str], code: int | None = None) -> subproces
     return done
 
 
-def _formula(folder: Path, seed: int) -> Program:
-    """A formula without a model, as a program."""
-    variables = _FORMULAS[0]
-    path = folder / f"random{seed}.cnf"
-    numbers = [str(number) for number in (variables, round(_RATIO * variables), seed)]
-    command = [*python(), "-m", "mallob_sat.generate", "uniform", *numbers, "-o", str(path)]
-    done_of(path.name, command, 0)
-    return Program(f"SAT{variables}-{seed}", ("SAT", str(path)), "resultcode", 20, 20)
-
-
 def check(program: Program, output: str) -> None:
     """Raises ReplayError if the known result is not in it."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
@@ -223,7 +184,7 @@ def _alone(program: Program, slots: int) -> Alone:
     times_s = list[float]()
     for _ in range(_TIMES):
         began_s = time.monotonic()
-        done = done_of(program.name, _command(program, "-n", str(slots)), program.code)
+        done = done_of(program.name, _command(program, "-n", str(slots)), 0)
         times_s.append(time.monotonic() - began_s)
         check(program, done.stdout)
     return Alone(slots, times_s)
@@ -278,11 +239,10 @@ def batch_of(
     share: float,
     slots: int,
     alone: dict[str, list[Alone]],
-    choice: Sequence[Program] = PROGRAMS,
 ) -> tuple[list[Program], Workload]:
     """Jobs with their programs; those malleable at a share are so at every larger one."""
     generator = random.Random(f"bags {seed}")
-    programs = [choice[number % len(choice)] for number in generator.sample(range(JOBS), JOBS)]
+    programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
     sizes = [generator.choice(_counts(slots)) for _ in programs]
     arrivals = sorted(generator.uniform(0.0, _ARRIVALS_S) for _ in range(JOBS - _AT_ONCE))
     order = generator.sample(range(JOBS), JOBS)
@@ -308,20 +268,15 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
     return Truth(at[size], Amdahl(serial))
 
 
-def _played(programs: list[Program], workload: Workload, policy: str, cores: int = 1) -> Batch:
+def _played(programs: list[Program], workload: Workload, policy: str) -> Batch:
     """Play the batch over real processes. Raises ReplayError."""
 
     def body(job: Job, truth: Truth) -> str:
-        if cores > 1:
-            more = ("-n", str(cores))
-        else:
-            more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
-        command = shlex.join(_command(programs[job.id], *more))
-        return f"{command}\n[ $? -eq {programs[job.id].code} ]"
+        more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
+        return f"exec {shlex.join(_command(programs[job.id], *more))}"
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    options = ("--affinity",) if cores > 1 else ()
-    lives = replay(workload, policy, lambda ended: None, body, options)
+    lives = replay(workload, policy, lambda ended: None, body)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     for program, life in zip(programs, lives, strict=True):
         check(program, life.output)

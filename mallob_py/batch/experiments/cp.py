@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,12 +26,10 @@ from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.changes import with_exact_estimates
 from mallob_py.batch.workload.eurora import CLUSTER, expected_wait_s, instances_of, joined, read_eurora
+from mallob_py.experiments import frame
 from mallob_py.experiments.intervals import interval, winner
 from mallob_py.experiments.output import Output, Table
 from mallob_py.text_table import Cell
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _FILE = "eurora_pahpcsim.tar.gz"
 INSTANCES = (
@@ -74,15 +71,12 @@ _REMARKS = (
 )
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(frame.Run, frozen=True):
     """`exact`: users know how long their jobs run."""
 
     instance: str
     policy: str
     exact: bool = False
-
-    def name(self) -> str:
-        return f"{self.instance} {self.policy}" + (" exact" if self.exact else "")
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -139,7 +133,6 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
         [table(results), Table(f"Why the published model loses on {INSTANCES[0]}", _HEADER, tuple(why))],
         _REMARKS,
     )
-    output.figure("cp", partial(draw, results))
 
 
 def _size(name: str) -> int:
@@ -222,23 +215,3 @@ def by_size(results: dict[Run, Measured]) -> Table:
 def _of_log(results: dict[Run, Measured]) -> Table:
     here = ((one, result) for one, result in results.items() if one.instance == _LOG)
     return Table("The log put together from all instances", _HEADER, tuple(_rows(here)))
-
-
-def draw(results: dict[Run, Measured], figure: Figure) -> None:
-    """Weighted waits, and how many jobs are late: a group of bars for each instance."""
-    width = 0.8 / len(POLICIES)
-    for axes, measure, title in zip(
-        figure.subplots(1, 2),
-        ("weighted_wait", "late"),
-        ("WQT (wait/expected wait)", "NL (late jobs)"),
-        strict=True,
-    ):
-        for place, policy in enumerate(POLICIES):
-            heights = [getattr(results[Run(instance, policy)], measure) for instance in INSTANCES]
-            at = [number + place * width for number in range(len(INSTANCES))]
-            axes.bar(at, heights, width, label=_LABELS.get(policy, policy))
-        axes.set_xticks([number + width for number in range(len(INSTANCES))])
-        names = [instance.replace("_2014", "\n2014").rsplit("_", 1) for instance in INSTANCES]
-        axes.set_xticklabels(map("\n".join, names), fontsize="x-small")
-        axes.set(title=title)
-        axes.legend()

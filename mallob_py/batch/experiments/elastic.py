@@ -4,86 +4,80 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.batch.costs import JVM_RESIZES, FreeResizes, ResizeCost
-from mallob_py.batch.metrics import Apart, Metrics, apart_of, metrics_of
+from mallob_py.batch.costs import JVM_RESIZES, FreeResizes
+from mallob_py.batch.metrics import apart_of, metrics_of
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.workload.glb_batch import glb_batch
-from mallob_py.experiments.intervals import Interval, interval, winner
+from mallob_py.experiments import frame
+from mallob_py.experiments.frame import beside, draw, grid, with_winners
+from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.output import Output, Table
-from mallob_py.text_table import Cell
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BATCHES = 10
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-#: by policy: makespan [s], utilisation [%], turnaround [s], each for no and for only malleable jobs
-PUBLISHED: dict[str, tuple[float | str, ...]] = {
-    "elastic-fcfs": (1157, 1022, 75.5, 88.2, 366, 306),
-    "backfilling": (1035, 1005, 84.5, 89.5, 284, 282),
-    "elastic-easy": (1172, 1014, 74.8, 88.8, "", ""),
-    "elastic:ready-s=6": (1168, 1006, 74.8, 90.5, 369, 353),
-}
-_UNPUBLISHED = ("elastic:start=code,shrink=code,grow=code,ready-s=6", "fair")
-_NONE: tuple[float | str, ...] = ("",) * 6
+_ELASTIC = "elastic:ready-s=6"
+POLICIES = (
+    "elastic-fcfs",
+    "backfilling",
+    "elastic-easy",
+    _ELASTIC,
+    "elastic:start=code,shrink=code,grow=code,ready-s=6",
+    "fair",
+)
+#: published, by measure, policy and share of malleable jobs
+PUBLISHED: dict[str, dict[tuple[str, float], float]] = {
+    "makespan [s]": {
+        ("elastic-fcfs", 0.0): 1157, ("elastic-fcfs", 1.0): 1022, ("backfilling", 0.0): 1035,
+        ("backfilling", 1.0): 1005, ("elastic-easy", 0.0): 1172, ("elastic-easy", 1.0): 1014,
+        (_ELASTIC, 0.0): 1168, (_ELASTIC, 1.0): 1006,
+    },
+    "utilisation [%]": {
+        ("elastic-fcfs", 0.0): 75.5, ("elastic-fcfs", 1.0): 88.2, ("backfilling", 0.0): 84.5,
+        ("backfilling", 1.0): 89.5, ("elastic-easy", 0.0): 74.8, ("elastic-easy", 1.0): 88.8,
+        (_ELASTIC, 0.0): 74.8, (_ELASTIC, 1.0): 90.5,
+    },
+    "turnaround [s]": {
+        ("elastic-fcfs", 0.0): 366, ("elastic-fcfs", 1.0): 306, ("backfilling", 0.0): 284,
+        ("backfilling", 1.0): 282, (_ELASTIC, 0.0): 369, (_ELASTIC, 1.0): 353,
+    },
+    "shrinks": {(_ELASTIC, 0.2): 0.78, (_ELASTIC, 1.0): 0.71},
+    "grows": {(_ELASTIC, 0.2): 0.96, (_ELASTIC, 1.0): 0.58},
+}  # fmt: skip
 _REMARKS = f"""\
-Means of {BATCHES} batches, behind ± half of their 95 % interval; in brackets what was published, measured
-on a real cluster. Its run times are not to be had as numbers: those here follow from its aim of 8 node-hours
-a batch, and speedup is linear. So only the directions can be compared. Resizes cost nothing, or
+Means of {BATCHES} batches, behind ± half of their 95 % interval; (P) was published, measured on a real
+cluster. Its run times are not to be had as numbers: those here follow from its aim of 8 node-hours a batch,
+and speedup is linear. So only the directions can be compared. Resizes cost nothing, or
 {JVM_RESIZES.grow_s} s to grow and {JVM_RESIZES.shrink_s} s to shrink, the published means, during which a job
 stands still. Ahead: the policy whose difference to each other one, batch by batch, has an interval that
-excludes 0."""
-#: published: orders to shrink and to grow per malleable job, by the share
-_PUBLISHED_ORDERS = {0.2: (0.78, 0.96), 1.0: (0.71, 0.58)}
-_APART = ("elastic-easy", "elastic:ready-s=6", "fair")
-_TITLES = ("Makespan [s]", "Utilisation [%]", "Turnaround [s]")
+excludes 0. Shrinks, grows: orders per malleable job. Less than with rigid jobs: of each batch the difference
+to the same batch without malleable jobs."""
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A policy, and what resizes cost."""
-
+class Run(frame.Run, frozen=True):
     policy: str
-    has_costs: bool = False
-
-    @property
-    def costs(self) -> ResizeCost:
-        return JVM_RESIZES if self.has_costs else FreeResizes()
-
-    @property
-    def label(self) -> str:
-        return f"{self.policy}, resizes cost" if self.has_costs else self.policy
+    share: float
+    batch: int
+    costs: bool = False
 
 
 class Played(msgspec.Struct, frozen=True):
-    """All batches of a row at a share."""
+    """A batch. `turnarounds_s`: by job, and whether it is malleable."""
 
-    metrics: list[Metrics]
-    apart: list[Apart]
-    #: by batch and job: turnaround [s], and whether it is malleable
-    turnarounds_s: list[list[tuple[float, bool]]]
-
-    def values(self, place: int) -> list[float]:
-        """Makespans [s], utilisation [%] or turnarounds [s]."""
-        if place == 1:
-            return [100.0 * one.utilisation for one in self.metrics]
-        return [one.turnaround_s if place else one.makespan_s for one in self.metrics]
-
-    def interval(self, place: int) -> Interval:
-        return interval(self.values(place))
+    measures: dict[str, float]
+    turnarounds_s: list[tuple[float, bool]]
 
 
-Means = dict[tuple[Row, float], Played]
+Results = dict[Run, Played]
 
 
 def run(
     output: Output, processes: int | None, traces: Path | None, full: bool = False, live: bool = False
 ) -> None:
-    """Write the tables. Neither processes nor traces are needed: it takes seconds.
+    """Write the tables. No traces are needed: it takes seconds.
 
     `live`: of a batch over real processes, which takes minutes. `full`: with more shares of malleable jobs.
     """
@@ -94,133 +88,85 @@ def run(
         return
     if full:
         raise ValueError("--full: without --live, the experiment elastic is never shortened")
-    policies = (*PUBLISHED, *_UNPUBLISHED)
-    rows = [Row(policy) for policy in policies]
-    rows += [Row(policy, True) for policy in policies if policy.startswith(("elastic:", "fair"))]
-    means: Means = {}
-    for row in rows:
-        for share in SHARES:
-            found, apart = list[Metrics](), list[Apart]()
-            turnarounds = list[list[tuple[float, bool]]]()
-            for seed in range(BATCHES):
-                schedule = simulate(glb_batch(seed, share), policy_of(row.policy), costs=row.costs)
-                found.append(metrics_of(schedule))
-                apart.append(apart_of(schedule))
-                turnarounds.append(
-                    [
-                        (end_s - job.submit_s, job.is_malleable)
-                        for job, end_s in zip(schedule.workload.jobs, schedule.ends_s, strict=True)
-                    ]
-                )
-                output.keep(f"{row.label} {share:.0%} {seed}", found[-1])
-            means[row, share] = Played(found, apart, turnarounds)
-    tables = [
-        _ends(rows, means),
-        _by_share(rows, means),
-        _winners(rows, means),
-        _orders(means),
-        _apart(means),
+    rows = [(policy, False) for policy in POLICIES]
+    rows += [(policy, True) for policy in POLICIES if policy.startswith(("elastic:", "fair"))]
+    runs = [
+        Run(policy, share, batch, costs)
+        for policy, costs in rows
+        for share in SHARES
+        for batch in range(BATCHES)
     ]
-    output.tables(tables, _REMARKS)
-    output.figure("elastic", partial(_draw, rows, means))
+    results = output.play(_play, runs, processes, Run.name)
+    tables = [_table(measure, rows, results) for measure in PUBLISHED]
+    output.tables([*tables, _gains(results)], _REMARKS)
+    for name, table in zip(("makespan", "utilisation", "turnaround"), tables, strict=False):
+        output.figure(f"elastic-{name}", partial(draw, table))
 
 
-def _ends(rows: list[Row], means: Means) -> Table:
-    """Without malleable jobs and with no others; what was published of it in brackets."""
-    lines = list[tuple[str, ...]]()
-    for row in rows:
-        ours = [
-            means[row, share].interval(place).text(0) for place in range(len(_TITLES)) for share in (0.0, 1.0)
-        ]
-        said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)
-        cells = [f"{our} ({their})" if their else our for our, their in zip(ours, said, strict=True)]
-        lines.append((row.label, *cells))
-    header = ("policy", *(f"{title}, {share}" for title in _TITLES for share in ("0 %", "100 %")))
-    return Table("No job malleable, and all", header, tuple(lines))
-
-
-def _by_share(rows: list[Row], means: Means) -> Table:
-    return Table(
-        "Makespan [s] by the share of malleable jobs",
-        ("policy", *(f"{share:.0%}" for share in SHARES)),
-        tuple((row.label, *(means[row, share].interval(0).text(0) for share in SHARES)) for row in rows),
+def _play(one: Run) -> Played:
+    costs = JVM_RESIZES if one.costs else FreeResizes()
+    schedule = simulate(glb_batch(one.batch, one.share), policy_of(one.policy), costs=costs)
+    metrics, apart = metrics_of(schedule), apart_of(schedule)
+    measures = {
+        "makespan [s]": metrics.makespan_s,
+        "utilisation [%]": 100.0 * metrics.utilisation,
+        "turnaround [s]": metrics.turnaround_s,
+        "shrinks": apart.shrinks,
+        "grows": apart.grows,
+    }
+    return Played(
+        measures,
+        [
+            (end_s - job.submit_s, job.is_malleable)
+            for job, end_s in zip(schedule.workload.jobs, schedule.ends_s, strict=True)
+        ],
     )
 
 
-def _winners(rows: list[Row], means: Means) -> Table:
-    """The policy that is ahead of each other one that has the same costs, if there is one."""
-    lines = list[tuple[str, ...]]()
-    for title, place in (("makespan", 0), ("turnaround", 2)):
-        for share in SHARES:
-            cells = [
-                winner(
-                    {row.policy: means[row, share].values(place) for row in rows if row.has_costs is costly}
-                )
-                or "none"
-                for costly in (False, True)
-            ]
-            lines.append((title, f"{share:.0%}", *cells))
-    return Table("Ahead of each other policy", ("least", "malleable", "free", "resizes cost"), tuple(lines))
+def _table(measure: str, rows: list[tuple[str, bool]], results: Results) -> Table:
+    digits = 2 if measure in ("shrinks", "grows") else 0
+
+    def values(row: tuple[str, bool], share: float) -> list[float]:
+        policy, costs = row
+        return [results[Run(policy, share, batch, costs)].measures[measure] for batch in range(BATCHES)]
+
+    def cell(row: tuple[str, bool], share: float) -> str:
+        said = None if row[1] else PUBLISHED[measure].get((row[0], share))
+        return beside(interval(values(row, share)).text(digits), said)
+
+    def less(row: tuple[str, bool]) -> str:
+        pairs = zip(values(row, 0.0), values(row, 1.0), strict=True)
+        return interval([rigid - malleable for rigid, malleable in pairs]).text(digits)
+
+    labels = {f"{policy}, resizes cost" if costs else policy: (policy, costs) for policy, costs in rows}
+    columns = {f"{share:.0%}": share for share in SHARES}
+    table = grid(f"{measure}, by the share of malleable jobs", "policy", labels, columns, cell)
+    free = {label: row for label, row in labels.items() if not row[1]}
+    table = with_winners(
+        table, [{label: values(row, share) for label, row in free.items()} for share in columns.values()]
+    )
+    lines = [(*line, less(labels[str(line[0])]) if line[0] in labels else "") for line in table.rows]
+    return Table(table.title, (*table.header, "less at 100% than at 0%"), tuple(lines))
 
 
-def _orders(means: Means) -> Table:
-    """Orders per malleable job."""
-    lines = list[tuple[Cell, ...]]()
-    for policy in ("elastic:ready-s=6", "fair"):
-        for share in SHARES[1:]:
-            apart = means[Row(policy), share].apart
-            shrinks, grows = interval([one.shrinks for one in apart]), interval([one.grows for one in apart])
-            said = _PUBLISHED_ORDERS.get(share, ("", "")) if policy.startswith("elastic") else ("", "")
-            lines.append((policy, f"{share:.0%}", shrinks.text(), said[0], grows.text(), said[1]))
-    header = ("policy", "malleable", "shrinks", "published", "grows", "published")
-    return Table("Orders per malleable job, resizes for nothing", header, tuple(lines))
-
-
-def _apart(means: Means) -> Table:
+def _gains(results: Results) -> Table:
     """Mean turnarounds of malleable and of rigid jobs, over those of the same jobs where all are rigid."""
-    lines = list[tuple[Cell, ...]]()
-    for policy in _APART:
-        before = means[Row(policy), 0.0].turnarounds_s
-        for share in SHARES[1:]:
-            after = means[Row(policy), share].turnarounds_s
-            cells = list[str]()
-            for kind in (True, False):
-                ratios = [
-                    sum(own for own, _ in pairs) / sum(rigid for _, rigid in pairs)
-                    for own_batch, rigid_batch in zip(after, before, strict=True)
-                    if (
-                        pairs := [
-                            (own_s, rigid_s)
-                            for (own_s, is_one), (rigid_s, _) in zip(own_batch, rigid_batch, strict=True)
-                            if is_one is kind
-                        ]
-                    )
-                ]
-                cells.append(interval(ratios).text() if ratios else "")
-            lines.append((policy, f"{share:.0%}", *cells))
-    title = "Turnaround over that of the same jobs where all are rigid"
-    return Table(title, ("policy", "malleable", "malleable jobs", "rigid jobs"), tuple(lines))
 
+    def cell(row: tuple[str, bool], share: float) -> str:
+        policy, kind = row
+        ratios = []
+        for batch in range(BATCHES):
+            own = results[Run(policy, share, batch)].turnarounds_s
+            rigid = results[Run(policy, 0.0, batch)].turnarounds_s
+            pairs = [(one[0], other[0]) for one, other in zip(own, rigid, strict=True) if one[1] is kind]
+            if pairs:
+                ratios.append(sum(one for one, _ in pairs) / sum(other for _, other in pairs))
+        return interval(ratios).text() if ratios else ""
 
-def _draw(rows: list[Row], means: Means, figure: Figure) -> None:
-    """All three against the share; crosses are published, dashes have costs."""
-    policies = list(dict.fromkeys(row.policy for row in rows))
-    for place, axes in enumerate(figure.subplots(1, 3)):
-        for row in rows:
-            colour = f"C{policies.index(row.policy)}"
-            axes.plot(
-                [100.0 * share for share in SHARES],
-                [means[row, share].interval(place).mean for share in SHARES],
-                "--" if row.has_costs else "o-",
-                color=colour,
-                markersize=4,
-                label=row.label,
-            )
-            said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)[2 * place : 2 * place + 2]
-            for share, value in zip((0.0, 100.0), said, strict=False):
-                if value:
-                    axes.plot([share], [value], "x", color=colour)
-        axes.set(title=_TITLES[place], xlabel="malleable jobs [%]")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    short = [label.replace(_UNPUBLISHED[0], "elastic as in the code") for label in labels]
-    figure.legend(handles, short, loc="outside lower center", ncols=3, fontsize="small")
+    rows = {
+        f"{policy}, {'malleable' if kind else 'rigid'} jobs": (policy, kind)
+        for policy in ("elastic-easy", _ELASTIC, "fair")
+        for kind in (True, False)
+    }
+    columns = {f"{share:.0%}": share for share in SHARES[1:]}
+    return grid("Turnaround over that of the same jobs where all are rigid", "jobs", rows, columns, cell)

@@ -9,10 +9,10 @@ scalability, all of them malleable, with full costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,11 +34,10 @@ from mallob_py.batch.workload.changes import (
 )
 from mallob_py.batch.workload.generators import kit_shape
 from mallob_py.batch.workload.swf import read_swf, workload_of
+from mallob_py.experiments import frame
+from mallob_py.experiments.frame import beside, draw, grid
 from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.output import Output, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NODES = 500
 SEEDS = (1, 2, 3, 4, 5)
@@ -56,29 +55,20 @@ _GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math
 #: parts where jobs wait: the file, and the first job
 _TRACES = {"HPC2N": (HPC2N.file, 120_000), "Curie": (CURIE.file, 180_000), "RICC": (RICC.file, 0)}
 _TRACE_JOBS = 5_000
+_TENTHS = 10
 _EASY = "easy"
-
-#: less turnaround than with EASY [%], as published, by what its table here calls a column
-_ARRIVALS = {
-    ("handoff", "1K intensive"): 40, ("spare", "1K intensive"): 37, ("intensive", "1K intensive"): 33,
-    ("handoff", "5K intensive"): 47, ("spare", "5K intensive"): 49, ("intensive", "5K intensive"): 48,
-}  # fmt: skip
-_SCALABILITY = {
-    ("handoff", "1K low"): 40, ("spare", "1K low"): 33, ("intensive", "1K low"): 37,
-    ("intensive", "1K medium"): 42, ("spare", "1K high"): 17, ("spare", "5K low"): 49,
-}  # fmt: skip
-_SHARE = {("handoff", "60%"): 34, ("intensive", "80%"): 33}
+_EVENTS = ("shrinks", "expands", "backfills")
 _REMARKS = f"""\
 Less mean turnaround than with EASY [%]; (P) is what was published, where the text tells it (of shares below
 100 %, 34 and 33 are of the slowdown). Slowdowns there are turnarounds over one and the same mean run time,
 so that their improvements are these, and tables 6 and 7 there are those of scalability and shares here.
 Generated workloads: means of {len(SEEDS)} seeds with half of the 95 % interval; behind the first table's
 numbers stand the least and the most. Costs are in seconds: {SCALES[-1]:g} times stands for jobs that
-redistribute data for minutes."""
+redistribute data for minutes. Utilisation: of node-seconds, and how much more than EASY's, seed by seed."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A workload. `trace`: a part of this one instead of a generated workload."""
+    """A workload. `trace`: a part of this one instead of a generated workload. `gaps`: of MEBF."""
 
     jobs: int = 1000
     factor: float = INTENSIVE
@@ -88,143 +78,144 @@ class Case(msgspec.Struct, frozen=True):
     error: float = 0.0
     trace: str = ""
     exact: bool = True
+    gaps: str = "basic"
+
+    def policy(self, variant: str) -> str:
+        return variant if variant == _EASY else f"mebf:variant={variant},gaps={self.gaps}"
 
 
-class Run(msgspec.Struct, frozen=True):
-    case: Case
-    policy: str
+class Run(frame.Run, Case, frozen=True, kw_only=True):
+    policy_text: str
     seed: int = 1
-
-    def name(self) -> str:
-        case = self.case
-        if case.trace:
-            return f"{case.trace}, {'exact' if case.exact else 'users'} estimates, {self.policy}"
-        text = (
-            f"{case.jobs} jobs x{case.factor:g}, scalability {case.scalability}, {case.share:.0%} malleable"
-        )
-        text += f", costs x{case.scale:g}, error {case.error:g}"
-        return f"{text}, seed {self.seed}, {self.policy}"
 
 
 class Measured(msgspec.Struct, frozen=True):
     """`backfills`: jobs that started before one that had come earlier; `expands_by_size`: of jobs that began
-    on as many nodes as `_GROUPS` says.
+    on as many nodes as `_GROUPS` says; `tenths`: utilisation in each tenth of the makespan.
     """
 
     turnaround_s: float
     utilisation: float
-    resizes: int
     shrinks: int = 0
     expands: int = 0
     backfills: int = 0
     expands_by_size: tuple[int, ...] = ()
+    tenths: tuple[float, ...] = ()
 
 
-#: a table: its title, and columns with the case and, of MEBF, the gaps; what was published of it
-_Columns = dict[str, tuple[Case, str]]
-TABLES: tuple[tuple[str, _Columns, dict[tuple[str, str], int]], ...] = (
-    (
+Results = dict[Run, Measured]
+
+
+class Study(msgspec.Struct, frozen=True):
+    """A table: its columns, and by (variant, column) what was published: less turnaround [%]."""
+
+    title: str
+    columns: dict[str, Case]
+    published: dict[tuple[str, str], int] = {}
+
+
+def _sizes(**more: object) -> dict[str, Case]:
+    return {
+        f"{jobs // 1000}K {level}": Case(jobs, scalability=level, **more)  # type: ignore[arg-type]
+        for jobs in (1000, 5000)
+        for level in RHO
+    }
+
+
+STUDIES = (
+    Study(
         "Arrivals",
         {
-            f"{jobs // 1000}K {name}": (Case(jobs, factor), "basic")
+            f"{jobs // 1000}K {name}": Case(jobs, factor)
             for jobs in (1000, 5000)
             for name, factor in (("normal", 1.0), ("intensive", INTENSIVE))
         },
-        _ARRIVALS,
+        {
+            ("handoff", "1K intensive"): 40, ("spare", "1K intensive"): 37, ("intensive", "1K intensive"): 33,
+            ("handoff", "5K intensive"): 47, ("spare", "5K intensive"): 49, ("intensive", "5K intensive"): 48,
+        },
     ),
-    (
+    Study(
         "Scalability",
+        _sizes(),
         {
-            f"{jobs // 1000}K {level}": (Case(jobs, scalability=level), "basic")
-            for jobs in (1000, 5000)
-            for level in RHO
+            ("handoff", "1K low"): 40, ("spare", "1K low"): 33, ("intensive", "1K low"): 37,
+            ("intensive", "1K medium"): 42, ("spare", "1K high"): 17, ("spare", "5K low"): 49,
         },
-        _SCALABILITY,
     ),
-    (
+    Study(
         "Costs of resizes, 5K, high scalability",
-        {f"{scale:g} times": (Case(5000, scalability="high", scale=scale), "basic") for scale in SCALES},
-        {},
+        {f"{scale:g} times": Case(5000, scalability="high", scale=scale) for scale in SCALES},
     ),
-    (
+    Study(
         "Share of malleable jobs, 1K",
-        {f"{share:.0%}": (Case(share=share), "basic") for share in SHARES},
-        _SHARE,
+        {f"{share:.0%}": Case(share=share) for share in SHARES},
+        {("handoff", "60%"): 34, ("intensive", "80%"): 33},
     ),
-    (
+    Study(
         "Share and scalability, 1K",
-        {
-            f"{share:.0%} {level}": (Case(scalability=level, share=share), "basic")
-            for share in (0.6, 0.8)
-            for level in RHO
-        },
+        {f"{at:.0%} {level}": Case(scalability=level, share=at) for at in (0.6, 0.8) for level in RHO},
         {("handoff", "60% medium"): 34, ("intensive", "80% medium"): 33},
     ),
     *(
-        (
+        Study(
             f"Gaps, {jobs // 1000}K",
-            {f"{level} {gaps}": (Case(jobs, scalability=level), gaps) for level in RHO for gaps in GAPS},
-            {},
+            {f"{level} {gaps}": Case(jobs, scalability=level, gaps=gaps) for level in RHO for gaps in GAPS},
         )
         for jobs in (1000, 5000)
     ),
-    ("Gaps, 5K, normal arrivals", {gaps: (Case(5000, 1.0), gaps) for gaps in GAPS}, {}),
-    (
+    Study("Gaps, 5K, normal arrivals", {gaps: Case(5000, 1.0, gaps=gaps) for gaps in GAPS}),
+    Study(
         f"True rho larger by {ERROR:g}",
         {
-            f"{jobs // 1000}K {name}": (Case(jobs, error=error), "basic")
+            f"{jobs // 1000}K {name}": Case(jobs, error=error)
             for jobs in (1000, 5000)
             for name, error in (("no error", 0.0), ("error", ERROR))
         },
-        {},
     ),
-)
+)  # fmt: skip
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Parts of traces are left out without these. OSError, SwfError: one cannot be read."""
-    here = [name for name, (file, _) in _TRACES.items() if path_in(traces, file)]
-    columns = {
-        f"{name}, {'exact' if exact else 'users'}": (Case(_TRACE_JOBS, 1.0, trace=name, exact=exact), "basic")
-        for name in here
+    of_traces = {
+        f"{name}, {'exact' if exact else 'users'}": Case(_TRACE_JOBS, 1.0, trace=name, exact=exact)
+        for name, (file, _) in _TRACES.items()
+        if path_in(traces, file)
         for exact in (True, False)
     }
-    tables = [
-        *TABLES,
-        *([(f"Parts of traces, {_TRACE_JOBS} jobs, by estimates", columns, {})] if here else []),
+    studies = [*STUDIES]
+    if of_traces:
+        studies.append(Study(f"Parts of traces, {_TRACE_JOBS} jobs, by estimates", of_traces))
+    cases = [case for study in studies for case in study.columns.values()]
+    runs = [
+        one for case in cases for variant in (_EASY, *VARIANTS) for one in runs_of(case, case.policy(variant))
     ]
-    runs = [one for _, columns, _ in tables for one in _runs(columns)]
     results = output.play(partial(_play, traces), runs, processes, Run.name)
-    shown = [_table(*table, results, not place) for place, table in enumerate(tables)]
-    output.tables([*shown, _events(results), _sizes(results), _utilisation(results)], _REMARKS)
-    for name, table in (("mebf-scalability", TABLES[1]), ("mebf-shares", TABLES[3])):
-        output.figure(name, partial(_draw, table, results))
+    shown = [_table(study, results, not place) for place, study in enumerate(studies)]
+    output.tables([*shown, *_more_tables(results)], _REMARKS)
+    for name, table in (("mebf-scalability", shown[1]), ("mebf-shares", shown[3])):
+        output.figure(name, partial(draw, table))
 
 
-def _runs(columns: _Columns) -> list[Run]:
-    return [
-        Run(case, policy, seed)
-        for case, gaps in columns.values()
-        for policy in (_EASY, *(_policy(variant, gaps) for variant in VARIANTS))
-        for seed in ((1,) if case.trace else SEEDS)
-    ]
-
-
-def _policy(variant: str, gaps: str) -> str:
-    return f"mebf:variant={variant},gaps={gaps}"
+def runs_of(case: Case, policy: str) -> list[Run]:
+    seeds = (1,) if case.trace else SEEDS
+    settings = msgspec.structs.asdict(case)
+    if policy == _EASY:
+        settings["gaps"] = "basic"
+    return [Run(policy_text=policy, seed=seed, **settings) for seed in seeds]
 
 
 @cache
 def _part(trace: str, traces: Path) -> Workload:
     """Return a number of jobs of a trace."""
     file, first = _TRACES[trace]
-    case = next((case for case in sd.CASES if case.name == trace), None)
-    if case is None:
+    part = slice(first, first + _TRACE_JOBS)
+    if trace not in sd.CASES:
         path = path_in(traces, file)
         assert path is not None
-        return workload_of(read_swf(path), name=trace, rows=slice(first, first + _TRACE_JOBS))
-    whole = sd.load(case, traces)
-    part = slice(first, first + _TRACE_JOBS)
+        return workload_of(read_swf(path), name=trace, rows=part)
+    whole = sd.load(trace, traces)
     jobs = [
         msgspec.structs.replace(job, id=number, kind=Kind.RIGID)
         for number, job in enumerate(whole.jobs[part])
@@ -246,16 +237,22 @@ def workload_for(case: Case, seed: int, traces: Path | None) -> Workload:
 
 
 def _play(traces: Path | None, one: Run) -> Measured:
-    workload = workload_for(one.case, one.seed, traces)
-    schedule = simulate(workload, policy_of(one.policy), costs=Redistribution(one.case.scale))
-    return measured(schedule)
+    workload = workload_for(one, one.seed, traces)
+    return measured(simulate(workload, policy_of(one.policy_text), costs=Redistribution(one.scale)))
 
 
 def measured(schedule: Schedule) -> Measured:
     metrics = metrics_of(schedule)
     pieces: dict[int, list[tuple[float, int]]] = {}
+    tenths = [0.0] * _TENTHS
+    first_s = min(job.submit_s for job in schedule.workload.jobs)
+    width_s = metrics.makespan_s / _TENTHS
     for piece in schedule.all_pieces():
         pieces.setdefault(piece.job, []).append((piece.start_s, len(piece.nodes)))
+        for tenth in range(_TENTHS):
+            begin_s = first_s + tenth * width_s
+            spent_s = min(piece.end_s, begin_s + width_s) - max(piece.start_s, begin_s)
+            tenths[tenth] += max(0.0, spent_s) * len(piece.nodes) / (width_s * schedule.nodes)
     shrinks, by_size = 0, [0] * len(_GROUPS)
     for own in pieces.values():
         sizes = [size for _, size in sorted(own)]
@@ -270,111 +267,102 @@ def measured(schedule: Schedule) -> Measured:
     return Measured(
         metrics.turnaround_s,
         metrics.utilisation,
-        metrics.resizes,
         shrinks,
         sum(by_size),
         backfills,
         tuple(by_size),
+        tuple(tenths),
     )
 
 
-def gains(case: Case, policy: str, results: dict[Run, Measured]) -> list[float]:
+# --- tables -------------------------------------------------------------------------------
+
+
+def _of(results: Results, case: Case, variant: str) -> list[Measured]:
+    return [results[one] for one in runs_of(case, case.policy(variant))]
+
+
+def gains(case: Case, variant: str, results: Results) -> list[float]:
     """Less turnaround than with EASY [%], for each seed."""
+    pairs = zip(_of(results, case, variant), _of(results, case, _EASY), strict=True)
+    return [100.0 * (1.0 - own.turnaround_s / easy.turnaround_s) for own, easy in pairs]
+
+
+def _table(study: Study, results: Results, with_range: bool) -> Table:
+    def cell(variant: str, name: str) -> str:
+        found = gains(study.columns[name], variant, results)
+        text = interval(found).text(0)
+        if with_range:
+            text += f" [{min(found):.0f}, {max(found):.0f}]"
+        return beside(text, study.published.get((variant, name)))
+
+    columns = {name: name for name in study.columns}
+    return grid(f"{study.title}: less turnaround than with EASY [%]", "mebf", _same(VARIANTS), columns, cell)
+
+
+def _same(names: tuple[str, ...]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _share_of_events(row: tuple[str, str], case: Case, results: Results) -> str:
+    """Return an event's share of shrinking, expanding and overtaking [%]."""
+    variant, event = row
+    found = _of(results, case, variant)
+    counts = {name: sum(getattr(one, name) for one in found) for name in _EVENTS}
+    return f"{100.0 * counts[event] / max(1, sum(counts.values())):.0f}"
+
+
+def _busy(variant: str, case: Case, of: Callable[[Measured], float], results: Results) -> str:
+    own = [100.0 * of(one) for one in _of(results, case, variant)]
+    if variant == _EASY:
+        return interval(own).text(1)
+    easy = [100.0 * of(one) for one in _of(results, case, _EASY)]
+    more = interval([mine - theirs for mine, theirs in zip(own, easy, strict=True)])
+    return f"{interval(own).text(1)} ({more.mean:+.1f} ± {more.half:.1f})"
+
+
+def _first_size(variant: str, place: int, results: Results) -> str:
+    of_runs = (one.expands_by_size for one in _of(results, Case(), variant))
+    sums = [sum(of) for of in zip(*of_runs, strict=True)]
+    return f"{100.0 * sums[place] / max(1, sum(sums)):.0f}"
+
+
+def _more_tables(results: Results) -> list[Table]:
+    """Return how often each event is, where expansions go, and the utilisation, as a whole and over time."""
+    columns = {name: case for name, case in _sizes().items() if runs_of(case, _EASY)[0] in results}
+    if not columns:
+        return []
+    events = {f"{variant}, {event}": (variant, event) for event in _EVENTS for variant in VARIANTS}
+    tenths = {f"tenth {place + 1}": place for place in range(_TENTHS)}
+    groups = {name: place for place, name in enumerate(_GROUPS)}
+    everyone, high = _same((_EASY, *VARIANTS)), Case(scalability="high")
     return [
-        100.0 * (1.0 - result.turnaround_s / results[Run(case, _EASY, one.seed)].turnaround_s)
-        for one, result in results.items()
-        if one.case == case and one.policy == policy
+        grid(
+            "Events of all, intensive arrivals [%]",
+            "mebf",
+            events,
+            columns,
+            lambda row, case: _share_of_events(row, case, results),
+        ),
+        grid(
+            "Utilisation, intensive arrivals [%]",
+            "policy",
+            everyone,
+            columns,
+            lambda row, case: _busy(row, case, lambda one: one.utilisation, results),
+        ),
+        grid(
+            "Utilisation over time, 1K intensive, high scalability [%]",
+            "policy",
+            everyone,
+            tenths,
+            lambda row, place: _busy(row, high, lambda one: one.tenths[place], results),
+        ),
+        grid(
+            "Expansions by first size, 1K [%]",
+            "mebf",
+            _same(VARIANTS),
+            groups,
+            lambda row, place: _first_size(row, place, results),
+        ),
     ]
-
-
-def _table(
-    title: str,
-    columns: _Columns,
-    published: dict[tuple[str, str], int],
-    results: dict[Run, Measured],
-    with_range: bool,
-) -> Table:
-    rows = []
-    for variant in VARIANTS:
-        cells = list[str]()
-        for name, (case, gaps) in columns.items():
-            found = gains(case, _policy(variant, gaps), results)
-            text = interval(found).text(0)
-            if with_range:
-                text += f" [{min(found):.0f}, {max(found):.0f}]"
-            if (variant, name) in published:
-                text += f" ({published[variant, name]} P)"
-            cells.append(text)
-        rows.append((variant, *cells))
-    return Table(f"{title}: less turnaround than with EASY [%]", ("mebf", *columns), tuple(rows))
-
-
-def _of(results: dict[Run, Measured], case: Case, policy: str) -> list[Measured]:
-    return [result for one, result in results.items() if one.case == case and one.policy == policy]
-
-
-def _events(results: dict[Run, Measured]) -> Table:
-    """Shares of shrinking, expanding and overtaking among these three [%], over all seeds."""
-    rows = list[tuple[str, ...]]()
-    for jobs in (1000, 5000):
-        for level in RHO:
-            for variant in VARIANTS:
-                found = _of(results, Case(jobs, scalability=level), _policy(variant, "basic"))
-                counts = [
-                    sum(one.shrinks for one in found),
-                    sum(one.expands for one in found),
-                    sum(one.backfills for one in found),
-                ]
-                total = max(1, sum(counts))
-                cells = [f"{100.0 * count / total:.0f}" for count in counts]
-                rows.append((f"{jobs // 1000}K {level}", variant, *cells, str(total // max(1, len(found)))))
-    header = ("scalability", "mebf", "shrink [%]", "expand [%]", "backfill [%]", "events a workload")
-    return Table("Events, intensive arrivals", header, tuple(rows))
-
-
-def _sizes(results: dict[Run, Measured]) -> Table:
-    """Where expansions go [%], by the nodes that a job began on; 1K, intensive, medium."""
-    rows = list[tuple[str, ...]]()
-    for variant in VARIANTS:
-        found = _of(results, Case(), _policy(variant, "basic"))
-        sums = [sum(one.expands_by_size[place] for one in found) for place in range(len(_GROUPS))]
-        rows.append((variant, *(f"{100.0 * one / max(1, sum(sums)):.0f}" for one in sums)))
-    return Table("Expansions by first size, 1K [%]", ("mebf", *_GROUPS), tuple(rows))
-
-
-def _utilisation(results: dict[Run, Measured]) -> Table:
-    """Node-seconds in use [%], with half of the 95 % interval over seeds."""
-    columns = {
-        f"{jobs // 1000}K {level}": Case(jobs, scalability=level) for jobs in (1000, 5000) for level in RHO
-    }
-    columns = {name: case for name, case in columns.items() if _of(results, case, _EASY)}
-    rows = [
-        (
-            policy if policy == _EASY else policy.partition("=")[2].partition(",")[0],
-            *(
-                interval([100.0 * one.utilisation for one in _of(results, case, policy)]).text(1)
-                for case in columns.values()
-            ),
-        )
-        for policy in (_EASY, *(_policy(variant, "basic") for variant in VARIANTS))
-    ]
-    return Table("Utilisation, intensive arrivals [%]", ("policy", *columns), tuple(rows))
-
-
-def _draw(
-    table: tuple[str, _Columns, dict[tuple[str, str], int]], results: dict[Run, Measured], figure: Figure
-) -> None:
-    """One line per variant; what was published as crosses."""
-    title, columns, published = table
-    axes = figure.subplots()
-    for variant in VARIANTS:
-        means = []
-        for case, gaps in columns.values():
-            found = gains(case, _policy(variant, gaps), results)
-            means.append(sum(found) / len(found))
-        (line,) = axes.plot(list(columns), means, "o-", label=variant)
-        said = {name: value for (who, name), value in published.items() if who == variant}
-        axes.plot(list(said), list(said.values()), "x", color=line.get_color(), markersize=9)
-    axes.axhline(0.0, color="grey", linewidth=0.8)
-    axes.set(title=f"MEBF: {title} (crosses: published)", ylabel="less turnaround than with EASY [%]")
-    axes.legend()

@@ -1,60 +1,73 @@
-"""SD-Policy on the traces of its publication, beside the numbers published there.
+"""SD-Policy on the workloads of its publication, beside the numbers published there.
 
-Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition
-of 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). All jobs can share
-nodes. The slowdown is the turnaround over the run time that the trace tells.
+Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition of
+198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). Workloads 1 and 2 are
+of the model of Cirne and Berman there; here they are like it (`cirne`), with as much work as keeps the
+machine a tenth more than busy, since the load is not published; workload 2 has exact estimates. All jobs can
+share nodes. The slowdown is the turnaround over the run time that the trace tells.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from mallob_py.batch.experiments.traces import CURIE, RICC, Trace, missing, path_in
+from mallob_py.batch.experiments.traces import CURIE, RICC, Trace, path_in
 from mallob_py.batch.job import Kind, Workload
+from mallob_py.batch.metrics import NodePower, energy_of
 from mallob_py.batch.policies.backfilling import Easy
-from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Policy
+from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import Imbalance, Schedule, simulate
-from mallob_py.experiments.intervals import PARTS, parts, ratio
+from mallob_py.batch.workload.changes import with_arrivals_scaled, with_exact_estimates
+from mallob_py.batch.workload.generators import cirne_like
+from mallob_py.experiments import frame
+from mallob_py.experiments.frame import draw, grid
+from mallob_py.experiments.intervals import PARTS, Interval, interval, parts, ratio
 from mallob_py.experiments.output import Output, Table
+from mallob_py.text_table import Cell
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_DEPTH = 10
-_CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
-#: (static_end check, reservations count on shared nodes, former guests can be mates and reservations are
-#: made anew within a decision, how unbalanced jobs behave, cut-offs); the check's waits are told by the
-#: head's reservation or by a map of all
-_FORMS = (
-    ("head", True, True, Imbalance.IDEAL, _CUTOFFS),
-    ("map", True, True, Imbalance.IDEAL, _CUTOFFS),
-    ("map", False, True, Imbalance.IDEAL, _CUTOFFS),
-    ("off", True, True, Imbalance.IDEAL, _CUTOFFS),
-    ("off", False, True, Imbalance.IDEAL, _CUTOFFS),
-    ("off", False, False, Imbalance.IDEAL, _CUTOFFS),
-    ("off", True, True, Imbalance.WORST, (None,)),
-)
-_EASY_HEADER = (f"EASY, depth {_DEPTH}", "makespan [s]", "response [s]", "slowdown")
-_HEADER = ("cut-off", "check", "shared nodes", "makespan", "response", "slowdown", "guests", "mates")
-_REMARKS = (
-    "Tables of traces are relative to EASY with the same depth. check: whether a job is made a guest only if"
-    " it ends earlier so than by waiting (static_end), by the estimates, where the wait is told by the head's"
-    " reservation or by a map of reservations for all before it. shared nodes: whether the head's reservation"
-    " counts on nodes that two jobs share; once: a job that was a guest is no mate later, and the"
-    " reservation is made once within a decision; worst: the worst runtime model, else the ideal one."
-    " Cut-off dyn: the mean of the running jobs' estimated slowdowns. Rows named published are from the"
-    " paper's text; what it shows in figures only is left out. Behind ±: half of a 95 % interval, by leaving"
-    f" out one of {PARTS} parts of the trace after the other, each of as many jobs submitted in turn."
-)
+DEPTH = 10
+#: generated workloads: seeds, jobs, nodes, the largest job, work over what the machine can do
+SEEDS = (1, 2, 3, 4, 5)
+JOBS = 5000
+NODES = 1024
+LARGEST = 128
+LOAD = 1.1
+#: None: the dynamic one
+CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
+#: the paper's listing, the default of `sd`, what the authors' code does, and the listing with more mates
+FORMS = {
+    "listing": "waits=map",
+    "head": "",
+    "no check": "check=no,again=no,replan=no,counts_shared=no",
+    "three mates": "waits=map,mates=3",
+}
+#: among the sizes of jobs of traces, sets of three mates take long to be found
+ON_TRACES = ("listing", "head", "no check")
+_DAY_S = 86400.0
+#: bounds of the kinds of jobs: nodes, and run times [s]
+_NODES = (1, 2, 8, 32, 128, 512, 1024, math.inf)
+_TIMES_S = (0.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, _DAY_S, math.inf)
+_TIME_NAMES = ("< 15 min", "< 1 h", "< 4 h", "< 12 h", "< 1 day", "longer")
+_REMARKS = f"""\
+Relative to EASY of depth {DEPTH} on the same jobs; below 1 is better. listing: the paper's (a job becomes a
+guest only if it ends earlier so than by waiting, by a map of reservations); head: the same by the head's
+reservation alone, the default of `sd`; no check: as the authors' code, without that test, where reservations
+do not count on shared nodes, former guests are no mates and a reservation is made once per decision; three
+mates: the listing with up to three mates of a guest. dyn: the cut-off is the mean of the running jobs'
+estimated slowdowns. worst: the worst runtime model, else the ideal one. Behind ±: half of a 95 % interval, of
+generated workloads over {len(SEEDS)} seeds, of traces by leaving out one of {PARTS} parts of as many jobs
+after the other. Kinds of jobs: EASY's mean over that of SD-Policy, as in the publication, so above 1 is
+better; in brackets the number of jobs. Energy: nodes take 200 W where they are busy, 100 W where they are
+idle."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -66,181 +79,272 @@ class Case(msgspec.Struct, frozen=True):
     published: tuple[str | float, ...]
     rows: slice | None = None
 
-    @property
-    def name(self) -> str:
-        return self.trace.name
 
-
-CASES = (
-    Case(
+CASES = {
+    "Curie": Case(
         CURIE,
         (21615111, 29858.5, 3666.5),
-        ("published, MAXSD 10", "", "", "1.0", ".50", ".296", "20476", "17102"),
+        ("published, MAXSD 10", "1.0", ".50", ".296", "", "20476", "17102"),
     ),
-    Case(
-        RICC,
-        (407043, 43537, 1341),
-        ("published, best", "", "", "", "", ".743", "", ""),
-        slice(414770, 424770),
+    "RICC": Case(
+        RICC, (407043, 43537, 1341), ("published, best", "", "", ".743", "", "", ""), slice(414770, 424770)
     ),
-)
+}
+GENERATED = ("workload 1", "workload 2")
 
 
-class Run(msgspec.Struct, frozen=True):
-    """EASY if there is no `check` (head, map or off); a cut-off of None is the dynamic one."""
+class Run(frame.Run, frozen=True):
+    """`form` "": EASY."""
 
-    case: str
-    check: str | None = None
-    counts_shared: bool = True
-    again: bool = True
-    imbalance: Imbalance = Imbalance.IDEAL
-    cutoff: float | None = None
+    workload: str
+    form: str = ""
+    cutoff: float | None = 10.0
+    worst: bool = False
+    seed: int = 0
 
     def policy(self) -> Policy:
-        if self.check is None:
-            return Easy(_DEPTH)
-        return SdPolicy(
-            10.0 if self.cutoff is None else self.cutoff,
-            self.cutoff is None,
-            self.check != "off",
-            self.counts_shared,
-            _DEPTH,
-            again=self.again,
-            replan=self.again,
-            waits="map" if self.check == "map" else "head",
-        )
+        if not self.form:
+            return Easy(DEPTH)
+        cutoff = "dynamic=yes" if self.cutoff is None else f"max_slowdown={self.cutoff}"
+        return policy_of(f"sd:{cutoff},depth={DEPTH},{FORMS[self.form]}")
 
-    def label(self) -> str:
-        if self.check is None:
-            return "EASY"
-        return "dyn" if self.cutoff is None else f"{self.cutoff:g}"
+    def base(self) -> Run:
+        return Run(self.workload, seed=self.seed)
 
-    def form(self) -> str:
-        """The way in which the head's reservation takes shared nodes, and what else is not usual."""
-        form = "counted" if self.counts_shared else "not counted"
-        form += "" if self.again else ", once"
-        return form if self.imbalance is Imbalance.IDEAL else f"{form}, {self.imbalance.value}"
 
-    def name(self) -> str:
-        if self.check is None:
-            return f"{self.case} EASY"
-        return f"{self.case}, cut-off {self.label()}, check {self.check}, shared nodes {self.form()}"
+class Kinds(msgspec.Struct, frozen=True):
+    """By (nodes, run time): how many jobs, and sums of their slowdowns, run times and waits."""
+
+    counts: list[list[int]]
+    slowdowns: list[list[float]]
+    runs_s: list[list[float]]
+    waits_s: list[list[float]]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`took_s`: of the simulation. `responses_s`, `slowdowns`: sums over each part of the trace."""
+    """`responses_s`, `slowdowns`: sums over each part of the jobs. `days`: by day of submission, the mean
+    slowdown.
+    """
 
     makespan_s: float
     response_s: float
     slowdown: float
+    energy_j: float
     guests: int
     mates: int
-    took_s: float
     responses_s: list[float]
     slowdowns: list[float]
+    days: list[float]
+    kinds: Kinds
+
+
+Results = dict[Run, Measured]
+_MEASURES: dict[str, Callable[[Measured], float]] = {
+    "makespan": lambda one: one.makespan_s,
+    "response": lambda one: one.response_s,
+    "slowdown": lambda one: one.slowdown,
+    "energy": lambda one: one.energy_j,
+}
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
-    cases = {case.name: case for case in CASES if path_in(traces, case.trace.file)}
-    if traces is None or not cases:
-        raise missing("sd", (case.trace.file for case in CASES))
-    runs = [one for case in cases for one in _runs(case)]
+    """Without traces, workloads 1 and 2 alone. OSError, SwfError: a trace cannot be read."""
+    here = [name for name, case in CASES.items() if path_in(traces, case.trace.file)]
+    if traces is not None and not here:
+        files = " or ".join(case.trace.file for case in CASES.values())
+        raise ValueError(f"the experiment sd needs a folder with {files}: give it by --traces")
+    runs = [one for name in here for one in _runs(name, 0)]
+    runs += [one for name in GENERATED for seed in SEEDS for one in _runs(name, seed)]
     results = output.play(partial(_play, traces), runs, processes, Run.name)
-    tables = [_easy_table(cases.values(), results), *(_table(case, results) for case in cases.values())]
+    tables = [_easy_table(here, results)] if here else []
+    of_forms = [_forms(name, results) for name in (*here, *GENERATED)]
+    tables += [*of_forms, _models((*here, *GENERATED), results)]
+    if "Curie" in here:
+        tables += [*_heatmaps(results, Run("Curie", "no check")), _by_day(results)]
     output.tables(tables, _REMARKS)
-    for case in cases:
-        output.figure(f"sd-{case.lower()}", partial(_draw, case, results))
+    for name, table in zip((*here, *GENERATED), of_forms, strict=True):
+        output.figure(f"sd-{name.lower().replace(' ', '-')}", partial(draw, table))
 
 
-def _runs(case: str) -> list[Run]:
-    return [
-        Run(case),
-        *(
-            Run(case, check, counts, again, imbalance, cutoff)
-            for check, counts, again, imbalance, cutoffs in _FORMS
-            for cutoff in cutoffs
-        ),
-    ]
+def _runs(workload: str, seed: int) -> Iterator[Run]:
+    yield Run(workload, seed=seed)
+    for form in ON_TRACES if workload in CASES else FORMS:
+        yield from (Run(workload, form, cutoff, seed=seed) for cutoff in CUTOFFS)
+        yield Run(workload, form, None, True, seed)
 
 
-def load(case: Case, traces: Path) -> Workload:
-    """The jobs of a case, all of which can share nodes.
+# --- workloads ----------------------------------------------------------------------------
+
+
+def load(name: str, traces: Path) -> Workload:
+    """The jobs of a trace, all of which can share nodes.
 
     Jobs of unknown size count as one node, those of less than a second as one second, as in the
     publication's number of jobs.
     """
+    case = CASES[name]
     workload = case.trace.part(traces, case.rows, repaired=True)
     jobs = [msgspec.structs.replace(job, kind=Kind.MALLEABLE) for job in workload.jobs]
     return msgspec.structs.replace(workload, jobs=jobs)
 
 
-def _play(traces: Path, one: Run) -> Measured:
-    workload = load(next(case for case in CASES if case.name == one.case), traces)
-    began_s = time.monotonic()
-    schedule = simulate(workload, one.policy(), imbalance=one.imbalance)
-    return measured(schedule, time.monotonic() - began_s)
+def generated(seed: int, exact: bool) -> Workload:
+    """Workload 1, or 2 if `exact`; all jobs can share nodes."""
+    plain = cirne_like(JOBS, NODES, seed)
+    jobs = [
+        msgspec.structs.replace(job, nodes=min(LARGEST, job.nodes), kind=Kind.MALLEABLE) for job in plain.jobs
+    ]
+    workload = msgspec.structs.replace(plain, jobs=jobs)
+    work_s = sum(job.nodes * truth.run_s for job, truth in zip(jobs, workload.truths, strict=True))
+    span_s = jobs[-1].submit_s - jobs[0].submit_s
+    workload = with_arrivals_scaled(workload, work_s / (NODES * span_s * LOAD))
+    return with_exact_estimates(workload) if exact else workload
 
 
-def measured(schedule: Schedule, took_s: float = 0.0) -> Measured:
-    submissions = np.array([job.submit_s for job in schedule.workload.jobs])
-    ends = np.asarray(schedule.ends_s)
+def _play(traces: Path | None, one: Run) -> Measured:
+    if one.workload in CASES:
+        assert traces is not None
+        workload = load(one.workload, traces)
+    else:
+        workload = generated(one.seed, one.workload == GENERATED[1])
+    imbalance = Imbalance.WORST if one.worst else Imbalance.IDEAL
+    return measured(simulate(workload, one.policy(), imbalance=imbalance))
+
+
+def measured(schedule: Schedule) -> Measured:
+    jobs = schedule.workload.jobs
+    submissions = np.array([job.submit_s for job in jobs])
+    starts, ends = np.asarray(schedule.starts_s), np.asarray(schedule.ends_s)
+    runs = np.array([truth.run_s for truth in schedule.workload.truths])
     responses = ends - submissions
-    slowdowns = responses / np.array([truth.run_s for truth in schedule.workload.truths])
+    slowdowns = responses / runs
+    days = ((submissions - submissions.min()) // _DAY_S).astype(int)
     return Measured(
         float(ends.max() - submissions.min()),
         float(responses.mean()),
         float(slowdowns.mean()),
+        energy_of(schedule, NodePower()).total_j,
         len({span.guest for span in schedule.shared}),
         len({span.mate for span in schedule.shared}),
-        took_s,
         [sum(part) for part in parts(responses.tolist())],
         [sum(part) for part in parts(slowdowns.tolist())],
+        (np.bincount(days, weights=slowdowns) / np.maximum(1, np.bincount(days))).tolist(),
+        kinds_of(np.array([job.nodes for job in jobs]), runs, slowdowns, ends - starts, starts - submissions),
     )
 
 
-def _easy_table(cases: Iterable[Case], results: dict[Run, Measured]) -> Table:
-    rows = list[tuple[str | float, ...]]()
-    for case in cases:
-        easy = results[Run(case.name)]
-        rows.append((f"{case.name}, published", *case.published_easy))
-        rows.append((f"{case.name}, here", round(easy.makespan_s), easy.response_s, easy.slowdown))
-    return Table("What SD-Policy is compared with", _EASY_HEADER, tuple(rows))
+def kinds_of(
+    nodes: NDArray[np.int64],
+    static_s: NDArray[np.float64],
+    slowdowns: NDArray[np.float64],
+    runs_s: NDArray[np.float64],
+    waits_s: NDArray[np.float64],
+) -> Kinds:
+    rows = np.digitize(nodes, _NODES[1:-1], right=True)
+    columns = np.digitize(static_s, _TIMES_S[1:-1])
+    shape = len(_NODES) - 1, len(_TIMES_S) - 1
+
+    def total(values: NDArray[np.float64]) -> list[list[float]]:
+        sums = np.zeros(shape)
+        np.add.at(sums, (rows, columns), values)
+        found: list[list[float]] = sums.tolist()
+        return found
+
+    counts = [[int(cell) for cell in row] for row in total(np.ones(len(nodes)))]
+    return Kinds(counts, total(slowdowns), total(runs_s), total(waits_s))
 
 
-def _table(case: Case, results: dict[Run, Measured]) -> Table:
-    base = results[Run(case.name)]
-    rows = [
-        (
-            one.label(),
-            one.check or "",
-            one.form(),
-            result.makespan_s / base.makespan_s,
-            ratio(result.responses_s, base.responses_s).text(3),
-            ratio(result.slowdowns, base.slowdowns).text(3),
-            result.guests,
-            result.mates,
+# --- tables -------------------------------------------------------------------------------
+
+
+def _easy_table(names: list[str], results: Results) -> Table:
+    rows = list[tuple[Cell, ...]]()
+    for name in names:
+        easy = results[Run(name)]
+        rows.append((f"{name}, published", *CASES[name].published_easy))
+        rows.append((f"{name}, here", round(easy.makespan_s), easy.response_s, easy.slowdown))
+    header = (f"EASY, depth {DEPTH}", "makespan [s]", "response [s]", "slowdown")
+    return Table("What SD-Policy is compared with", header, tuple(rows))
+
+
+def over(results: Results, one: Run, base: Run, measure: str) -> Interval:
+    """Return a measure of a run over that of another one: over seeds, or over parts of a trace."""
+    of = _MEASURES[measure]
+    if one.workload in CASES:
+        own, other = results[one], results[base]
+        if measure in ("response", "slowdown"):
+            field = "responses_s" if measure == "response" else "slowdowns"
+            return ratio(getattr(own, field), getattr(other, field))
+        return Interval(of(own) / of(other), math.inf)
+    seeded = [[msgspec.structs.replace(run, seed=seed) for run in (one, base)] for seed in SEEDS]
+    return interval([of(results[run]) / of(results[other]) for run, other in seeded])
+
+
+def _forms(name: str, results: Results) -> Table:
+    rows = list[tuple[Cell, ...]]([CASES[name].published] if name in CASES else [])
+    for one in _runs(name, 0 if name in CASES else SEEDS[0]):
+        if one.form:
+            cutoff = "dyn" if one.cutoff is None else f"{one.cutoff:g}"
+            label = f"{one.form}, {cutoff}{', worst' if one.worst else ''}"
+            cells = [over(results, one, one.base(), measure).text(3) for measure in _MEASURES]
+            rows.append((label, *cells, results[one].guests, results[one].mates))
+    header = ("form, cut-off", *_MEASURES, "guests", "mates")
+    return Table(f"SD-Policy on {name}, relative to EASY", header, tuple(rows))
+
+
+def _models(names: tuple[str, ...], results: Results) -> Table:
+    def cell(one: Run, measure: str) -> str:
+        return over(results, one, msgspec.structs.replace(one, worst=False), measure).text(3)
+
+    rows = {
+        f"{name}, {form}": Run(name, form, None, True, 0 if name in CASES else SEEDS[0])
+        for name in names
+        for form in (ON_TRACES if name in CASES else FORMS)
+    }
+    title = "The worst runtime model over the ideal one, cut-off dyn"
+    return grid(title, "jobs, form", rows, {name: name for name in list(_MEASURES)[:3]}, cell)
+
+
+def _heatmaps(results: Results, one: Run) -> Iterator[Table]:
+    base, own = results[one.base()].kinds, results[one].kinds
+    labels = {
+        f"{least + (1 if place else 0):g} to {most:g}" if most < math.inf else f"over {least:g}": place
+        for place, (least, most) in enumerate(pairwise(_NODES))
+    }
+    columns = {name: column for column, name in enumerate(_TIME_NAMES)}
+    for name, before, after in (
+        ("slowdown", base.slowdowns, own.slowdowns),
+        ("run time", base.runs_s, own.runs_s),
+        ("wait", base.waits_s, own.waits_s),
+    ):
+
+        def cell(row: int, column: int, before=before, after=after) -> str:  # type: ignore[no-untyped-def]
+            if not base.counts[row][column] or not after[row][column]:
+                return ""
+            return f"{before[row][column] / after[row][column]:.2f} ({base.counts[row][column]})"
+
+        title = f"Curie, {name} by nodes and run time: EASY / {one.form}, cut-off {one.cutoff:g}"
+        yield grid(title, "nodes", labels, columns, cell)
+
+
+def _by_day(results: Results) -> Table:
+    """The differences between the days: on how many the mean slowdown is less, and the worst days."""
+    base = results[Run("Curie")]
+    rows = list[tuple[Cell, ...]]()
+    for form in ON_TRACES:
+        own = results[Run("Curie", form)]
+        pairs = list(zip(own.days, base.days, strict=True))
+        less, more = (
+            sum(mine < theirs for mine, theirs in pairs),
+            sum(mine > theirs for mine, theirs in pairs),
         )
-        for one, result in results.items()
-        if one.case == case.name and one.check is not None
-    ]
-    return Table(f"SD-Policy on {case.name}, relative to EASY", _HEADER, (case.published, *rows))
-
-
-def _draw(case: str, results: dict[Run, Measured], figure: Figure) -> None:
-    """Slowdown against the cut-off, relative to EASY, one curve per form."""
-    axes = figure.subplots()
-    base = results[Run(case)].slowdown
-    for check, counts, again, imbalance, cutoffs in _FORMS:
-        if len(cutoffs) > 1:
-            runs = [Run(case, check, counts, again, imbalance, cutoff) for cutoff in cutoffs]
-            label = f"check {check}, shared nodes {runs[0].form()}"
-            axes.plot(
-                [one.label() for one in runs],
-                [results[one].slowdown / base for one in runs],
-                "o-",
-                label=label,
-            )
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set(title=f"SD-Policy on {case}", ylabel="mean slowdown / EASY", ylim=(0.0, None))
-    axes.legend()
+        rows.append((form, less, more, round(max(base.days)), round(max(own.days)), own.guests))
+    header = (
+        "form, cut-off 10",
+        "days with less",
+        "with more",
+        "EASY's worst day",
+        "its worst day",
+        "guests",
+    )
+    return Table("Curie, mean slowdown by day of submission", header, tuple(rows))

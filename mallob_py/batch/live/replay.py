@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -90,17 +90,15 @@ def replay(
     policy: str,
     tell: Callable[[int], None],
     body: Body = timed_body,
-    options: Sequence[str] = (),
 ) -> list[Life]:
     """Return the life of each job; `tell` is told again and again how many have ended.
 
-    The workload is one of `scaled`, of rigid and malleable jobs; `body` is what they run, `options` are more
-    of the scheduler. Nothing of it is left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
+    The workload is one of `scaled`, of rigid and malleable jobs; `body` is what they run. Nothing of it is
+    left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
     """
     orders: Counter[tuple[int, str]] = Counter()
     with _folder() as path:
-        said = ("--policy", policy, *options)
-        with no_orphans(), _scheduler(path, said, workload.nodes, orders):
+        with no_orphans(), _scheduler(path, policy, workload.nodes, orders):
             ends_s = _play(workload, path, tell, body)
         folder = Folder(path)
         clock = folder.clock()
@@ -138,9 +136,7 @@ def _folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _scheduler(
-    path: Path, options: Sequence[str], slots: int, orders: Counter[tuple[int, str]]
-) -> Iterator[None]:
+def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, str]]) -> Iterator[None]:
     """In a session of its own: Ctrl-C is for us. `orders` has at the end how many each job was given."""
     us = os.getpid()
     log = path.with_suffix(".log")
@@ -148,7 +144,7 @@ def _scheduler(
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--slots", str(slots), *options],
+                [*command, "--slots", str(slots), "--policy", policy],
                 env=os.environ | import_places(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
