@@ -362,7 +362,7 @@ def _read_toml(config_path: str) -> dict[str, Any]:
 
     try:
         with open(config_path, "rb") as file:
-            return tomllib.load(file)
+            return tomllib.loads(file.read().decode("utf-8-sig"))
     except OSError as error:
         raise OptionError(f"{config_path}: {os.strerror(error.errno or 0)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ class TomlError(Exception):
 def read_toml(path: Path, kind: type[Kind]) -> Kind:
     """Return the content of the file as `kind`. Raises TomlError."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
+        return msgspec.toml.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8), type=kind)
     except OSError as error:
         raise TomlError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:

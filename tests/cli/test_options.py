@@ -45,6 +45,10 @@ def test_defaults_are_used_where_nothing_is_said() -> None:
     assert parsed.time_limit_s is None
 
 
+def test_the_config_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert serve("--config", config_file(tmp_path, "\ufeffclients = 3\n")).clients == 3
+
+
 def test_values_are_parsed_with_their_units() -> None:
     parsed = serve(
         *("-n", "4", "--time-limit", "5m", "--memory-limit", "2g", "--input-max", "1g", "--poll-directory")

@@ -48,7 +48,9 @@ _NODES_MAX = 1_000_000
 _UNLIMITED_MS = 365 * 86_400_000
 #: in names of files: what stands for something, and to how many digits a number is filled up
 _FILLED = re.compile(r"%(\d{0,2})(.?)")
-_KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is this host"
+_KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is its node"
+#: in names of files: the node, which is known when the job begins; no name holds it
+_NODE = "\0"
 #: the variables that tell a script where it stands in an array, which is submitted job by job
 ARRAY_JOB, ARRAY_TASK = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
 #: required times hold on any number of nodes, so that is what policies are told
@@ -96,7 +98,7 @@ class Wishes(msgspec.Struct, frozen=True):
             "u": environment.get("USER", str(os.getuid())).replace("/", "_"),
             "A": environment.get(ARRAY_JOB, str(number)),
             "a": environment.get(ARRAY_TASK, "0"),
-            "N": os.uname().nodename.partition(".")[0],
+            "N": _NODE,
         }
         paths = [path and os.path.join(folder, _filled(path, filled)) for path in (self.output, self.errors)]
         array = filled["A"] if ARRAY_TASK in environment else ""
@@ -357,6 +359,11 @@ def _path(found: dict[str, _Said], header: str) -> str:
     if header != "JOB_FOLDER" and (unknown := {code for _, code in _FILLED.findall(path)} - {*known}):
         raise ScriptError(f"line {said.line}: %{min(unknown)} in {said.word} means nothing here: {_KNOWN}")
     return path
+
+
+def on_node(path: str, host: str | None) -> str:
+    """Return the path of the output of a job whose script runs on this host; None: that is not known yet."""
+    return path.replace(_NODE, "%N" if host is None else host.partition(".")[0])
 
 
 def _filled(path: str, values: Mapping[str, str]) -> str:

@@ -74,6 +74,7 @@ from mallob_py.batch.live.script import (
     SCRIPT_MAX_BYTES,
     ScriptError,
     Wishes,
+    on_node,
     parse_script,
 )
 from mallob_py.batch.policy import Policy, PolicyError, Running
@@ -377,8 +378,8 @@ class _Server:
             remote=self._nodes.machine.shell(hosts[0]),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
             allotment=self._allotment(entry) if self._binds else None,
-            output=entry.wishes.output,
-            errors=entry.wishes.errors,
+            output=on_node(entry.wishes.output, _name_of(hosts[0])),
+            errors=on_node(entry.wishes.errors, _name_of(hosts[0])),
         )
         job.write("launch", launch)
         lock = job.lock()
@@ -658,11 +659,14 @@ class _Server:
         for other in (*request.after, *request.after_ok):
             if not 0 < other < self._next:
                 return Refused(f"there is no job {other} that it could come after")
-        before = request.after, request.after_ok
         environment = dict(request.environment)
         if ARRAY_TASK in environment:
             environment.setdefault(ARRAY_JOB, str(self._next))
         wishes = wishes.as_of(self._next, request.directory, environment)
+        before = [
+            [task for other in others for task in self._tasks_of(other, wishes.array)]
+            for others in (request.after, request.after_ok)
+        ]
         submitted = Submitted(self._next, self._now_s, wishes, request.directory, environment, *before)
         try:
             job = self._folder.add(submitted, request.script, request.encoding)
@@ -695,15 +699,32 @@ class _Server:
             take_in(self._job(entry))
             self._want_decision()
 
+    def _tasks_of(self, number: int, array: int = 0) -> list[int]:
+        """Return a job's number, and those of the other tasks that have not ended if it goes by an array's.
+
+        To a task of `array` the number means the first task alone.
+        """
+        if number == array:
+            return [number]
+        others = (task for task, entry in self._entries.items() if entry.wishes.array == number != task)
+        return [number, *others]
+
     def _cancel(self, number: int) -> Answer:
-        entry = self._entries.get(number)
-        if entry is None:
+        entries = [self._entries[task] for task in self._tasks_of(number) if task in self._entries]
+        if not entries:
             known = 0 < number < self._next
             return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
-        try:
-            entry.folder.cancel()  # a next life of ours is to know it before it is said
-        except OSError as error:
-            return Refused(f"it cannot be written down: {error}")
+        for entry in entries:
+            try:
+                entry.folder.cancel()  # a next life of ours is to know it before it is said
+            except OSError as error:
+                return Refused(f"it cannot be written down: {error}")
+        for entry in entries:
+            self._cancel_task(entry)
+        return Done(number)
+
+    def _cancel_task(self, entry: _Entry) -> None:
+        number = entry.folder.number
         if self._held.pop(number, None) is not None:
             self._end(entry, Status(RunEnd.CANCELLED))
         elif self._scheduler.knows(number):
@@ -712,7 +733,6 @@ class _Server:
             self._want_decision()
         elif entry.pidfd >= 0:
             self._signal(entry)
-        return Done(number)
 
     def _queue(self, request: Queue) -> Answer:
         now_s, scheduler = self._now_s, self._scheduler
@@ -773,7 +793,7 @@ class _Server:
             start_s - entry.submit_s,
             now_s - start_s,
             wishes.required_s,
-            wishes.output or str(entry.folder.output),
+            _output_of(entry),
             array=wishes.array,
         )
 
@@ -897,6 +917,19 @@ def _ended_bars(folder: Folder) -> list[Bar]:
                 name, end_s = job.submitted().wishes.name, run.start_s + status.ran_s
                 bars.append(Bar(job.number, name, run.slots, run.start_s, end_s, min(run.factor, 1.0)))
     return bars
+
+
+def _output_of(entry: _Entry) -> str:
+    """Return the path of what a job prints; the node in it is known when the job has begun."""
+    output, host = entry.wishes.output or str(entry.folder.output), None
+    if on_node(output, None) != output:
+        with contextlib.suppress(OSError):
+            host = _name_of((entry.folder.path / "nodes").read_text().partition("\n")[0])
+    return on_node(output, host)
+
+
+def _name_of(host: str) -> str:
+    return os.uname().nodename if host == LOCALHOST else host
 
 
 def _state(entry: _Entry, running: Running | None, slots: int) -> str:

@@ -1096,6 +1096,40 @@ def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(
     assert [line.split()[0] for line in ended] == numbers  # one at a time
 
 
+def test_the_number_of_an_array_means_all_its_tasks(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    live = make(slots=1)
+    gate = tmp_path / "gate"
+    headers = "REQUIRED_TIME 60000; NODES 1"
+    body = f"until [ -e {gate} ]; do sleep 0.02; done"
+
+    def submit_array() -> list[int]:
+        numbers = list[int]()
+        for task in range(3):
+            script = "#!/bin/bash\n#REQUIRED_TIME 60000\n#NODES 1\n#JOB_OUTPUT %N.%a\n" + body
+            environment = ENVIRONMENT | {"SLURM_ARRAY_TASK_ID": str(task)}
+            if numbers:
+                environment["SLURM_ARRAY_JOB_ID"] = str(numbers[0])
+            answer = live.ask(Submit(script, "task", str(tmp_path), environment))
+            assert isinstance(answer, Done)
+            numbers.append(answer.job)
+        return numbers
+
+    one, other = submit_array(), submit_array()
+    later = live.submit(headers, "true", after=(other[0],))
+    node = os.uname().nodename.partition(".")[0]
+    poll_until(lambda: (tmp_path / f"{node}.0").exists(), live.story)
+    live.cancel(one[0])
+    assert [live.ended(job).state for job in one] == ["cancelled"] * 3
+    assert live.ended(one[0]).output == str(tmp_path / f"{node}.0")
+    assert live.ended(one[1]).output == str(tmp_path / "%N.1")
+    assert f"comes after job {', '.join(map(str, other))}" in live.explained(later)
+    live.cancel(other[2])
+    assert live.ended(other[2]).state == "cancelled"
+    gate.touch()
+    assert live.ended(later).state == "exit code 0"
+    assert [live.ended(job).state for job in other[:2]] == ["exit code 0"] * 2
+
+
 def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], tmp_path: Path) -> None:
     folder = str(make(slots=2).folder)
     script = tmp_path / "job.sh"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from mallob_py.batch.job import Kind
 from mallob_py.batch.live.requests import Done, JobLine, Submit
-from mallob_py.batch.live.script import ScriptError, Wishes, parse_script, slurm_lines
+from mallob_py.batch.live.script import ScriptError, Wishes, on_node, parse_script, slurm_lines
 from mallob_py.cli import batch_live, options
 from mallob_py.cli.batch_options import BatchSubmitOptions
 
@@ -206,7 +205,9 @@ def test_names_of_files_have_slurms_signs() -> None:
     told = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "USER": "me"}
     wishes = parse_script(text, "x").as_of(12, "/home", told)
     assert wishes.output == "/home/slurm-7_3.0012.me.%j"
-    assert wishes.errors == f"/home/{os.uname().nodename.partition('.')[0]}"
+    assert on_node(wishes.errors, "node7.cluster") == "/home/node7"
+    assert on_node(wishes.errors, None) == "/home/%N"
+    assert on_node(wishes.output, "node7") == wishes.output
     alone = parse_script(text, "x").as_of(12, "/home", {"USER": "a/b"})
     assert alone.output == "/home/slurm-12_0.0012.a_b.%j"
 

@@ -249,6 +249,10 @@ def rules_of(tmp_path: Path, text: str) -> UserRules:
     return read_user_rules(path)
 
 
+def test_a_file_of_users_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert rules_of(tmp_path, "\ufeff[default]\nactive-jobs = 5\n").of("bob") == UserRule(active_jobs=5)
+
+
 def test_what_a_user_s_table_leaves_out_is_as_in_the_default(tmp_path: Path) -> None:
     rules = rules_of(
         tmp_path, "[default]\nactive-jobs = 5\nshare = 0.5\n[users.alice]\nweight = 2\nshare = 1.0\n"
