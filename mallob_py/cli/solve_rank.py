@@ -37,6 +37,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.notices import printable, say
+from mallob_py.runtime.processes import bytes_read
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
@@ -200,8 +201,8 @@ class SolveDesk(OneShotDesk):
             self._read(file.job, file.application.name, (source,), self._configuration_of_job(now))
             if self._each_limit_s is not None:
                 self._look_at_s = min(self._look_at_s, now + self._each_limit_s)
-        if not self._is_single and self._next_progress_s == math.inf:
-            self._next_progress_s = now + self.progress_s
+        if self._next_progress_s == math.inf:
+            self._next_progress_s = now + (1.0 if self._is_single else self.progress_s)
 
     def _configuration_of_job(self, now: float) -> Mapping[str, Any]:
         within_s = self._answers_by_s - now
@@ -216,6 +217,10 @@ class SolveDesk(OneShotDesk):
         from mallob_py.service.telemetry.status import interim_of, progress_of
 
         file = self._files[0]
+        if file.is_read_now and self._is_single:
+            self._next_progress_s = now + 1.0
+            self._tell_read(file)
+            return
         record = self._rank.node.pe.client.jobs.get(file.job)
         far = ""
         if record is not None:
@@ -224,6 +229,12 @@ class SolveDesk(OneShotDesk):
         if not self._is_single:
             parts.append(f"{len(self._files)} files without an answer, {self._under_way} under way")
         self._tell(file, ", ".join(filter(None, parts)))
+
+    def _tell_read(self, file: _File) -> None:
+        pid = self._rank.pool.pid_of(file.job)
+        source = self._input if file.path in STANDARD_INPUT else file.path
+        if pid is not None and (far := bytes_read(pid, source)) is not None:
+            self._tell(file, f"read {far[0] / 1e6:.0f} MB of {far[1] / 1e6:.0f} MB")
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:

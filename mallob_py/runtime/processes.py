@@ -40,6 +40,18 @@ def import_places() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
+def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
+    """Return how far a process has read a file that it has open, and the file's size; None: it has not."""
+    with contextlib.suppress(OSError, ValueError):
+        wanted = os.stat(path)
+        for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{descriptor}"), wanted):
+                    with open(f"/proc/{pid}/fdinfo/{descriptor}") as info:
+                        return int(info.readline().split()[1]), wanted.st_size
+    return None
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a process is there and was stopped by a signal."""
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as stat:

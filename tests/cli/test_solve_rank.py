@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,6 +97,22 @@ def test_a_time_limit_that_comes_while_the_file_is_read_ends_the_command(tmp_pat
     assert desk.answers() == ["s UNKNOWN"]
     desk.desk.turn(2.0)
     desk.rank.stop.assert_called()
+
+
+def test_a_file_that_takes_long_to_read_is_told_of_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "1.cnf").write_bytes(bytes(4_000_000))
+    monkeypatch.chdir(tmp_path)
+    desk = Desk(tmp_path, 1, quiet=False)
+    desk.rank.pool.pid_of.return_value = os.getpid()
+    with open(tmp_path / "1.cnf", "rb", buffering=0) as file:
+        for second, size in enumerate((1_000_000, 2_000_000), 1):
+            assert desk.desk.deadline_s == second
+            file.seek(size)
+            desk.desk.turn(float(second))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == ["c read 1 MB of 4 MB", "c read 2 MB of 4 MB"]
 
 
 def test_each_of_several_files_has_a_time_limit_of_its_own_for_its_reading_and_its_work(

@@ -337,9 +337,9 @@ class WorkerPool:
 
     # --- processes ----------------------------------------------------------
 
-    def pid_of(self, key: Key) -> int | None:
-        """The worker's process, to account its memory by."""
-        task = self._jobs.get(key)
+    def pid_of(self, key: Key | int) -> int | None:
+        """Return the process of a worker, or of the reading of an input, by the number of its request."""
+        task = self._reads.get(key) if isinstance(key, int) else self._jobs.get(key)
         return task.link.pid if task is not None and task.link is not None else None
 
     def cpu_seconds_of(self, key: Key) -> float | None:
