@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -87,3 +88,15 @@ def test_functions_have_names() -> None:
     assert name_of(pow) == "pow"
     assert name_of(functools.partial(np.add, 1)).endswith("add")
     assert name_of(failing).endswith("test_calls_values.failing")
+
+
+def test_a_large_array_is_copied_once_also_if_cloudpickle_has_to_help() -> None:
+    array = np.zeros(1 << 20)
+    for value in (array, (array, lambda: 0), {"of": "__main__", "array": array}):
+        dump(value, "it")
+        tracemalloc.start()
+        buffers = dump(value, "it")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert isinstance(buffers[1], bytearray)
+        assert peak_bytes < 1.5 * array.nbytes

@@ -66,16 +66,16 @@ def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
 
     Raises CannotSend, which names `what`.
     """
-    try:
-        buffers = _dump(pickle.dumps, value, is_copied)
-        if _MAIN not in buffers[0]:
-            return buffers
-    except (Exception, SystemExit, GeneratorExit):
-        pass  # cloudpickle may know better, or says why not
-    try:
-        return _dump(_dumps_by_value, value, is_copied)
-    except (Exception, SystemExit, GeneratorExit) as error:
-        raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
+    buffers: list[Buffer] = [_MAIN]
+    with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle may know better, or says why not
+        buffers = _dump(pickle.dumps, value)
+    if _MAIN in buffers[0]:
+        try:
+            buffers = _dump(_dumps_by_value, value)
+        except (Exception, SystemExit, GeneratorExit) as error:
+            raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
+    # Copied here, as a value may have been pickled twice.
+    return [buffers[0], *map(bytearray, buffers[1:])] if is_copied else buffers
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -94,7 +94,7 @@ def _dumps_by_value(value: Any, **options: Any) -> bytes:
         return written.getvalue()
 
 
-def _dump(dumps: Callable[..., bytes], value: Any, is_copied: bool) -> list[Buffer]:
+def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
     buffers: list[Buffer] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -104,7 +104,7 @@ def _dump(dumps: Callable[..., bytes], value: Any, is_copied: bool) -> list[Buff
             return True  # not contiguous
         if view.nbytes < _BUFFER_BYTES_MIN:
             return True
-        buffers.append(bytearray(view) if is_copied else view)
+        buffers.append(view)
         return False
 
     return [dumps(value, protocol=_PROTOCOL, buffer_callback=take), *buffers]
@@ -146,9 +146,7 @@ def copied(value: Any) -> Any:
 
 def packed(snapshots: Iterable[Any]) -> list[Buffer]:
     """Return snapshots in one pickle, their large buffers beside it; `load` gives their list."""
-    return _dump(
-        pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots], is_copied=False
-    )
+    return _dump(pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots])
 
 
 def _beside(buffers: list[Buffer]) -> list[Any]:
