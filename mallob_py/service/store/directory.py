@@ -46,7 +46,16 @@ from mallob_py.service.store.entries import (
 )
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
 from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
-from mallob_py.service.store.journal import FINISHED, FinishedLog, InternalIds, Journal, Replies, contents
+from mallob_py.service.store.journal import (
+    FINISHED,
+    FinishedLog,
+    InternalIds,
+    Journal,
+    Replies,
+    contents,
+    opened_to_read,
+    read_all,
+)
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
 
@@ -327,8 +336,8 @@ class JobDirectory:
                 self._put_off(name, error, now)
             return []
         put_off = self._in.put_off_names
-        claimed: list[tuple[Claimed, str, float]] = []
-        for name, entry, handed_in_s, path in claims:
+        claimed: list[tuple[Claimed, str, os.stat_result | None]] = []
+        for name, entry, handed_in, path in claims:
             if entry is None:
                 self._in.let_rest(name, now)
                 continue
@@ -336,7 +345,7 @@ class JobDirectory:
                 self._put_off(name, entry, now)
                 continue
             if isinstance(entry, Claimed):  # else it was withdrawn by its owner
-                claimed.append((entry, path, handed_in_s))
+                claimed.append((entry, path, handed_in))
             if name in put_off:
                 self._in.forget(name)
         try:
@@ -354,34 +363,42 @@ class JobDirectory:
         """One that was claimed before."""
         return self._content(claimed, self._journal.path(claimed))
 
-    def _content(self, claimed: Claimed | Kept, path: str, handed_in_s: float | None = None) -> Incoming:
-        """`handed_in_s`: None if it was claimed before."""
-        is_known = handed_in_s is None
+    def _content(
+        self, claimed: Claimed | Kept, path: str, handed_in: os.stat_result | None = None
+    ) -> Incoming:
+        """`handed_in`: the state of the file before it was moved here; None if it was claimed before."""
         data: bytes | JobFileError | None
         owner: int | None = None
+        handed_in_s = time.time()
         try:
-            status = os.stat(path)
-            entry = os.lstat(path)
-            if stat.S_ISREG(entry.st_mode) and entry.st_nlink == 1:  # a link is somebody else's words
-                owner = entry.st_uid
-            if status.st_size > self._size_max_bytes and stat.S_ISREG(status.st_mode):
-                data = self._too_large(claimed.file_name, status.st_size)
-            elif status.st_size > LARGE_BYTES and stat.S_ISREG(status.st_mode):
-                data = None
-            elif stat.S_ISREG(status.st_mode):
-                data = contents(path, self._size_max_bytes)
+            seen = handed_in or os.lstat(path)
+            handed_in_s = seen.st_ctime
+            if stat.S_ISREG(seen.st_mode):
+                with opened_to_read(path, os.O_NOFOLLOW) as descriptor:
+                    status = os.fstat(descriptor)
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                        owner = status.st_uid  # a link is somebody else's words
+                    data = self._data(claimed.file_name, status, descriptor)
+            elif stat.S_ISREG((status := os.stat(path)).st_mode):
+                with opened_to_read(path) as descriptor:
+                    data = self._data(claimed.file_name, status, descriptor)
             else:
                 kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
                 data = JobFileError("", f"{claimed.file_name} is {kind}; a job file is one JSON object")
-            if handed_in_s is None:
-                handed_in_s = status.st_ctime
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
             if is_shortage(error):
                 data = None  # read as large ones are, which waits until it can be
-        return Incoming(
-            claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known, path, owner
-        )
+        is_known = handed_in is None
+        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s, is_known, path, owner)
+
+    def _data(self, file_name: str, status: os.stat_result, descriptor: int) -> bytes | JobFileError | None:
+        """Return what a job file says; None if it is large. Raises OSError."""
+        if status.st_size > self._size_max_bytes:
+            return self._too_large(file_name, status.st_size)
+        if status.st_size > LARGE_BYTES:
+            return None
+        return read_all(descriptor, self._size_max_bytes, status.st_size)
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
         size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"

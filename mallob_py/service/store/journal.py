@@ -41,7 +41,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, assert_never
@@ -146,14 +146,14 @@ _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255
 
 
 class Claim(NamedTuple):
-    """The fate of a file of `in/`, and when it was put there, in seconds since 1970.
+    """The fate of a file of `in/`, and its state there, with the time when it was put there.
 
     An empty file that has not rested is left there: an editor or a shell may be about to fill it.
     """
 
     file_name: str
     entry: Claimed | OSError | None
-    handed_in_s: float = 0.0
+    handed_in: os.stat_result | None = None
     #: where it is now
     path: str = ""
 
@@ -220,13 +220,12 @@ class Journal:
             status = os.lstat(source)
             if not status.st_size and stat.S_ISREG(status.st_mode) and file_name not in rested:
                 return Claim(file_name, None)
-            handed_in_s = status.st_ctime
             _move(source, path := self.path(claimed))
         except OSError as error:
             return Claim(file_name, error)
         ids.take()
         self._claimed[claimed.internal_id] = claimed
-        return Claim(file_name, claimed, handed_in_s, path)
+        return Claim(file_name, claimed, status, path)
 
     def confirm_claims(self) -> None:
         """From now on claimed files are ours, whatever happens."""
@@ -614,19 +613,36 @@ def write_file(path: str | Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def contents(path: str, size_max: int = -1) -> bytes:
-    """All of a file, or so many bytes of it."""
+@contextlib.contextmanager
+def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
+    """Context manager of a descriptor of a file. Raises OSError."""
     # Non-blocking, as what was a file a moment ago may be a pipe now.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    parts: list[bytes] = []
-    step_bytes = _READ_MIN_BYTES
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
-        while part := os.read(descriptor, step_bytes if size_max < 0 else min(step_bytes, size_max)):
-            parts.append(part)
-            size_max -= len(part) if size_max > 0 else 0
-            step_bytes = min(2 * step_bytes, _READ_MAX_BYTES)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def contents(path: str, size_max: int = -1) -> bytes:
+    """Return all of a file, or at most `size_max` bytes of it. Raises OSError."""
+    with opened_to_read(path) as descriptor:
+        return read_all(descriptor, size_max)
+
+
+def read_all(descriptor: int, size_max: int, size_bytes: int = -1) -> bytes:
+    """Return all of a file, or at most `size_max` bytes of it. Raises OSError.
+
+    `size_bytes`: its size, if that is known: so much in one piece is all of it.
+    """
+    parts: list[bytes] = []
+    step_bytes = _READ_MIN_BYTES
+    while part := os.read(descriptor, asked := step_bytes if size_max < 0 else min(step_bytes, size_max)):
+        parts.append(part)
+        if len(part) == size_bytes < asked:
+            break
+        size_max -= len(part) if size_max > 0 else 0
+        step_bytes = min(2 * step_bytes, _READ_MAX_BYTES)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -268,15 +268,46 @@ def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
 
 
 def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str, size_max: int) -> bytes:
+    def fail(descriptor: int, size_max: int, size_bytes: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     directory = open_directory()
     drop(directory, "job.json", text())
-    monkeypatch.setattr(directory_module, "contents", fail)
+    monkeypatch.setattr(directory_module, "read_all", fail)
     (incoming,) = directory.take()
     answer(directory, incoming)
     assert "Permission denied" in replies(directory)["job.json.error.json"]["error"]["message"]
+
+
+@pytest.mark.parametrize("seen_bytes", [0, 3, 10, 100_000])
+def test_a_file_that_has_changed_since_its_size_was_seen_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen_bytes: int
+) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    monkeypatch.setattr(journal, "_READ_MIN_BYTES", 3)
+    with journal.opened_to_read(os.fspath(tmp_path / "file")) as descriptor:
+        assert journal.read_all(descriptor, -1, seen_bytes) == b"0123456789"
+
+
+def test_a_file_that_gives_way_to_a_link_while_it_is_claimed_has_no_owner(
+    open_directory: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    ours = tmp_path / "ours"
+    ours.write_text(text())
+    job = drop(directory, "job.json", text())
+    replace = os.replace
+
+    def too_late(source: str, target: str) -> None:
+        if source == os.fspath(job):
+            job.unlink()
+            job.symlink_to(ours)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", too_late)
+    (incoming,) = directory.take()
+    assert incoming.owner is None
+    assert isinstance(incoming.data, JobFileError)
 
 
 def test_a_very_long_file_name_gets_its_error_reply(open_directory: Open) -> None:
