@@ -142,7 +142,7 @@ class GivingBack:
     @property
     def is_drained(self) -> bool:
         """Whether no process here does anything, or has anything to hand over."""
-        is_at_work = self._staff.active is not None and self._staff.active.is_at_work
+        is_at_work = self._staff.active is not None and not self._staff.active.is_bereft
         is_waited_for = any(map(self._is_to_hand_over, self._cache.holds))
         is_waited_for |= any(map(self._can_leave_from_rest, self._cache.workers.values()))
         return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)

@@ -75,7 +75,7 @@ class ClusterLives(Lives[Plan]):
             yield cluster_plan.with_rarities(whole)
         else:
             yield cluster_plan.with_desks(whole)
-            yield cluster_plan.with_changes(cluster_plan.with_desks(whole), drains=False)
+            yield cluster_plan.with_changes(cluster_plan.with_desks(whole))
 
     def failure_of(self, plan: Plan) -> Failure | None:
         return scenario.failure_of(plan)

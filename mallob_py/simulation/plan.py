@@ -413,12 +413,11 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
     }
 
 
-def with_changes(plan: Plan, drains: bool = True) -> Plan:
+def with_changes(plan: Plan) -> Plan:
     """A life in which ranks come and go too, most often several within a short time."""
     choose = random.Random(f"changes {plan.seed}")
     longest_s = plan.delays.message_s[1]
-    changes = _draw_changes(choose, plan.span_s)
-    deeds = [*plan.deeds, *(deed for deed in changes if drains or not isinstance(deed, RankDrains))]
+    deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]
     return msgspec.structs.replace(
         plan,
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),

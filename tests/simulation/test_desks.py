@@ -200,4 +200,9 @@ def test_a_random_life_with_desks_ends_well(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(24))
 def test_a_random_life_with_desks_ends_well_where_clients_are_lost_and_join(seed: int) -> None:
-    Scenario(with_changes(with_desks(draw_plan(6000 + seed)), drains=False)).run()
+    Scenario(with_changes(with_desks(draw_plan(6000 + seed)))).run()
+
+
+def test_a_drain_waits_for_a_worker_that_is_still_to_have_its_description() -> None:
+    """It was ordered away while the worker began, and what that was to hand over went with it."""
+    Scenario(with_changes(with_desks(draw_plan(100)))).run()
