@@ -202,6 +202,11 @@ COMMANDS = _Commands(
             "study_options:DocsOptions",
             "documents:run_docs",
         ),
+        "doctor": (
+            "Say what is missing or wrong on this machine, and what to do.",
+            "study_options:DoctorOptions",
+            "doctor:run_doctor",
+        ),
         "completion": (
             "Print a script that completes this command line in a shell.",
             "study_options:CompletionOptions",

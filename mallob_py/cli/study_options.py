@@ -157,5 +157,14 @@ class DocsOptions(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class DoctorOptions(CommandOptions):
+    """Options of `mallob-py doctor`."""
+
+    hosts: tuple[str, ...] = option(
+        "--hosts A,B", values.words, (), INPUT, "look at these hosts as well: ssh, and their clocks"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ManOptions(CommandOptions):
     """Options of `mallob-py man`: none."""

@@ -1,0 +1,441 @@
+"""`mallob-py doctor`: what is missing or wrong on this machine, each with what to do.
+
+`look` reads everything once into a `Machine`; the checks are functions of that alone. A finding is good, a
+warning, or a fault: something that commands of ours will fail at. Exit code 1: there are faults.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mallob_py.runtime.memory import rooms
+from mallob_py.runtime.processes import python
+
+if TYPE_CHECKING:
+    from mallob_py.cli.study_options import DoctorOptions
+
+_GB = 1 << 30
+_HOST_PATIENCE_S = 8.0
+_SHM_LEAST_BYTES = 256 << 20
+_DESCRIPTORS_LEAST = 1024
+_PROCESSES_LEAST = 256
+_WATCHES_LEAST, _INSTANCES_LEAST = 1024, 16
+_CLOCK_OFF_MAX_S = 2.0
+#: variables by which a solver's library would use several threads for each worker
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: distributions that bring an engine or a door, with the extra of ours that installs each
+_ENGINES = {
+    "python-sat": None,
+    "pycryptosat": "cryptominisat",
+    "z3-solver": "smt",
+    "cvc5": "smt",
+    "bitwuzla": "smt",
+    "starlette": "web",
+    "cpmpy": "cpmpy",
+    "numba": "fast",
+    "matplotlib": "plot",
+}
+
+
+class Level(Enum):
+    GOOD = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+class Finding(NamedTuple):
+    """`advice`: what to do; empty if all is well."""
+
+    level: Level
+    subject: str
+    text: str
+    advice: str = ""
+
+
+class HostSeen(NamedTuple):
+    """Another host, as ssh finds it. `error` is empty if it answers; `ahead_s`: its clock beside ours."""
+
+    name: str
+    error: str = ""
+    ahead_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Everything that is looked at. `math.inf`: no limit; None: it cannot be told."""
+
+    variables: Mapping[str, str]
+    #: the MPI library's name, or why there is none; whether it is the latter
+    mpi: str
+    mpi_is_missing: bool
+    mpiexec: str | None
+    #: total and free bytes of /dev/shm
+    shared_memory: tuple[int, int] | None
+    memory_bytes: tuple[int, int] | None
+    descriptors: float
+    processes: float
+    inotify_watches: int | None
+    inotify_instances: int | None
+    #: why the host's own name cannot be resolved; empty if it can
+    name_error: str
+    cores_present: int
+    cores_usable: int
+    #: cores' worth of time that control groups allow
+    cores_by_group: float
+    #: installed distributions that matter, by name
+    versions: Mapping[str, str]
+    has_native: bool
+    #: why the temporary folder cannot be written; empty if it can
+    temporary: str
+    hosts: Sequence[HostSeen] = ()
+
+
+def run_doctor(options: DoctorOptions) -> int:
+    findings = list(examine(look(options.hosts)))
+    width = max(len(finding.subject) for finding in findings)
+    for level, subject, text, advice in findings:
+        print(f"{level.value:<8} {subject:<{width}}  {text}")
+        if advice:
+            print(f"{'':<8} {'':<{width}}  -> {advice}")
+    faults = sum(finding.level is Level.FAULT for finding in findings)
+    warnings = sum(finding.level is Level.WARNING for finding in findings)
+    print(f"{faults} faults, {warnings} warnings")
+    return 1 if faults else 0
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+def look(hosts: Sequence[str] = ()) -> Machine:
+    """Read what is to be known of this machine, and of hosts that are reached by ssh."""
+    mpi, is_missing = _mpi()
+    return Machine(
+        variables=dict(os.environ),
+        mpi=mpi,
+        mpi_is_missing=is_missing,
+        mpiexec=shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(sys.executable), _path()))),
+        shared_memory=_room("/dev/shm"),
+        memory_bytes=_memory(),
+        descriptors=_limit(resource.RLIMIT_NOFILE),
+        processes=min(_limit(resource.RLIMIT_NPROC), _pids_of_group()),
+        inotify_watches=_kernel_number("fs/inotify/max_user_watches"),
+        inotify_instances=_kernel_number("fs/inotify/max_user_instances"),
+        name_error=_name_error(),
+        cores_present=os.cpu_count() or 1,
+        cores_usable=len(os.sched_getaffinity(0)),
+        cores_by_group=_cores_of_group(),
+        versions=dict(_versions()),
+        has_native=_has("mallob-py-native"),
+        temporary=_temporary_error(),
+        hosts=_seen(hosts),
+    )
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath)
+
+
+def _mpi() -> tuple[str, bool]:
+    """Ask a process of its own: a library that does not fit may end it."""
+    code = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0])"
+    try:
+        asked = subprocess.run(
+            [*python(), "-c", code], capture_output=True, text=True, timeout=60, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error), True
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines()
+        return lines[-1] if lines else f"ends with code {asked.returncode}", True
+    return " ".join(asked.stdout.strip().rstrip("\0").split(",")[0].split()), False
+
+
+def _room(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        told = os.statvfs(path)
+        return told.f_frsize * told.f_blocks, told.f_frsize * told.f_bavail
+    return None
+
+
+def _memory() -> tuple[int, int] | None:
+    known = rooms()
+    if not known:
+        return None
+    least = min(known, key=lambda room: room.total_bytes)
+    return least.total_bytes, min(room.left_bytes for room in known)
+
+
+def _limit(which: int) -> float:
+    hard = resource.getrlimit(which)[1]
+    return math.inf if hard == resource.RLIM_INFINITY else hard
+
+
+def _kernel_number(name: str) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(Path("/proc/sys", name).read_text())
+    return None
+
+
+def _of_groups(file: str) -> Iterator[str]:
+    """Yield the content of a file of this process's control group, and of those above it."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            place = Path(line.split(":", 2)[2].lstrip("/"))
+            for above in (place, *place.parents):
+                with suppress(OSError):
+                    yield (Path("/sys/fs/cgroup") / above / file).read_text()
+
+
+def _pids_of_group() -> float:
+    return min((float(text) for text in _of_groups("pids.max") if text.strip() != "max"), default=math.inf)
+
+
+def _cores_of_group() -> float:
+    shares = (text.split() for text in _of_groups("cpu.max"))
+    return min((int(most) / int(period) for most, period in shares if most != "max"), default=math.inf)
+
+
+def _name_error() -> str:
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        return f"{name}: {error.strerror}"
+    return ""
+
+
+def _has(distribution: str) -> bool:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version(distribution))
+    return False
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _ENGINES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def _temporary_error() -> str:
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        return f"{error.strerror}"
+    return ""
+
+
+def _seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
+    with ThreadPoolExecutor(max(1, min(16, len(hosts)))) as asking:
+        return tuple(asking.map(_see, hosts))
+
+
+def _see(host: str) -> HostSeen:
+    command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_HOST_PATIENCE_S:.0f}", "--", host]
+    before_s = time.time()
+    try:
+        asked = subprocess.run(
+            [*command, "date +%s.%N"],
+            capture_output=True,
+            text=True,
+            timeout=2 * _HOST_PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        return HostSeen(host, "there is no ssh here")
+    except (OSError, subprocess.TimeoutExpired):
+        return HostSeen(host, f"no answer within {2 * _HOST_PATIENCE_S:.0f} s")
+    told = re.search(r"\d+\.\d+", asked.stdout)
+    if asked.returncode or told is None:
+        lines = asked.stderr.strip().splitlines()
+        return HostSeen(host, lines[-1] if lines else f"ssh ends with code {asked.returncode}")
+    return HostSeen(host, "", float(told[0]) - (before_s + time.time()) / 2)
+
+
+# --- judging ----------------------------------------------------------------------------------
+
+
+def examine(machine: Machine) -> Iterator[Finding]:
+    """Yield what was found, in the order in which it matters."""
+    for check in _CHECKS:
+        yield from check(machine)
+
+
+def _check_mpi(machine: Machine) -> Iterator[Finding]:
+    if machine.mpi_is_missing:
+        advice = "python -m pip install 'mallob-py[mpich]', or load the module of your site's MPI"
+        yield Finding(Level.FAULT, "MPI", f"cannot be used: {machine.mpi}", advice)
+        return
+    yield Finding(Level.GOOD, "MPI", machine.mpi)
+    if machine.mpiexec is None:
+        yield Finding(
+            Level.WARNING,
+            "mpiexec",
+            "is neither on the PATH nor beside Python",
+            "load the module of your site's MPI; srun works without it",
+        )
+
+
+def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
+    if machine.shared_memory is None:
+        yield Finding(
+            Level.FAULT, "/dev/shm", "is not there", "mount a tmpfs there, or start the container with it"
+        )
+        return
+    total, free = machine.shared_memory
+    text = f"{free / _GB:.1f} GB free of {total / _GB:.1f} GB"
+    if total < _SHM_LEAST_BYTES:
+        advice = "start the container with --shm-size=1g or more: large inputs and messages lie there"
+        yield Finding(Level.FAULT, "/dev/shm", text, advice)
+    elif free < _SHM_LEAST_BYTES:
+        yield Finding(Level.WARNING, "/dev/shm", text, "remove what others have left there (ls -l /dev/shm)")
+    else:
+        yield Finding(Level.GOOD, "/dev/shm", text)
+
+
+def _check_memory(machine: Machine) -> Iterator[Finding]:
+    if machine.memory_bytes is None:
+        yield Finding(Level.WARNING, "memory", "the kernel does not tell", "set --memory-limit yourself")
+        return
+    total, free = machine.memory_bytes
+    text = f"{free / _GB:.1f} GB available of {total / _GB:.1f} GB"
+    if free < total / 20 or free < _SHM_LEAST_BYTES:
+        yield Finding(
+            Level.WARNING, "memory", text, "end other programs: workers are paused below --memory-reserve"
+        )
+    else:
+        yield Finding(Level.GOOD, "memory", text)
+
+
+def _check_limits(machine: Machine) -> Iterator[Finding]:
+    for subject, limit, least, name in (
+        ("descriptors", machine.descriptors, _DESCRIPTORS_LEAST, "ulimit -n 65536 (or LimitNOFILE=)"),
+        ("processes", machine.processes, _PROCESSES_LEAST, "ulimit -u, pids.max or TasksMax="),
+    ):
+        text = "no limit" if limit == math.inf else f"at most {limit:.0f}"
+        if limit < least:
+            yield Finding(Level.FAULT, subject, text, f"raise {name}: each rank and worker needs some")
+        else:
+            yield Finding(Level.GOOD, subject, text)
+
+
+def _check_inotify(machine: Machine) -> Iterator[Finding]:
+    watches, instances = machine.inotify_watches, machine.inotify_instances
+    if watches is None or instances is None:
+        yield Finding(Level.WARNING, "inotify", "is not there", "none: folders are polled, which costs CPU")
+    elif watches < _WATCHES_LEAST or instances < _INSTANCES_LEAST:
+        yield Finding(
+            Level.WARNING,
+            "inotify",
+            f"{watches} watches, {instances} instances per user",
+            "sysctl fs.inotify.max_user_watches=65536 (max_user_instances=1024); else folders are polled",
+        )
+    else:
+        yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")
+
+
+def _check_name(machine: Machine) -> Iterator[Finding]:
+    if machine.name_error:
+        advice = "add the host's name to /etc/hosts: ranks of several hosts find each other by it"
+        yield Finding(Level.WARNING, "host name", f"cannot be resolved ({machine.name_error})", advice)
+    else:
+        yield Finding(Level.GOOD, "host name", "can be resolved")
+
+
+def _check_cores(machine: Machine) -> Iterator[Finding]:
+    usable, allowed = machine.cores_usable, machine.cores_by_group
+    text = f"{usable} of {machine.cores_present} may be used"
+    if allowed < usable:
+        most = max(1, math.floor(allowed))
+        advice = f"start with -n {most}: more ranks share that time"
+        yield Finding(Level.WARNING, "cores", f"{text}, for {allowed:g} cores' worth of time", advice)
+    elif usable == 1 < machine.cores_present:
+        advice = (
+            "this shell is bound to one core; start mpiexec with --bind-to none, srun with --cpu-bind=none"
+        )
+        yield Finding(Level.WARNING, "cores", text, advice)
+    else:
+        yield Finding(Level.GOOD, "cores", text)
+
+
+def _check_variables(machine: Machine) -> Iterator[Finding]:
+    for name in _THREADS:
+        value = machine.variables.get(name, "1")
+        if value != "1":
+            advice = f"unset {name}, or set it to 1: each worker would use so many threads"
+            yield Finding(Level.WARNING, name, f"is {value}", advice)
+    inherited = [
+        name for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK") if name in machine.variables
+    ]
+    if inherited:
+        advice = "leave mpiexec's or srun's shell for commands that start ranks of their own"
+        yield Finding(Level.WARNING, inherited[0], "is set: this process is a rank itself", advice)
+    if machine.temporary:
+        yield Finding(
+            Level.FAULT,
+            "temporary files",
+            machine.temporary,
+            "free some room there, or set TMPDIR to another folder",
+        )
+
+
+def _check_engines(machine: Machine) -> Iterator[Finding]:
+    for name, extra in _ENGINES.items():
+        if (version := machine.versions.get(name)) is not None:
+            yield Finding(Level.GOOD, name, version)
+        elif extra is None:
+            yield Finding(
+                Level.FAULT, name, "is missing", "python -m pip install mallob-py again: it comes with it"
+            )
+        else:
+            text = f"not installed (python -m pip install 'mallob-py[{extra}]' brings it)"
+            yield Finding(Level.GOOD, name, text)
+    text = "installed" if machine.has_native else "not installed (native/README.md): PySAT's engines are used"
+    yield Finding(Level.GOOD, "native CaDiCaL", text)
+
+
+def _check_hosts(machine: Machine) -> Iterator[Finding]:
+    for host in machine.hosts:
+        if host.error:
+            advice = f"make `ssh {host.name} true` work without a password"
+            yield Finding(Level.FAULT, host.name, host.error, advice)
+        elif abs(host.ahead_s) > _CLOCK_OFF_MAX_S:
+            advice = "have both follow a time server: only times that people see depend on it"
+            yield Finding(Level.WARNING, host.name, f"its clock is off by {host.ahead_s:+.1f} s", advice)
+        else:
+            yield Finding(Level.GOOD, host.name, f"answers; its clock is off by {host.ahead_s:+.1f} s")
+
+
+_CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
+    _check_mpi,
+    _check_shared_memory,
+    _check_memory,
+    _check_limits,
+    _check_inotify,
+    _check_name,
+    _check_cores,
+    _check_variables,
+    _check_engines,
+    _check_hosts,
+)

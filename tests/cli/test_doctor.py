@@ -1,0 +1,92 @@
+"""The machine is looked at, and what is wrong is said in a line each, with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from mallob_py.cli.doctor import HostSeen, Level, Machine, examine, look
+from mallob_py.cli.main import main
+
+GB = 1 << 30
+SOUND = Machine(
+    variables={},
+    mpi="MPICH Version: 5.0",
+    mpi_is_missing=False,
+    mpiexec="/usr/bin/mpiexec",
+    shared_memory=(8 * GB, 7 * GB),
+    memory_bytes=(16 * GB, 12 * GB),
+    descriptors=math.inf,
+    processes=30_000,
+    inotify_watches=65_536,
+    inotify_instances=128,
+    name_error="",
+    cores_present=8,
+    cores_usable=8,
+    cores_by_group=math.inf,
+    versions={"python-sat": "1.9"},
+    has_native=False,
+    temporary="",
+)
+
+
+def test_nothing_is_wrong_with_a_sound_machine() -> None:
+    findings = list(examine(SOUND))
+    assert {finding.level for finding in findings} == {Level.GOOD}
+    assert not any(finding.advice for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "subject", "words"),
+    [
+        ({"mpi": "No module named 'mpi4py'", "mpi_is_missing": True}, Level.FAULT, "MPI", "mallob-py[mpich]"),
+        ({"mpiexec": None}, Level.WARNING, "mpiexec", "module"),
+        ({"shared_memory": None}, Level.FAULT, "/dev/shm", "tmpfs"),
+        ({"shared_memory": (64 << 20, 64 << 20)}, Level.FAULT, "/dev/shm", "--shm-size"),
+        ({"shared_memory": (8 * GB, 1 << 20)}, Level.WARNING, "/dev/shm", "remove"),
+        ({"memory_bytes": (16 * GB, GB // 8)}, Level.WARNING, "memory", "end other programs"),
+        ({"descriptors": 256}, Level.FAULT, "descriptors", "ulimit -n"),
+        ({"processes": 20}, Level.FAULT, "processes", "pids.max"),
+        ({"inotify_watches": 8}, Level.WARNING, "inotify", "max_user_watches"),
+        ({"inotify_watches": None}, Level.WARNING, "inotify", "polled"),
+        ({"name_error": "h: unknown"}, Level.WARNING, "host name", "/etc/hosts"),
+        ({"cores_by_group": 1.5}, Level.WARNING, "cores", "-n 1"),
+        ({"cores_usable": 1}, Level.WARNING, "cores", "--bind-to none"),
+        ({"variables": {"OMP_NUM_THREADS": "8"}}, Level.WARNING, "OMP_NUM_THREADS", "unset"),
+        ({"variables": {"PMI_RANK": "0"}}, Level.WARNING, "PMI_RANK", "shell"),
+        ({"versions": {}}, Level.FAULT, "python-sat", "pip install"),
+        ({"temporary": "No space left on device"}, Level.FAULT, "temporary files", "TMPDIR"),
+        ({"hosts": (HostSeen("n1", "Permission denied"),)}, Level.FAULT, "n1", "ssh n1 true"),
+        ({"hosts": (HostSeen("n1", "", 40.0),)}, Level.WARNING, "n1", "time server"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(
+    changes: dict[str, Any], level: Level, subject: str, words: str
+) -> None:
+    findings = [one for one in examine(dataclasses.replace(SOUND, **changes)) if one.level is not Level.GOOD]
+    (finding,) = findings
+    assert (finding.level, finding.subject) == (level, subject)
+    assert words in finding.advice
+
+
+def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    machine = look(["nowhere.invalid"])
+    assert machine.cores_usable >= 1
+    assert "python-sat" in machine.versions
+    assert not machine.mpi_is_missing, machine.mpi
+    assert [host.error for host in machine.hosts] == ["there is no ssh here"]
+
+
+def test_a_machine_with_a_fault_ends_the_command_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = dataclasses.replace(SOUND, descriptors=10)
+    monkeypatch.setattr("mallob_py.cli.doctor.look", lambda hosts: broken)
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "1 faults, 0 warnings"
+    assert any(line.startswith("fault") and "descriptors" in line for line in lines)
