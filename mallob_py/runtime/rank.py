@@ -23,67 +23,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mallob_py.loop_rate import LoopRate, shown
+from mallob_py.protocol import rank_effects, rank_stimuli, stimuli
 from mallob_py.protocol.effects import GiveWorker, JobEnded, JobGivenUp, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.messages import Checkpoint, Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
-from mallob_py.protocol.rank_effects import (
-    Accuse,
-    AnyRankEffect,
-    Bury,
-    DeskHears,
-    Drained,
-    DropChain,
-    DropUnheard,
-    Expect,
-    Fail,
-    Fetch,
-    Forget,
-    Grown,
-    Halted,
-    KillRank,
-    LetGo,
-    ListenFor,
-    Note,
-    OfPE,
-    Say,
-    Tell,
-    TellLost,
-    ToFiles,
-    WindUp,
-    WorldChanged,
-)
 from mallob_py.protocol.rank_messages import (
     AnyRankMessage,
     FileMessage,
     Listening,
     decode_wire,
-)
-from mallob_py.protocol.rank_stimuli import (
-    AnyRankStimulus,
-    ChainEnds,
-    Congested,
-    DescriptionCame,
-    DescriptionFailed,
-    DeskSays,
-    DrainWanted,
-    EndWanted,
-    Looked,
-    NewsGoTo,
-    RankBack,
-    RankLost,
-    RollWanted,
-    Said,
-    TimeCame,
-    ToPE,
-)
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    JobInterrupted,
-    JobParameters,
-    JobSetBack,
-    JobSubmitted,
-    TermsChanged,
 )
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.bells import Bells
@@ -116,7 +65,7 @@ INLINE_BYTES_MAX = 4096
 _LAST_SHELL_S = 5.0
 #: a chunk is 256 KB to be copied: workers, timers and users come first now and then
 _TRANSFERS_PER_TURN = 4
-_TIME_CAME = TimeCame()
+_TIME_CAME = rank_stimuli.TimeCame()
 
 
 class PeerFailure(Exception):
@@ -151,8 +100,8 @@ class Rank:
             transport.keeper_of,
             self._send,
             transport.send_bulk,
-            lambda job: self._tell(DescriptionCame(job)),
-            lambda job, reason, fault: self._tell(DescriptionFailed(job, reason, fault)),
+            lambda job: self._tell(rank_stimuli.DescriptionCame(job)),
+            lambda job, reason, fault: self._tell(rank_stimuli.DescriptionFailed(job, reason, fault)),
         )
         self._workers = HostedWorkers(pool, len(node.pes), self.transfer.path_of, node.placement.size)
         #: what could be given back if the host runs low on memory
@@ -180,7 +129,7 @@ class Rank:
 
     # --- the node -----------------------------------------------------------------------
 
-    def _tell(self, stimulus: AnyRankStimulus) -> None:
+    def _tell(self, stimulus: rank_stimuli.AnyRankStimulus) -> None:
         """Tell the node something, and do what follows; from within an effect, after that."""
         if self.stimuli is None:
             self.node.handle(stimulus, self.now())
@@ -199,8 +148,8 @@ class Rank:
         finally:
             self._is_acting = False
 
-    def _tell_slot(self, slot: int, stimulus: AnyStimulus) -> None:
-        self._tell(ToPE(slot, stimulus))
+    def _tell_slot(self, slot: int, stimulus: stimuli.AnyStimulus) -> None:
+        self._tell(rank_stimuli.ToPE(slot, stimulus))
 
     # --- for the desk -----------------------------------------------------------------
 
@@ -211,48 +160,52 @@ class Rank:
 
     def tell_news_to(self, rank: int) -> None:
         """From now on this rank tells that one how it is; all ranks should tell the same one."""
-        self._tell(NewsGoTo(rank))
+        self._tell(rank_stimuli.NewsGoTo(rank))
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
         """`ranks`: those of this host."""
         self.memory.set_watch(watch, ranks)
 
     def submit(
-        self, job: int, parameters: JobParameters, description: Description, checkpoint: bytes | None = None
+        self,
+        job: int,
+        parameters: stimuli.JobParameters,
+        description: Description,
+        checkpoint: bytes | None = None,
     ) -> None:
         """Hand a job to the first PE here; the desk hears of its end."""
-        self._tell(ToPE(0, JobSubmitted(job, parameters, description, checkpoint)))
+        self._tell(rank_stimuli.ToPE(0, stimuli.JobSubmitted(job, parameters, description, checkpoint)))
 
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
-        return self._tell_of(job, JobInterrupted(job))
+        return self._tell_of(job, stimuli.JobInterrupted(job))
 
     def set_back(self, job: int) -> bool:
         """Have a job given up as soon as it rests; False if it is not live."""
-        return self._tell_of(job, JobSetBack(job))
+        return self._tell_of(job, stimuli.JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
         """Have a job go on with another priority and bound (0: none); False if it is not live."""
-        return self._tell_of(job, TermsChanged(job, priority, max_demand))
+        return self._tell_of(job, stimuli.TermsChanged(job, priority, max_demand))
 
-    def _tell_of(self, job: int, stimulus: AnyStimulus) -> bool:
+    def _tell_of(self, job: int, stimulus: stimuli.AnyStimulus) -> bool:
         """Tell the first PE something of a job that is live there; False if it is not."""
         if job not in self.node.pe.client.jobs:
             return False
-        self._tell(ToPE(0, stimulus))
+        self._tell(rank_stimuli.ToPE(0, stimulus))
         return True
 
     def tell_desk(self, rank: int, data: bytes) -> None:
         """Have the desk of a rank hear this."""
-        self._tell(DeskSays(rank, data))
+        self._tell(rank_stimuli.DeskSays(rank, data))
 
     def call_roll(self) -> None:
         """Have every rank say who works there for what; `roll` takes the answers."""
-        self._tell(RollWanted())
+        self._tell(rank_stimuli.RollWanted())
 
     def end_chain(self, chain: int) -> None:
         """No further revision of this chain comes: nothing is kept for one on any rank."""
-        self._tell(ChainEnds(chain))
+        self._tell(rank_stimuli.ChainEnds(chain))
 
     @property
     def stopped_by(self) -> int | None:
@@ -261,7 +214,7 @@ class Rank:
 
     def stop(self) -> None:
         """End all ranks, this one included."""
-        self._tell(EndWanted())
+        self._tell(rank_stimuli.EndWanted())
 
     # --- for orders -----------------------------------------------------------------------
 
@@ -272,7 +225,7 @@ class Rank:
 
     def have_drain(self, rank: int, until_s: float) -> None:
         """Have nothing new start there; the orders hear when it is ready to leave, then at the latest."""
-        self._tell(DrainWanted(rank, until_s))
+        self._tell(rank_stimuli.DrainWanted(rank, until_s))
 
     def have_leave(self, ranks: Sequence[int]) -> None:
         """Order that these leave, if not all do. This one halts for it, maybe before this returns."""
@@ -332,7 +285,7 @@ class Rank:
             try:
                 transfers += self._take_in(arrival)
             except WireError as error:
-                self._tell(RankLost(arrival.source, f"sent what no rank sends ({error})"))
+                self._tell(rank_stimuli.RankLost(arrival.source, f"sent what no rank sends ({error})"))
             if transfers == _TRANSFERS_PER_TURN:
                 break
 
@@ -342,18 +295,18 @@ class Rank:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
         g, source, dest, message = open_envelope(arrival.data, decode_wire)
-        self._tell(Said(arrival.source, g, source, dest, message))
+        self._tell(rank_stimuli.Said(arrival.source, g, source, dest, message))
         return isinstance(message, FileMessage)
 
     def _note_losses(self) -> None:
         for rank in self.lookout.take_dead():
-            self._tell(RankLost(rank, self._newcomers.how_ended(rank)))
+            self._tell(rank_stimuli.RankLost(rank, self._newcomers.how_ended(rank)))
             if self.orders is not None:
                 self.orders.world_changed()
         for rank in self._transport.take_lost():
-            self._tell(RankLost(rank, self._transport.how_lost(rank)))
+            self._tell(rank_stimuli.RankLost(rank, self._transport.how_lost(rank)))
         for rank in self._transport.take_back():
-            self._tell(RankBack(rank))
+            self._tell(rank_stimuli.RankBack(rank))
 
     def _serve(self) -> None:
         """Look after all that is not another rank, then park."""
@@ -391,12 +344,12 @@ class Rank:
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
-        self._tell(Looked(self.memory.troubles, shown(self.rate.per_second(now))))
+        self._tell(rank_stimuli.Looked(self.memory.troubles, shown(self.rate.per_second(now))))
         self._beat(now)
 
     def _beat(self, now: float) -> None:
         for rank in self.lookout.beat(now, is_asked_to_end=self.stopped_by is not None):
-            self._tell(RankLost(rank, "does not answer any more"))
+            self._tell(rank_stimuli.RankLost(rank, "does not answer any more"))
 
     def _wait_for_generation(self) -> None:
         """Wait for a generation as a rank that has halted does: hear messages, beat, have patience."""
@@ -435,7 +388,7 @@ class Rank:
                     if self._desk is not None:
                         self._desk.worker_event(event, self.now())
                 case _:
-                    self._tell(ToPE(*self._workers.hear(event)))
+                    self._tell(rank_stimuli.ToPE(*self._workers.hear(event)))
 
     def _flush_logs(self) -> None:
         self.log.flush()
@@ -448,15 +401,15 @@ class Rank:
         """Send a message that concerns no PE but a rank as a whole."""
         self._transport.send(rank, seal(self.node.present.g, 0, 0, encode(message)))
 
-    def _send_envelope(self, it: Tell) -> None:
+    def _send_envelope(self, it: rank_effects.Tell) -> None:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
-            self._tell(Congested(it.g, it.source, it.dest, it.message))
+            self._tell(rank_stimuli.Congested(it.g, it.source, it.dest, it.message))
         elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
             pass  # another one waits to be sent, or a newer one comes
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 
-    def _do_for_pe(self, it: OfPE) -> None:
+    def _do_for_pe(self, it: rank_effects.OfPE) -> None:
         match it.effect:  # the frequent ones first, as classes: patterns with parts take much longer
             case Log() as effect:
                 if self.log.is_kept:
@@ -473,7 +426,7 @@ class Rank:
             case effect:
                 self._workers.execute(it.slot, effect, self.now())  # type: ignore[arg-type]
 
-    def _change_world(self, it: WorldChanged) -> None:
+    def _change_world(self, it: rank_effects.WorldChanged) -> None:
         for rank in it.gone:
             self._transport.give_up_on(rank)
             self.memory.leave_out(rank)
@@ -496,11 +449,11 @@ class Rank:
         self.memory.leave_out(rank)
         self._newcomers.kill(rank)
 
-    def _tell_own_desk(self, it: DeskHears) -> None:
+    def _tell_own_desk(self, it: rank_effects.DeskHears) -> None:
         if self._desk is not None:
             self._desk.hear(it.rank, it.data, self.now())
 
-    def _note_drained(self, it: Drained) -> None:
+    def _note_drained(self, it: rank_effects.Drained) -> None:
         if self.orders is not None:
             self.orders.drained(it.rank)
 
@@ -538,30 +491,34 @@ class Rank:
 
 
 #: how each effect is executed
-_ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
-    OfPE: Rank._do_for_pe,
-    Tell: Rank._send_envelope,
-    TellLost: lambda rank, it: rank._transport.answer_lost(it.rank, seal(it.g, 0, 0, encode(it.message))),
-    Bury: lambda rank, it: rank._bury(it.rank),
-    Accuse: lambda rank, it: rank._transport.lose(it.rank, it.how),
-    Fail: lambda rank, it: rank._fail(it.why),
-    Fetch: lambda rank, it: rank.transfer.fetch(it.job, it.description.size, it.sources),
-    Forget: lambda rank, it: rank.transfer.forget(it.job),
-    LetGo: lambda rank, it: rank.transfer.let_go(it.job),
-    DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
-    ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
-    DropChain: lambda rank, it: rank.pool.processes.discard_all(rank.pool.kept.drop_chain(it.chain)),
-    DeskHears: Rank._tell_own_desk,
-    Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
-    Say: lambda rank, it: tell(it.text),
-    Halted: lambda rank, it: rank.transfer.halt(),
-    WorldChanged: Rank._change_world,
-    WindUp: lambda rank, it: rank._wind_up(),
-    Drained: Rank._note_drained,
-    ListenFor: lambda rank, it: rank._send(it.rank, Listening(rank._newcomers.listen(it.call))),
-    Expect: lambda rank, it: rank.lookout.expect(it),
-    KillRank: lambda rank, it: rank._newcomers.kill(it.rank),
-    Grown: lambda rank, it: rank._newcomers.done(it.problems),
+_ON_EFFECT: dict[type[rank_effects.AnyRankEffect], Callable[[Rank, Any], object]] = {
+    rank_effects.OfPE: Rank._do_for_pe,
+    rank_effects.Tell: Rank._send_envelope,
+    rank_effects.TellLost: lambda rank, it: rank._transport.answer_lost(
+        it.rank, seal(it.g, 0, 0, encode(it.message))
+    ),
+    rank_effects.Bury: lambda rank, it: rank._bury(it.rank),
+    rank_effects.Accuse: lambda rank, it: rank._transport.lose(it.rank, it.how),
+    rank_effects.Fail: lambda rank, it: rank._fail(it.why),
+    rank_effects.Fetch: lambda rank, it: rank.transfer.fetch(it.job, it.description.size, it.sources),
+    rank_effects.Forget: lambda rank, it: rank.transfer.forget(it.job),
+    rank_effects.LetGo: lambda rank, it: rank.transfer.let_go(it.job),
+    rank_effects.DropUnheard: lambda rank, it: rank.transfer.drop_unheard(it.live),
+    rank_effects.ToFiles: lambda rank, it: rank.transfer.receive(it.rank, it.message),
+    rank_effects.DropChain: lambda rank, it: rank.pool.processes.discard_all(
+        rank.pool.kept.drop_chain(it.chain)
+    ),
+    rank_effects.DeskHears: Rank._tell_own_desk,
+    rank_effects.Note: lambda rank, it: rank.log.write(rank.now(), it.event, it.fields),
+    rank_effects.Say: lambda rank, it: tell(it.text),
+    rank_effects.Halted: lambda rank, it: rank.transfer.halt(),
+    rank_effects.WorldChanged: Rank._change_world,
+    rank_effects.WindUp: lambda rank, it: rank._wind_up(),
+    rank_effects.Drained: Rank._note_drained,
+    rank_effects.ListenFor: lambda rank, it: rank._send(it.rank, Listening(rank._newcomers.listen(it.call))),
+    rank_effects.Expect: lambda rank, it: rank.lookout.expect(it),
+    rank_effects.KillRank: lambda rank, it: rank._newcomers.kill(it.rank),
+    rank_effects.Grown: lambda rank, it: rank._newcomers.done(it.problems),
 }
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mallob_py.protocol import rank_effects, rank_messages, rank_stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
@@ -37,38 +38,6 @@ from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement
 from mallob_py.protocol.rank_book import Origin
-from mallob_py.protocol.rank_effects import (
-    Accuse,
-    AnyRankEffect,
-    Drained,
-    Expect,
-    Fail,
-    Fetch,
-    Forget,
-    Grown,
-    Halted,
-    KillRank,
-    ListenFor,
-    Note,
-    OfPE,
-    Tell,
-    TellLost,
-    WorldChanged,
-)
-from mallob_py.protocol.rank_messages import Beat, Joining, Listen, Listening, Peer, Place, RankProcess
-from mallob_py.protocol.rank_stimuli import (
-    AnyRankStimulus,
-    Congested,
-    DescriptionCame,
-    DescriptionFailed,
-    DrainWanted,
-    EndWanted,
-    RankLost,
-    RanksStarted,
-    Said,
-    TimeCame,
-    ToPE,
-)
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     JobSetBack,
@@ -109,7 +78,7 @@ class _Rank:
         #: whether a generation begins, until all that its PEs want done at once is done
         self.begins = False
         #: messages to a member, before it is one
-        self.early: list[Said] = []
+        self.early: list[rank_stimuli.Said] = []
         #: ranks that are no founders and that it can speak to
         self.known: set[int] = set()
         self.halted_s = math.inf
@@ -318,7 +287,7 @@ class Cluster(Network):
     def accuse(self, address: int, by: int) -> None:
         """A rank takes another one for lost that is well: that has to end, when it hears of it."""
         self._ranks[address].is_to_leave = True
-        self.tell_rank(by, RankLost(address, "is silent"))
+        self.tell_rank(by, rank_stimuli.RankLost(address, "is silent"))
         self.later(self._detect_s, lambda: self._speak(self._ranks[address]))
 
     def end(self, asked: int) -> None:
@@ -327,7 +296,7 @@ class Cluster(Network):
         sound = [each for each in self.members_staying() if each not in lost]
         if sound:
             self.is_ending = True
-            self.tell_rank(asked if asked in sound else sound[0], EndWanted())
+            self.tell_rank(asked if asked in sound else sound[0], rank_stimuli.EndWanted())
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """Rank `asked` is to start further ranks, which join; their addresses."""
@@ -344,7 +313,7 @@ class Cluster(Network):
         rank.has_drained = False
         if not self.is_there(rank.drains_for):  # the order's folder is taken over
             rank.drains_for = rank.address
-        self.tell_rank(rank.drains_for, DrainWanted(rank.address, rank.drains_until_s))
+        self.tell_rank(rank.drains_for, rank_stimuli.DrainWanted(rank.address, rank.drains_until_s))
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
@@ -370,16 +339,18 @@ class Cluster(Network):
             self.later(self._detect_s, lambda: self._start_ranks(new, other))
             return
         self._growing = self._ranks[asked]
-        call = Listen(new[-1].address + 1, b"secret", wide=False)
+        call = rank_messages.Listen(new[-1].address + 1, b"secret", wide=False)
         host = _peer(asked, self._hosts)
-        self.tell_rank(asked, RanksStarted(call, host, tuple((rank.address, host.process) for rank in new)))
+        self.tell_rank(
+            asked, rank_stimuli.RanksStarted(call, host, tuple((rank.address, host.process) for rank in new))
+        )
 
         def start(rank: _Rank) -> None:
             if rank.is_gone:  # killed meanwhile
                 return
             here = _peer(rank.address, self._hosts)
             assert here.place is not None
-            me = Joining(here.process, here.host, here.place, len(rank.places))
+            me = rank_messages.Joining(here.process, here.host, here.place, len(rank.places))
             rank.newcomer = Newcomer(rank.address, me, host, self._patience_s, self.now)
             self._do_all_of_newcomer(rank, rank.newcomer)
 
@@ -424,7 +395,9 @@ class Cluster(Network):
                     self._remove(other)
         for other in witnesses:
             if other.is_awake:
-                self.tell_rank(other.address, Said(rank.address, present.g, 0, 0, Beat()))
+                self.tell_rank(
+                    other.address, rank_stimuli.Said(rank.address, present.g, 0, 0, rank_messages.Beat())
+                )
         if strangers or any(rank.address in other.lost for other in there):
             self.later(self._detect_s, lambda: self._speak(rank))
 
@@ -450,13 +423,13 @@ class Cluster(Network):
         doubtless = [one for one in others if one.is_awake and one.hears_of(address)]
         if doubtless:
             witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
-            self.tell_rank(witness.address, RankLost(address, "is silent"))
+            self.tell_rank(witness.address, rank_stimuli.RankLost(address, "is silent"))
         if any(one.hears_of(address) or _has_member(one, address) for one in others):
             self._look_for_later(address)
 
     # --- the nodes ----------------------------------------------------------------------------------
 
-    def deliver(self, dest: int, source: int, said: Said) -> None:
+    def deliver(self, dest: int, source: int, said: rank_stimuli.Said) -> None:
         rank = self._ranks[self._loop_of[dest]]
         if rank.is_awake and (node := rank.node) is not None:  # most of what ranks are told
             node.handle(said, self.now)
@@ -465,7 +438,7 @@ class Cluster(Network):
             self.tell_rank(rank.address, said)
 
     def tick(self, loop: int) -> None:
-        self.tell_rank(loop, TimeCame())
+        self.tell_rank(loop, rank_stimuli.TimeCame())
 
     def tell(self, place: int, stimulus: AnyStimulus) -> None:
         """Tell a PE something, unless its rank is gone."""
@@ -478,9 +451,9 @@ class Cluster(Network):
         else:
             if isinstance(stimulus, WorkerCrashed | WorkerLost | WorkerLeft):
                 self.processes.pop((place, stimulus.worker), None)
-            self.tell_rank(rank.address, ToPE(place - rank.places[0], stimulus))
+            self.tell_rank(rank.address, rank_stimuli.ToPE(place - rank.places[0], stimulus))
 
-    def tell_rank(self, address: int, stimulus: AnyRankStimulus) -> None:
+    def tell_rank(self, address: int, stimulus: rank_stimuli.AnyRankStimulus) -> None:
         """Tell a rank something, and do what follows."""
         rank = self._ranks[address]
         if not rank.is_awake:
@@ -489,7 +462,9 @@ class Cluster(Network):
         elif (node := rank.node) is not None:
             node.handle(stimulus, self.now)
             self._do_all(rank)
-        elif rank.newcomer is not None and isinstance(stimulus, Said | RankLost | TimeCame):
+        elif rank.newcomer is not None and isinstance(
+            stimulus, rank_stimuli.Said | rank_stimuli.RankLost | rank_stimuli.TimeCame
+        ):
             rank.newcomer.handle(stimulus, self.now)
             self._do_all_of_newcomer(rank, rank.newcomer)
 
@@ -502,9 +477,11 @@ class Cluster(Network):
             rank.local_messages = node.local_messages
         while effects:
             effect = effects.popleft()
-            if type(effect) is Tell:  # the frequent ones first: patterns with parts take much longer
+            if (
+                type(effect) is rank_effects.Tell
+            ):  # the frequent ones first: patterns with parts take much longer
                 self._send(rank, effect)
-            elif type(effect) is OfPE:
+            elif type(effect) is rank_effects.OfPE:
                 self._execute(places[effect.slot], effect.effect)
             else:
                 self._do(rank, effect)
@@ -522,17 +499,17 @@ class Cluster(Network):
         elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
             self.tick_at(rank.address, deadline_s)
 
-    def _do(self, rank: _Rank, effect: AnyRankEffect) -> None:
+    def _do(self, rank: _Rank, effect: rank_effects.AnyRankEffect) -> None:
         match effect:
-            case TellLost(dest, g, message):
-                self._send(rank, Tell(dest, g, 0, 0, message))
-            case Fetch(job):
+            case rank_effects.TellLost(dest, g, message):
+                self._send(rank, rank_effects.Tell(dest, g, 0, 0, message))
+            case rank_effects.Fetch(job):
                 self._fetch(rank, job)
-            case Note(event, fields):
+            case rank_effects.Note(event, fields):
                 self.observe(self.now, rank.places[0], event, fields)
-            case Halted():
+            case rank_effects.Halted():
                 rank.halted_s = self.now
-            case WorldChanged(after, gone):
+            case rank_effects.WorldChanged(after, gone):
                 rank.begins = True
                 assert not _ends_a_process(rank), "a change of generation ends a process"
                 if rank.address == after.members[0]:  # who is left out and lives finds out, as all are silent
@@ -542,31 +519,33 @@ class Cluster(Network):
                 if rank.halted_s < math.inf:
                     self.stops.append((after.g, self.now - rank.halted_s))
                     rank.halted_s = math.inf
-            case Drained(drained):
+            case rank_effects.Drained(drained):
                 self._ranks[drained].has_drained = True
-            case ListenFor(other):
+            case rank_effects.ListenFor(other):
                 place = _peer(rank.address, self._hosts).place
-                self._send(rank, Tell(other, self._tables.first.g, 0, 0, Listening(place)))
-            case Expect(other):
+                self._send(
+                    rank, rank_effects.Tell(other, self._tables.first.g, 0, 0, rank_messages.Listening(place))
+                )
+            case rank_effects.Expect(other):
                 rank.known.add(other)
-            case KillRank(other):
+            case rank_effects.KillRank(other):
                 self.die(other)
-            case Grown():
+            case rank_effects.Grown():
                 self._growing = None
-            case Accuse(_, how) | Fail(how):
+            case rank_effects.Accuse(_, how) | rank_effects.Fail(how):
                 raise AssertionError(f"rank {rank.address}: {how}")
 
-    def _send(self, rank: _Rank, it: Tell) -> None:
+    def _send(self, rank: _Rank, it: rank_effects.Tell) -> None:
         address, source, dest = rank.address, it.source, it.dest
         if self._is_congested and isinstance(it.message, TreeMessage | Checkpoint):
             receiver = self._ranks[it.rank]
             if not (receiver.is_awake or receiver.is_gone):
                 if rank.node is not None and isinstance(it.message, TreeMessage):
-                    rank.node.handle(Congested(it.g, source, dest, it.message), self.now)
+                    rank.node.handle(rank_stimuli.Congested(it.g, source, dest, it.message), self.now)
                 return
         if it.rank >= self._founders or address >= self._founders:
             assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
-        said = Said(address, it.g, source, dest, it.message)
+        said = rank_stimuli.Said(address, it.g, source, dest, it.message)
         if source != dest:  # else of no PE
             places = self._places[it.g]
             self.post(places[source], places[dest], said)
@@ -612,7 +591,7 @@ class Cluster(Network):
                     rank.known.add(peer.address)
                     if not self._ranks[peer.address].is_awake:
                         self._look_for_later(peer.address)
-                case Tell() as effect:
+                case rank_effects.Tell() as effect:
                     self._send(rank, effect)
                 case Keep(said):
                     rank.early.append(said)
@@ -658,10 +637,10 @@ class Cluster(Network):
     def _fetch(self, rank: _Rank, job: int) -> None:
         place = rank.places[0]
         failing = self.processes.fails(place, job, Step.FETCH)
-        stimulus: AnyRankStimulus = DescriptionCame(job)
+        stimulus: rank_stimuli.AnyRankStimulus = rank_stimuli.DescriptionCame(job)
         if failing is not None:
             fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
-            stimulus = DescriptionFailed(job, f"no {failing.value}", fault)
+            stimulus = rank_stimuli.DescriptionFailed(job, f"no {failing.value}", fault)
         self.later(self.delays.fetch_s(place), lambda: self.tell_rank(rank.address, stimulus))
 
     # --- checks -----------------------------------------------------------------------------------
@@ -711,9 +690,9 @@ def _ends_a_process(rank: _Rank) -> bool:
     assert rank.node is not None
     for effect in rank.node.effects:
         match effect:
-            case Note("generation") | Forget():
+            case rank_effects.Note("generation") | rank_effects.Forget():
                 break
-            case OfPE(_, TerminateWorker()):
+            case rank_effects.OfPE(_, TerminateWorker()):
                 return True
     return False
 
@@ -723,14 +702,17 @@ def _has_member(rank: _Rank, address: int) -> bool:
     return present is not None and address in present.members
 
 
-def _origin(capacities: tuple[int, ...], peers: Mapping[int, Peer]) -> Origin:
+def _origin(capacities: tuple[int, ...], peers: Mapping[int, rank_messages.Peer]) -> Origin:
     processes = {address: peer.process for address, peer in peers.items()}
     hosts = {address: peer.host for address, peer in peers.items()}
     return Origin(capacities, processes=processes, hosts=hosts)
 
 
-def _peer(address: int, hosts: int) -> Peer:
+def _peer(address: int, hosts: int) -> rank_messages.Peer:
     """A rank as others hear of it."""
-    return Peer(
-        address, address % hosts, RankProcess(0, f"host{address}", address, 0), Place(f"rank{address}")
+    return rank_messages.Peer(
+        address,
+        address % hosts,
+        rank_messages.RankProcess(0, f"host{address}", address, 0),
+        rank_messages.Place(f"rank{address}"),
     )

@@ -10,27 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from mallob_py.protocol.effects import (
-    AnyEffect,
-    DeliverMessage,
-    GiveCheckpoint,
-    GiveWorker,
-    LeaveWorker,
-    ResumeWorker,
-    StartAnew,
-    StartWorker,
-    SuspendWorker,
-    TerminateWorker,
-    UpdateWorker,
-)
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    WorkerCrashed,
-    WorkerLeft,
-    WorkerLost,
-    WorkerMissed,
-    WorkerStarted,
-)
+from mallob_py.protocol import effects, stimuli
 from mallob_py.simulation.network import Network
 
 
@@ -71,7 +51,7 @@ GIVEN_WITHIN_S = 1.0
 class Process:
     """A worker's process, as far as the protocol can tell."""
 
-    def __init__(self, effect: StartWorker) -> None:
+    def __init__(self, effect: effects.StartWorker) -> None:
         self.job = effect.job
         self.index = effect.index
         self.volume = effect.volume
@@ -85,7 +65,7 @@ class Process:
         self.moves = 0
         self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
-        self.heard: list[DeliverMessage] = []
+        self.heard: list[effects.DeliverMessage] = []
 
 
 #: by place and number
@@ -95,7 +75,7 @@ WorkerKey = tuple[int, int]
 class Processes(dict[WorkerKey, Process]):
     """All processes of a cluster, by place and worker number. `tell` tells a PE what becomes of one."""
 
-    def __init__(self, network: Network, tell: Callable[[int, AnyStimulus], None]) -> None:
+    def __init__(self, network: Network, tell: Callable[[int, stimuli.AnyStimulus], None]) -> None:
         super().__init__()
         self._network = network
         self._delays = network.delays
@@ -124,47 +104,47 @@ class Processes(dict[WorkerKey, Process]):
         ]
         return [key for _, key in sorted(found)]
 
-    def execute(self, place: int, effect: AnyEffect) -> bool:
+    def execute(self, place: int, effect: effects.AnyEffect) -> bool:
         """Do what a PE wants of a process; False if it wants something else."""
         match effect:
-            case StartWorker(worker):
+            case effects.StartWorker(worker):
                 self._start(place, worker, effect)
-            case StartAnew(worker):
+            case effects.StartAnew(worker):
                 self._begin_if_awaited(place, worker, self.get((place, worker)))
-            case SuspendWorker(worker):
+            case effects.SuspendWorker(worker):
                 self[place, worker].is_suspended = True
-            case ResumeWorker(worker, index, volume):
+            case effects.ResumeWorker(worker, index, volume):
                 process = self[place, worker]
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
                     self._say_later(self._delays.process_resume_s(place), place, worker)
-            case LeaveWorker(worker):
+            case effects.LeaveWorker(worker):
                 process = self[place, worker]
                 assert process.is_started
                 process.is_leaving = True
                 delay_s = self._delays.process_start_s(place)
                 self._later(delay_s, lambda: self._left(place, worker))
-            case TerminateWorker(worker):
+            case effects.TerminateWorker(worker):
                 self.pop((place, worker), None)
-            case UpdateWorker(worker, volume, children):
+            case effects.UpdateWorker(worker, volume, children):
                 process = self[place, worker]
                 process.volume, process.children = volume, children
-            case DeliverMessage(worker):
+            case effects.DeliverMessage(worker):
                 self[place, worker].heard.append(effect)
-            case GiveCheckpoint(worker, data):
+            case effects.GiveCheckpoint(worker, data):
                 self[place, worker].checkpoint = data
             case _:
                 return False
         return True
 
-    def end(self, place: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
+    def end(self, place: int, news: stimuli.WorkerCrashed | stimuli.WorkerLost | stimuli.WorkerLeft) -> None:
         """A process ends. It counts as there until its rank looks, but says nothing more."""
         process = self[place, news.worker]
         if not process.has_ended:
             process.has_ended = True
             self._tell(place, news)
 
-    def _start(self, place: int, worker: int, effect: StartWorker) -> None:
+    def _start(self, place: int, worker: int, effect: effects.StartWorker) -> None:
         assert (place, worker) not in self, f"worker {worker} started twice at place {place}"
         process = self[place, worker] = Process(effect)
         if process.is_awaited:
@@ -184,7 +164,7 @@ class Processes(dict[WorkerKey, Process]):
         if process is not None and self.get((place, worker)) is process and process.is_awaited:
             self._begin(place, worker, process)
 
-    def give(self, giver: int, effect: GiveWorker, place: int) -> None:
+    def give(self, giver: int, effect: effects.GiveWorker, place: int) -> None:
         """A process that rests goes on at another place; no other has it in between.
 
         One that does not run yet is none; one that has not come itself goes on there when it comes.
@@ -211,27 +191,27 @@ class Processes(dict[WorkerKey, Process]):
             process.is_awaited = False
             process.moves = given.moves + 1
             process.is_started = True
-            self._tell(place, WorkerStarted(worker, process.job in self.orderly))
+            self._tell(place, stimuli.WorkerStarted(worker, process.job in self.orderly))
 
     def _started(self, place: int, worker: int, process: Process, failing: Failing | None) -> None:
         if self.get((place, worker)) is not process:
             return
         if failing is Failing.FORK:
-            self.end(place, WorkerLost(worker, "no fork"))
+            self.end(place, stimuli.WorkerLost(worker, "no fork"))
         elif failing is not None:
-            self.end(place, WorkerCrashed(worker, "exit status 1"))
+            self.end(place, stimuli.WorkerCrashed(worker, "exit status 1"))
         else:
             process.is_started = True
             if not process.is_suspended:
-                self._tell(place, WorkerStarted(worker, process.job in self.orderly))
+                self._tell(place, stimuli.WorkerStarted(worker, process.job in self.orderly))
 
     def _say_later(self, delay_s: float, place: int, worker: int) -> None:
-        started = WorkerStarted(worker, self[place, worker].job in self.orderly)
+        started = stimuli.WorkerStarted(worker, self[place, worker].job in self.orderly)
         self._later(delay_s, lambda: self._tell(place, started))
 
     def _left(self, place: int, worker: int) -> None:
         """A process has handed over what it had, unless it has come to its end before."""
         if (process := self.get((place, worker))) is not None:
             for late in process.heard[-1:]:
-                self._tell(place, WorkerMissed(*msgspec.structs.astuple(late)))
-            self.end(place, WorkerLeft(worker))
+                self._tell(place, stimuli.WorkerMissed(*msgspec.structs.astuple(late)))
+            self.end(place, stimuli.WorkerLeft(worker))

@@ -16,30 +16,13 @@ from functools import partial
 
 import msgspec
 
+from mallob_py.protocol import stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.protocol.rank_messages import AnyWireMessage
 from mallob_py.protocol.rank_stimuli import Said
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    DropPast,
-    PauseWorker,
-    TermsChanged,
-    UnpauseWorker,
-    WorkerAnswered,
-    WorkerDemands,
-    WorkerOffers,
-    WorkerProgresses,
-    WorkerRaised,
-    WorkerSaves,
-    WorkerToChildren,
-    WorkerToParent,
-    WorkerToWorker,
-    WorkerUsed,
-    WorkerWantsCheckpoint,
-)
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -256,7 +239,7 @@ class Scenario:
         elif isinstance(deed, SetBack):
             cluster.set_back(deed.job)
         elif isinstance(deed, Terms):
-            cluster.folders.tell(deed.job, TermsChanged(deed.job, deed.priority, deed.max_demand))
+            cluster.folders.tell(deed.job, stimuli.TermsChanged(deed.job, deed.priority, deed.max_demand))
         elif (worker := self._worker_for(deed)) is not None:
             rank, number = worker
             process = cluster.processes.get(worker)
@@ -343,32 +326,32 @@ class Scenario:
         ]
 
 
-def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[AnyStimulus, ...]:
+def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[stimuli.AnyStimulus, ...]:
     """Return the stimuli that a PE gets for a deed of this worker's process."""
     match deed:
         case Demand():
-            return (WorkerDemands(worker, deed.workers),)
+            return (stimuli.WorkerDemands(worker, deed.workers),)
         case Drop():
-            return (DropPast(deed.count),)
+            return (stimuli.DropPast(deed.count),)
         case Pause():
-            return (PauseWorker(),)
+            return (stimuli.PauseWorker(),)
         case Unpause():
-            return (UnpauseWorker(),)
+            return (stimuli.UnpauseWorker(),)
         case Chat():
             heard = (
-                WorkerToWorker(worker, *one.sender, b"back")
+                stimuli.WorkerToWorker(worker, *one.sender, b"back")
                 for one in (process.heard[-1:] if process else ())
             )
-            used = WorkerUsed(worker, 0.5, _PEAK_BYTES)
-            progress = WorkerProgresses(worker, Progress(done=1.0, unit="tasks"))
-            offers = WorkerOffers(worker, Interim(value=worker, body=b"answer"))
-            wants, saves = WorkerWantsCheckpoint(worker), WorkerSaves(worker, b"state")
-            down, up = WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up")
+            used = stimuli.WorkerUsed(worker, 0.5, _PEAK_BYTES)
+            progress = stimuli.WorkerProgresses(worker, Progress(done=1.0, unit="tasks"))
+            offers = stimuli.WorkerOffers(worker, Interim(value=worker, body=b"answer"))
+            wants, saves = stimuli.WorkerWantsCheckpoint(worker), stimuli.WorkerSaves(worker, b"state")
+            down, up = stimuli.WorkerToChildren(worker, b"down"), stimuli.WorkerToParent(worker, b"up")
             return (used, progress, offers, wants, saves, down, up, *heard)
         case Find():
-            return (WorkerAnswered(worker, b"result"),)
+            return (stimuli.WorkerAnswered(worker, b"result"),)
         case Fail():
-            return (WorkerRaised(worker, "an error"),)
+            return (stimuli.WorkerRaised(worker, "an error"),)
         case _:
             raise AssertionError(f"{type(deed).__name__} is no deed of a worker")
 

@@ -18,26 +18,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from mallob_py.kit.app import TreeMessage as AppMessage
-from mallob_py.protocol.effects import (
-    DeliverMessage,
-    GiveCheckpoint,
-    LeaveWorker,
-    ResumeWorker,
-    StartAnew,
-    StartWorker,
-    SuspendWorker,
-    TerminateWorker,
-    UpdateWorker,
-)
+from mallob_py.protocol import effects, stimuli
 from mallob_py.protocol.messages import Description
-from mallob_py.protocol.stimuli import (
-    OfWorker,
-    WorkerAnswered,
-    WorkerCrashed,
-    WorkerLeft,
-    WorkerLost,
-    WorkerUsed,
-)
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import peak_bytes_of, private_bytes_of
 from mallob_py.runtime.workers.pool import WorkerPool
@@ -50,15 +32,15 @@ _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02
 
 WorkerEffect: TypeAlias = (
-    StartWorker
-    | StartAnew
-    | UpdateWorker
-    | SuspendWorker
-    | ResumeWorker
-    | LeaveWorker
-    | TerminateWorker
-    | DeliverMessage
-    | GiveCheckpoint
+    effects.StartWorker
+    | effects.StartAnew
+    | effects.UpdateWorker
+    | effects.SuspendWorker
+    | effects.ResumeWorker
+    | effects.LeaveWorker
+    | effects.TerminateWorker
+    | effects.DeliverMessage
+    | effects.GiveCheckpoint
 )
 
 
@@ -115,16 +97,16 @@ class HostedWorkers:
         # All PEs together tell no more than a thousand times a second.
         self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
 
-    def hear(self, news: OfWorker) -> tuple[int, OfWorker]:
+    def hear(self, news: stimuli.OfWorker) -> tuple[int, stimuli.OfWorker]:
         """News of the pool: which PE of the rank they are for, and in its words."""
         number = news.worker
         worker, slot = divmod(number, self._capacity)
         match news:
-            case WorkerAnswered() | WorkerCrashed() | WorkerLeft():
+            case stimuli.WorkerAnswered() | stimuli.WorkerCrashed() | stimuli.WorkerLeft():
                 news = replace(news, worker=worker, cpu_s=self._untold_cpu_s(number, news.cpu_s))
             case _ if worker != number:
                 news = replace(news, worker=worker)
-        if isinstance(news, WorkerCrashed | WorkerLost | WorkerLeft):
+        if isinstance(news, stimuli.WorkerCrashed | stimuli.WorkerLost | stimuli.WorkerLeft):
             self._places.pop(number, None)
         return slot, news
 
@@ -133,39 +115,39 @@ class HostedWorkers:
         number = pool_number(effect.worker, slot, self._capacity)
         places, pool = self._places, self._pool
         match effect:
-            case StartWorker(_, job, index, volume, description, is_given):
+            case effects.StartWorker(_, job, index, volume, description, is_given):
                 place = places[number] = _Place((job, number), index, volume, now)
                 self._look_soon(place, now)
                 here = self._here(job, description)
                 chain = description.chain, description.revision
                 pool.start(place.key, index, volume, (), here, *chain, is_given)
-            case StartAnew():
+            case effects.StartAnew():
                 if (waiting := places.get(number)) is not None:
                     pool.start_anew(waiting.key)
-            case UpdateWorker(_, volume, children):
+            case effects.UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children
                 self._outdated.add(number)
                 self.update_at_s = min(self.update_at_s, now + _UPDATE_DELAY_S)
-            case SuspendWorker():
+            case effects.SuspendWorker():
                 place = places[number]
                 place.is_suspended = True
                 self._look_soon(place, now)
                 pool.suspend(place.key)
-            case ResumeWorker(_, index, volume):
+            case effects.ResumeWorker(_, index, volume):
                 place = places[number]
                 place.index, place.volume, place.children = index, volume, ()
                 place.is_suspended = False
                 place.since_s = now
                 self._look_soon(place, now)
                 pool.resume(place.key, index, volume, ())
-            case GiveCheckpoint(_, data):
+            case effects.GiveCheckpoint(_, data):
                 pool.give_checkpoint(places[number].key, data)
-            case LeaveWorker():
+            case effects.LeaveWorker():
                 pool.leave(places[number].key)
-            case TerminateWorker():
+            case effects.TerminateWorker():
                 pool.terminate(places.pop(number).key)
-            case DeliverMessage(_, source_index, sender, data, returned):
+            case effects.DeliverMessage(_, source_index, sender, data, returned):
                 self.tell_places()
                 pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
 
@@ -187,7 +169,7 @@ class HostedWorkers:
                 self._pool.update(place.key, place.index, place.volume, place.children)
         self._outdated.clear()
 
-    def grown_memory(self) -> list[tuple[int, WorkerUsed]]:
+    def grown_memory(self) -> list[tuple[int, stimuli.WorkerUsed]]:
         """Return, by PE, the workers that need noticeably more memory than was told before."""
         grown = []
         for number, place in self._places.items():
@@ -197,10 +179,10 @@ class HostedWorkers:
             if peak_bytes > _NOTICEABLE * place.told_bytes:
                 place.told_bytes = peak_bytes
                 worker, slot = divmod(number, self._capacity)
-                grown.append((slot, WorkerUsed(worker, 0.0, peak_bytes)))
+                grown.append((slot, stimuli.WorkerUsed(worker, 0.0, peak_bytes)))
         return grown
 
-    def cpu_news(self, now: float) -> list[tuple[int, WorkerUsed]]:
+    def cpu_news(self, now: float) -> list[tuple[int, stimuli.WorkerUsed]]:
         """Return, by PE, the CPU time that workers have used since it was told last."""
         news = []
         for number, place in self._places.items():
@@ -212,7 +194,7 @@ class HostedWorkers:
             used_s = self._pool.cpu_seconds_of(place.key)
             if used_s is not None and (untold_s := self._untold_cpu_s(number, used_s)) > 0:
                 worker, slot = divmod(number, self._capacity)
-                news.append((slot, WorkerUsed(worker, untold_s, 0)))
+                news.append((slot, stimuli.WorkerUsed(worker, untold_s, 0)))
         self.cpu_look_at_s = min((place.look_at_s for place in self._places.values()), default=math.inf)
         return news
 
