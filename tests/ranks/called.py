@@ -256,10 +256,11 @@ def gives_odd(where: str) -> Odd:
 
 
 def starts(path: str, mark: str) -> None:
-    """An initializer that leaves a file for each process that it was called in."""
+    """An initializer that leaves a file for each process that it was called in, a letter for each call."""
     global STARTED
     STARTED = mark
-    Path(path, f"{os.getpid()}.{mark}").touch()
+    with Path(path, f"{os.getpid()}.{mark}").open("a") as file:
+        file.write("x")
     if mark == "bad":
         raise ValueError("cannot start")
 

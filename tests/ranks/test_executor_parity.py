@@ -144,7 +144,7 @@ def test_an_initializer_is_called_once_in_each_worker(service: Running, tmp_path
     with Executor(service.api_dir, initializer=called.starts, initargs=(str(tmp_path), "good")) as executor:
         assert set(executor.map(called.started_as, range(100))) == {"good"}
         assert executor.submit(called.started_as, 0).result(DEADLINE_S) == "good"
-        assert all(path.suffix == ".good" for path in tmp_path.iterdir())
+        assert all(path.suffix == ".good" and path.read_text() == "x" for path in tmp_path.iterdir())
         outer, inner = executor.submit(called.started_within, str(tmp_path)).result(DEADLINE_S)
         assert (outer, inner) == ("inner", ["inner"] * 4)
     with pytest.raises(TypeError, match="initializer must be a callable"):
