@@ -125,18 +125,21 @@ class _RootPort:
         self._workers = workers
         self._now = now
         self._near: int | None = None
+        self._is_granted = False
         self.go_near(near)
         self.is_asking = matcher.is_asking
         self.withdraw = matcher.withdraw
 
-    def go_near(self, pe: int | None) -> None:
-        """Send the next request to this PE first."""
+    def go_near(self, pe: int | None, is_granted: bool = False) -> None:
+        """Send the next request to this PE first; `is_granted`: as of `Prefer`."""
+        self._is_granted = is_granted
         self._near = pe if pe is not None and pe != self._out.rank and pe < self._out.size else None
 
     def ask(self, request: Request) -> None:
         near, self._near = self._near, None
         if near is not None:
-            self._out.send(near, Prefer(msgspec.structs.replace(request, count=1)))
+            is_granted = self._is_granted and request.description is not None
+            self._out.send(near, Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
             # Nobody else hears of it, so of a bulk request only the root is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
@@ -398,7 +401,7 @@ class ClientJobs:
         if pe is not None and turnover.is_plenty(self._balancer.total_volume):
             record = self.jobs[turnover.best()]
             turnover.call(record.job)
-            record.port.go_near(pe)
+            record.port.go_near(pe, is_granted=True)
             self._begin_unseen(record)
         elif not turnover.fresh:
             for record in [self.jobs[job] for job in sorted(turnover.standby)]:

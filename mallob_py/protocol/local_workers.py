@@ -39,6 +39,7 @@ from mallob_py.protocol.messages import (
     Offer,
     Offered,
     PastWorker,
+    Prefer,
     Progressed,
     Rejected,
     Remember,
@@ -332,13 +333,15 @@ class LocalWorkers:
             self.parenting.reject_early()
         self.update_token()
 
-    def receive_preference(self, request: Request, now: float) -> None:
+    def receive_preference(self, message: Prefer, now: float) -> None:
         """A root that would like to be here: our token has not met it."""
+        request = message.request
         is_free = self.is_free(request.job)
         if is_free and self.is_obsolete(request):
             self.fail(request)
         elif is_free:
-            self.adopt(request, now)
+            is_new = request.job not in self.suspended
+            self.adopt(request, now, request.epoch if message.is_granted and is_new else -1)
         else:
             self._matcher.carry(request)
         self.update_token()
@@ -365,8 +368,11 @@ class LocalWorkers:
             self._out.send(request.parent, Denied(request.job, request.index, is_kept))
         self.update_token()
 
-    def adopt(self, request: Request, now: float) -> None:
-        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
+    def adopt(self, request: Request, now: float, granted_epoch: int = -1) -> None:
+        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children.
+
+        `granted_epoch`: as of `Offer`.
+        """
         assert self._staff.active is None, "a PE runs one worker at a time"
         index, parent = request.index, request.parent
         children = children_of(index)
@@ -384,6 +390,7 @@ class LocalWorkers:
         worker.stay = self._next_stay
         self._next_stay += 1
         worker.accepted_epoch = None
+        worker.is_granted = granted_epoch >= 0
         worker.losses = 0
         worker.parent_stay = -1
         worker.asked_s = request.asked_s
@@ -406,7 +413,9 @@ class LocalWorkers:
                     worker.seats.expect(child, request.asked_s)
         self._staff.active = worker
         self._out.act(Log("busy", {}))
-        self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
+        self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch))
+        if worker.is_granted:
+            self._join(worker, granted_epoch, now)
         if worker.is_carried_over and index == 0 and worker.has_run:  # maybe for a client that does not know
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
@@ -434,17 +443,13 @@ class LocalWorkers:
                 self._out.send(source, Remember(message.job, parent_of(0), message.past))
             self._out.send(source, ChildLeft(message.job, message.index, message.stay))
             return
-        if worker.accepted_epoch is not None:
+        if worker.is_granted:  # the client has come to another epoch since
+            worker.is_granted, worker.accepted_epoch = False, message.epoch
+        elif worker.accepted_epoch is not None:
             raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
-        worker.accepted_epoch = message.epoch
+        else:
+            self._join(worker, message.epoch, now)
         worker.losses = message.losses
-        fields = {
-            "job": worker.job,
-            "index": worker.index,
-            "latency_s": now - worker.asked_s,
-            "created": worker.created,
-        }
-        self._out.act(Log("adopted", fields))
         worker.parent_stay = message.parent_stay
         if worker.unsent:
             self.tree_messages.send_waiting(worker)
@@ -455,6 +460,17 @@ class LocalWorkers:
         if worker.state is WorkerState.LOST:
             self._vacate(worker, now)
         self._let_go_of_a_drained_root(now)
+
+    def _join(self, worker: Worker, epoch: int, now: float) -> None:
+        """Note that a worker is in the tree, since this epoch of its parent's."""
+        worker.accepted_epoch = epoch
+        fields = {
+            "job": worker.job,
+            "index": worker.index,
+            "latency_s": now - worker.asked_s,
+            "created": worker.created,
+        }
+        self._out.act(Log("adopted", fields))
 
     def receive_rejected(self, message: Rejected, now: float) -> None:
         worker = self._staff.active_in(message.stay)

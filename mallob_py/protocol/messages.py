@@ -167,9 +167,13 @@ class Adopt(Message, frozen=True, tag=10):
 
 
 class Prefer(Message, frozen=True, tag=27):
-    """To a PE that may be at an advantage: run this root if you are free, else have it go on from you."""
+    """To a PE that may be at an advantage: run this root if you are free, else have it go on from you.
+
+    `is_granted`: if you run it, you are in the tree at once, without `Accepted`.
+    """
 
     request: Request
+    is_granted: bool = False
 
 
 class TokenReturned(Message, frozen=True, tag=11):
@@ -180,12 +184,16 @@ class TokenReturned(Message, frozen=True, tag=11):
 
 
 class Offer(Message, frozen=True, tag=12):
-    """To the parent (for index 0: to the client): I run worker `index` from now on."""
+    """To the parent (for index 0: to the client): I run worker `index` from now on.
+
+    `granted_epoch`: the client's epoch when it granted the place in `Prefer`; -1: it did not.
+    """
 
     job: int
     index: Index
     stay: int
     epoch: int
+    granted_epoch: int = -1
 
     def rejection(self) -> Rejected:
         """The answer no."""

@@ -274,7 +274,7 @@ class PE:
 
     def _on_preference(self, source: int, message: Prefer, now: float) -> None:
         if not self._waits_for(message.request.epoch, source, message):
-            self.workers.receive_preference(message.request, now)
+            self.workers.receive_preference(message, now)
 
     def _on_query(self, source: int, message: Query, now: float) -> None:
         if not self._waits_for(message.request.epoch, source, message):

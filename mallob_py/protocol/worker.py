@@ -117,6 +117,8 @@ class Worker:
         self.description: Description | None = None
         #: the epoch of its parent's answer, once that is here
         self.accepted_epoch: int | None = None
+        #: that answer came with the request, and another one may follow
+        self.is_granted = False
         self.parent_stay = -1
         self.asked_s = 0.0
         self.volume = 1

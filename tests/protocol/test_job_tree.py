@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import (
     Accepted,
     AnyMessage,
+    ChildLeft,
     Denied,
     Described,
     Description,
@@ -139,6 +142,33 @@ def test_a_denial_of_somebody_who_is_not_asked_any_more_changes_nothing() -> Non
     parent.seats.fit(2, 3, 0.0)
     parent.seats.receive_denied(5, Denied(JOB, 1), 2, 3)
     assert parent.queried() == [9]
+
+
+@pytest.mark.parametrize(("client_epoch", "is_answered"), [(1, False), (2, True)])
+def test_a_root_whose_place_was_granted_is_answered_only_if_its_client_is_in_another_epoch(
+    client_epoch: int, is_answered: bool
+) -> None:
+    client = Parent(0)
+    client.seats.expect(0, 0.0)
+    granted = Offer(JOB, 0, 5, epoch=3, granted_epoch=1)
+    assert client.seats.receive_offer(4, granted, 1, client_epoch)
+    assert client.seats.is_held(0, 4, 5)
+    assert [isinstance(message, Accepted) for _, message in client.sent()] == [True] * is_answered
+
+
+def test_a_root_whose_place_was_granted_is_told_of_past_workers_and_losses() -> None:
+    for has_past, losses in ((True, 0), (False, 1)):
+        client = Parent(0)
+        client.seats.expect(0, 0.0)
+        if has_past:
+            client.seats.past.add([PastWorker(1, 9, 0)])
+        if losses:
+            client.seats.receive_offer(4, offer(0, 1), 1, 1)
+            client.seats.receive_left(4, ChildLeft(JOB, 0, 0, "no process"))
+            client.sent()
+        client.seats.receive_offer(4, Offer(JOB, 0, 5, epoch=1, granted_epoch=1), 1, 1)
+        (accepted,) = (message for _, message in client.sent() if isinstance(message, Accepted))
+        assert (bool(accepted.past), accepted.losses) == (has_past, losses)
 
 
 def test_a_description_that_comes_late_is_passed_on_to_the_children() -> None:

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect, JobEnded, JobOver, Send, StartWorker
+from mallob_py.protocol.effects import AnyEffect, JobEnded, JobOver, Log, Send, StartWorker
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
@@ -228,6 +229,37 @@ def test_a_root_that_is_accepted_after_its_result_has_nothing_more_to_say() -> N
     assert not _sent(played.hear(late), ChildLeft)
     other = Accepted(1, 0, played.offer.stay + 1, 0, -1, (), None)
     assert _sent(played.hear(other), ChildLeft)
+
+
+def test_a_root_whose_place_was_granted_is_in_the_tree_at_once_and_may_be_accepted_once_more() -> None:
+    played = Played()
+    effects = played.hear(Prefer(_request(1), is_granted=True))
+    (offer,) = _sent(effects, Offer)
+    assert offer.granted_epoch == 0
+    assert [effect.event for effect in effects if isinstance(effect, Log)].count("adopted") == 1
+    played.hear_epoch(job_1=1)
+    accepted = Accepted(1, 0, offer.stay, 1, -1, (), None)
+    assert not any(isinstance(effect, Log) for effect in played.hear(accepted))
+    with pytest.raises(PeerViolation, match="accepted twice"):
+        played.hear(accepted)
+
+
+def test_a_root_whose_place_was_granted_leaves_if_it_is_rejected() -> None:
+    played = Played()
+    (offer,) = _sent(played.hear(Prefer(_request(1), is_granted=True)), Offer)
+    played.hear(offer.rejection())
+    assert played.pe.workers.active is None
+
+
+def test_no_place_is_granted_to_a_root_that_was_suspended_here() -> None:
+    played = Played()
+    played.hear_epoch(job_1=1)
+    played.hear(Adopt(_request(1, epoch=1)))
+    played.hear_epoch(**{f"job_{job}": 1 for job in range(1, 20)})
+    assert list(played.pe.workers.suspended) == [1]
+    played.hear_epoch(**{f"job_{job}": 0 for job in range(2, 20)})
+    (offer,) = _sent(played.hear(Prefer(_request(1, epoch=3), is_granted=True)), Offer)
+    assert offer.granted_epoch == -1
 
 
 def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once() -> None:
