@@ -342,6 +342,8 @@ class LocalWorkers:
         elif is_free:
             is_new = request.job not in self.suspended
             self.adopt(request, now, request.epoch if message.is_granted and is_new else -1)
+            if (worker := self._staff.active) is not None and worker.is_granted:
+                self._join(worker, request.epoch, now)
         else:
             self._matcher.carry(request)
         self.update_token()
@@ -369,10 +371,7 @@ class LocalWorkers:
         self.update_token()
 
     def adopt(self, request: Request, now: float, granted_epoch: int = -1) -> None:
-        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children.
-
-        `granted_epoch`: as of `Offer`.
-        """
+        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
         assert self._staff.active is None, "a PE runs one worker at a time"
         index, parent = request.index, request.parent
         children = children_of(index)
@@ -414,8 +413,6 @@ class LocalWorkers:
         self._staff.active = worker
         self._out.act(Log("busy", {}))
         self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch))
-        if worker.is_granted:
-            self._join(worker, granted_epoch, now)
         if worker.is_carried_over and index == 0 and worker.has_run:  # maybe for a client that does not know
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
