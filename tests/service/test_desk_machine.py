@@ -89,9 +89,9 @@ def test_a_held_job_does_not_age(client: Client) -> None:
 
 
 def test_a_job_that_is_not_held_has_waited_since_it_was_handed_in(client: Client) -> None:
-    client.take(1, accepted_s=50.0, since_s=10.0)  # the service was busy, or not there
-    client.take(2, accepted_s=40.0, since_s=40.0)
-    assert client.turn(50.0) == [1]
+    client.take(1, accepted_s=40.0, since_s=40.0)
+    client.take(2, accepted_s=50.0, since_s=10.0)  # the service was busy, or not there
+    assert client.turn(50.0) == [2]
 
 
 def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
