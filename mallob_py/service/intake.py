@@ -39,6 +39,8 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 #: per turn
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
+#: where very many files wait, some more, so that an important one among the last ones does not wait for long
+_TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
 #: of job files that need not be read again: what they take in memory, roughly
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
@@ -153,7 +155,7 @@ class Intake:
         if not self._taken:
             self._is_full = self._is_full_now()
             try:
-                self._taken.extend(self._directory.take(0 if self._is_full else _TAKE_AT_ONCE))
+                self._taken.extend(self._directory.take(0 if self._is_full else self._at_once()))
             except ServiceError as error:
                 raise DeskError(str(error)) from error
             self._are_left = (self._are_left or self._is_full) and self._directory.known_files > 0
@@ -169,6 +171,10 @@ class Intake:
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
         self._next_s = -math.inf if self._taken else self._next_early_s(now)
+
+    def _at_once(self) -> int:
+        """Return the number of files to take in this turn."""
+        return min(_TAKE_AT_ONCE_MAX, _TAKE_AT_ONCE + self._directory.known_files // _FILES_PER_MORE)
 
     def close(self) -> None:
         self._epoll.close()

@@ -311,3 +311,20 @@ def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:
         ended += client.begin(2)
     assert sorted(ended) == sorted(f"u.{number}" for number in range(300))
     client.close()
+
+
+def test_more_files_are_taken_in_each_turn_where_very_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An important job among the last ones is not to wait for all turns before."""
+    monkeypatch.setattr(intake, "WAITING_MAX", 10_000)
+    monkeypatch.setattr(intake, "_FILES_PER_MORE", 2)
+    client = Client(tmp_path)
+    for number in range(300):
+        client.drop("u", f"n{number}")
+    turns = 0
+    while len(client.jobs) < 300:
+        client.turns(1)
+        turns += 1
+        assert turns < 10
+    client.close()
