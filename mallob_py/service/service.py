@@ -233,7 +233,6 @@ class Service(Desk):
             statistics = JobStatistics(total_s=now - job.accepted_s)
             self._endings.fail_early(job, field, problem, statistics, now)
             return
-        self._running.begin(job.id, now)
         if job.description is not None:
             self._submit(job, job.description, now)
             return
@@ -241,6 +240,7 @@ class Service(Desk):
         if description is not None and not job.known_file.configuration:
             self._submit(job, description, now)
         else:
+            self._running.begin(job.id, now)
             self._inputs.read(job, now)
 
     def end_lacking(self, job: LiveJob, now: float) -> None:
