@@ -14,7 +14,6 @@ import resource
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,7 +128,7 @@ def look(hosts: Sequence[str] = ()) -> Machine:
         variables=dict(os.environ),
         mpi=mpi,
         mpi_is_missing=is_missing,
-        mpiexec=shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(sys.executable), _path()))),
+        mpiexec=shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(python()[0]), _path()))),
         shared_memory=_room("/dev/shm"),
         memory_bytes=_memory(),
         descriptors=_limit(resource.RLIMIT_NOFILE),

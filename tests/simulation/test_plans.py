@@ -23,6 +23,7 @@ from mallob_py.simulation.plan import (
     from_json,
     to_json,
     with_changes,
+    with_desks,
     with_rarities,
 )
 from mallob_py.simulation.scenario import Scenario, rest_bound_s
@@ -56,7 +57,7 @@ def test_a_plan_from_a_file_plays_like_the_plan_it_was_written_from(seed: int) -
 
 def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
     plans = [draw_plan(seed) for seed in seeds(200)]
-    changed = [*map(with_changes, plans), *map(with_rarities, plans)]
+    changed = [*map(with_changes, plans), *map(with_rarities, plans), *map(with_desks, plans)]
     kinds = {type(deed).__name__ for plan in changed for deed in plan.deeds}
     assert kinds == {one.__name__ for one in get_args(AnyDeed)}
     assert {plan.config.job_cache for plan in plans} == {0, 1, 4}

@@ -1,9 +1,8 @@
 """All policies on the same jobs, with more and more malleable ones, with resizes that cost time, and by
 speedup.
 
-The question: who wins when, and where do decentralized fair share (`fair`) and a policy that knows speedups
-(`curve`) stand? The jobs are parts of four public traces, as far as these are there, and generated ones
-(`lublin`). A malleable job runs on half to twice the nodes that it asks for, or to five times as many, as the
+The question: who wins when, and where does decentralized fair share (`fair`) stand? The jobs are parts of
+four public traces, as far as these are there, and generated ones (`lublin`). A malleable job runs on half to twice the nodes that it asks for, or to five times as many, as the
 MEBF publication has it; its speed is n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. Jobs
 of a share are among those of each larger share. Resizes cost nothing, or what was measured of jobs of several
 JVMs: 3.8 s for each node that comes and 2.9 s for each that goes.
@@ -48,9 +47,6 @@ RESIZING = (
     "mebf:variant=intensive,gaps=shrink",
     "fair",
     "fair:overtake=any",
-    "curve",
-    "curve:gain=speed",
-    "curve:curve=power:0.15",
 )
 MEASURES = {
     "turnaround": "turnaround_s",

@@ -649,9 +649,11 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
     """
     patience_s, naps = time.monotonic() + _ROOM_PATIENCE_S, 0
     while (error := _written(path, parts)) is not None:
-        status = os.statvfs(os.path.dirname(path))
-        fits_in = size_bytes < status.f_frsize * status.f_blocks
-        if error.errno not in _NO_ROOM or not fits_in or time.monotonic() > patience_s:
+        may_wait = error.errno in _NO_ROOM and time.monotonic() <= patience_s
+        if may_wait:
+            status = os.statvfs(os.path.dirname(path))
+            may_wait = size_bytes < status.f_frsize * status.f_blocks
+        if not may_wait:
             text = f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
             raise InputError(text) from error
         # Long naps, so that the reading counts as one that stands still, and keeps no others from being read.
