@@ -2,10 +2,11 @@
 speedup.
 
 The question: who wins when, and where does decentralized fair share (`fair`) stand? The jobs are parts of
-four public traces, as far as these are there, and generated ones (`lublin`). A malleable job runs on half to twice the nodes that it asks for, or to five times as many, as the
-MEBF publication has it; its speed is n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. Jobs
-of a share are among those of each larger share. Resizes cost nothing, or what was measured of jobs of several
-JVMs: 3.8 s for each node that comes and 2.9 s for each that goes.
+four public traces, as far as these are there, and generated ones (`lublin`). A malleable job runs on half to
+twice the nodes that it asks for, or to five times as many, as the MEBF publication has it; its speed is
+n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. Jobs of a share are among those of each
+larger share. Resizes cost nothing, or what was measured of jobs of several JVMs: 3.8 s for each node that
+comes and 2.9 s for each that goes.
 """
 
 from __future__ import annotations
