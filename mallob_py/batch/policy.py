@@ -85,7 +85,6 @@ class Running:
         "nodes",
         "order",
         "resized_s",
-        "speeds",
         "start_s",
         "still_until_s",
         "target",
@@ -106,9 +105,6 @@ class Running:
         self.target: int | None = None
         #: when it was resized last, or had an order to; None: never
         self.resized_s: float | None = None
-        #: by the numbers of nodes that it has had: its speed, relative to that on its preferred number, as
-        #: far as it was observed
-        self.speeds: dict[int, float] = {}
         #: until when it stands still for the resize that it has taken last
         self.still_until_s = start_s
         #: the job that shares its nodes, if any

@@ -477,7 +477,6 @@ class _Run:
         self._starts[number] = self._piece_starts[number] = now
         self._allocations[number] = nodes
         rate = 1.0 if size == job.nodes else self._speed(number, size)
-        running.speeds[size] = rate
         delays = self._delays[number]
         self._left[number], self._rate[number] = self._truths[number].run_s, rate
         self._since[number] = now + delays.start_s
@@ -568,7 +567,7 @@ class _Run:
         self._allocations[number] = after
         self._piece_starts[number] = now
         self._since[number] = running.still_until_s = max(self._since[number], now) + pause_s
-        running.speeds[len(after)] = self._rate[number] = self._speed(number, len(after))
+        self._rate[number] = self._speed(number, len(after))
         self._plan(number)
         self._view.ended = True
 

@@ -558,9 +558,7 @@ class ClientJobs:
             if record.is_given_up and not self._balancer.rotation.is_on:
                 # There are PEs for all again; when it rests next, it may be asked for anew.
                 record.happens(Happening.KEPT)
-            if self._turnover.forget(job):
-                pass
-            elif volume == record.volume:
+            if not self._turnover.forget(job) and volume == record.volume:
                 self._tell_of_root(record)
                 continue
             record.count(now, self._config.threads)

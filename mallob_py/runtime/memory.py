@@ -20,13 +20,19 @@ without its parent waiting for it is lost.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from mallob_py.runtime.processes import has_children
+
+#: the errors that say that shared memory has no room
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 # --- what is left -----------------------------------------------------------------------------
 
@@ -236,15 +242,6 @@ _TIMES = slice(11, 15)
 def cpu_seconds_of(pid: int) -> float:
     """Return the CPU time of a living process and its descendants, dead or alive; 0 if there is none."""
     return sum(map(_seconds, family(pid)))
-
-
-def has_children() -> bool:
-    """Return whether this process has children, alive or not waited for yet."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def own_usage() -> tuple[Memory, float]:

@@ -180,11 +180,11 @@ def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
         yield
     finally:
         if os.getpid() == ours:
-            if grace_s and _has_children():
+            if grace_s and has_children():
                 left_of(set(_children(ours)) - before, grace_s)
             # Whoever is killed leaves us its own children.
             deadline_s = time.monotonic() + _BURIAL_S
-            while _has_children() and (left := set(_children(ours)) - before):
+            while has_children() and (left := set(_children(ours)) - before):
                 before |= _kill_and_bury(left, deadline_s - time.monotonic())
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
@@ -293,7 +293,8 @@ def set_title(title: str) -> None:
 _STAT_BYTES_MAX = 4096
 
 
-def _has_children() -> bool:
+def has_children() -> bool:
+    """Return whether this process has children, alive or not waited for yet."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -97,8 +97,6 @@ class Desk:
         self.is_gone = False
         #: jobs whose input is there
         self._read: set[int] = set()
-        #: jobs at which a crash may be their fault
-        self.at_work: set[int] = set()
         self._turn_s: float | None = None
 
     def take(self, job: int) -> None:
@@ -165,7 +163,6 @@ class Desk:
 
     def _forget(self, job: LiveJob, ended: JobEnded) -> None:
         self.folders.reply(self, ended)
-        self.at_work.discard(job.id)
         self._read.discard(job.id)
         self.machine.answer(job, ended.outcome.value)
 
@@ -184,7 +181,6 @@ class Desk:
         file = self.folders.files[job.id]
         for other in (*file.after, *file.needs):
             assert self.folders.is_over(other, self), f"job {job.id} begins before job {other} is over"
-        self.at_work.add(job.id)
         if job.id in self._read or not file.reads_s:
             self._submit(job)
             return
@@ -218,8 +214,6 @@ class Desk:
         again = JobSubmitted(job.id, parameters, former.description, self.folders.saved.get(job.id))
         self.folders.submitted[job.id] = self.place
         self.folders.ranks.tell(self.place, again)
-        if not job.is_sought:
-            self.at_work.discard(job.id)
 
     def end_lacking(self, job: LiveJob, now: float) -> None:
         self._end(job, Outcome.FAILED, "lacks a result")
@@ -246,7 +240,7 @@ class Desk:
         self.folders.tell_others(self, work)
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        (self.at_work.add if is_at_work else self.at_work.discard)(job)
+        """Note nothing: crashes of the whole service are not played here."""
 
 
 class DeskFolders(Folders):
@@ -254,7 +248,6 @@ class DeskFolders(Folders):
 
     def __init__(self, ranks: Ranks, plan: DeskPlan) -> None:
         super().__init__(ranks)
-        self.ranks = ranks
         self.plan = plan
         self.files: dict[int, FileTerms] = {}
         self._desks: dict[int, Desk] = {}
@@ -265,7 +258,7 @@ class DeskFolders(Folders):
     def hand_in(self, job: int, place: int, file: FileTerms, parameters: Mapping[str, Any]) -> None:
         """Put a job file into the folder of the rank at this place."""
         self.files[job] = file
-        self._journal[job] = self._ranks.host_of(place), submission(job, parameters)
+        self._journal[job] = self.ranks.host_of(place), submission(job, parameters)
         self._hand_in(job)
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
@@ -279,7 +272,7 @@ class DeskFolders(Folders):
 
     def fill_disk(self, place: int, for_s: float) -> None:
         """Have no reply written in the folder of the rank at this place for some time."""
-        folder, until_s = self._ranks.host_of(place), self.ranks.now + for_s
+        folder, until_s = self.ranks.host_of(place), self.ranks.now + for_s
         self._full_until_s[folder] = max(until_s, self._full_until_s.get(folder, 0.0))
 
     def resize(self) -> None:
@@ -362,14 +355,14 @@ class DeskFolders(Folders):
         """Return the desk that has the job; None if its client is lost."""
         folder = self._journal[job][0]
         desk = self._desks.get(folder)
-        return desk if desk is not None and self._ranks.is_present(self._holder_of(folder)) else None
+        return desk if desk is not None and self.ranks.is_present(self._holder_of(folder)) else None
 
     def _hand_in(self, job: int) -> None:
         folder, _ = self._journal[job]
         holder = self._holder_of(folder)
-        if not self._ranks.is_present(holder):
+        if not self.ranks.is_present(holder):
             return
-        place = self._ranks.places_of(holder)[0]
+        place = self.ranks.places_of(holder)[0]
         desk = self._desks.get(folder)
         if desk is None or desk.place != place:
             desk = self._begin_anew(folder, place)
@@ -398,7 +391,7 @@ class DeskFolders(Folders):
 
     def _present(self) -> Iterator[Desk]:
         return (
-            desk for folder, desk in self._desks.items() if self._ranks.is_present(self._holder_of(folder))
+            desk for folder, desk in self._desks.items() if self.ranks.is_present(self._holder_of(folder))
         )
 
     def check_rest(self, at_pes: set[int]) -> None:

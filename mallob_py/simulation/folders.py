@@ -56,7 +56,7 @@ class Folders:
     """All folders, each named by its first rank, with their jobs and what has become of these."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+        self.ranks = ranks
         #: by folder, where that is not its own rank
         self._holders: dict[int, int] = {}
         #: by job: its folder, and how it is submitted
@@ -73,7 +73,7 @@ class Folders:
         self.lost_ends: set[int] = set()
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
-        self._journal[job] = self._ranks.host_of(place), submission(job, parameters)
+        self._journal[job] = self.ranks.host_of(place), submission(job, parameters)
         self.submitted[job] = place
         self._hand_in(job)
 
@@ -83,8 +83,8 @@ class Folders:
 
     def tell(self, job: int, stimulus: AnyStimulus) -> None:
         """Tell the job's client, unless that is gone: its heir is not told."""
-        if self._ranks.is_present(self._holder_of_job(job)):
-            self._ranks.tell(self.submitted[job], stimulus)
+        if self.ranks.is_present(self._holder_of_job(job)):
+            self.ranks.tell(self.submitted[job], stimulus)
 
     def knows(self, job: int) -> bool:
         """Whether the job was handed in here."""
@@ -106,37 +106,37 @@ class Folders:
         """Take in what a PE tells of a job."""
         if isinstance(effect, JobGivenUp):
             self.given_up += 1
-            self._ranks.later(0.0, lambda: self._submit_again(effect))
+            self.ranks.later(0.0, lambda: self._submit_again(effect))
         elif isinstance(effect, JobEnded):
             self._note_end(place, effect)
 
     def _note_end(self, place: int, ended: JobEnded) -> None:
         job = ended.job
-        assert self._holder_of_job(job) == self._ranks.host_of(place), "an answer without the journal"
+        assert self._holder_of_job(job) == self.ranks.host_of(place), "an answer without the journal"
         assert job not in self.ended, f"job {job} ended twice"
         self.ended[job] = ended
 
     def _submit_again(self, it: JobGivenUp) -> None:
         """A job that was given up comes in again, with what it has had and saved."""
         folder, former = self._journal[it.job]
-        if not self._ranks.is_present(self._holder_of(folder)):  # its heir hands it in
+        if not self.ranks.is_present(self._holder_of(folder)):  # its heir hands it in
             return
-        if it.job in self.ended or it.job in self._ranks.pes[self.submitted[it.job]].client.jobs:
+        if it.job in self.ended or it.job in self.ranks.pes[self.submitted[it.job]].client.jobs:
             return
         parameters = msgspec.structs.replace(former.parameters, spent=it.spent)
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
         self._journal[it.job] = folder, again
-        self._ranks.tell(self.submitted[it.job], again)
+        self.ranks.tell(self.submitted[it.job], again)
         if it.job in self._interrupted:  # while it was nowhere
-            self._ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
+            self.ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
         """Folders of these ranks whose holder is gone are taken over by its heir, if that knows."""
         for folder in ranks:
             holder = self._holder_of(folder)
-            if self._ranks.is_present(holder):
+            if self.ranks.is_present(holder):
                 continue
-            for address, members in self._ranks.serving():
+            for address, members in self.ranks.serving():
                 if holder not in members and heir_of(holder, members) == address:
                     self._holders[folder] = address
                     for job in [job for job, (of, _) in self._journal.items() if of == folder]:
@@ -153,15 +153,15 @@ class Folders:
         """Have the holder of the job's folder submit it; if it is gone, its heir will."""
         folder, submitted = self._journal[job]
         holder = self._holder_of(folder)
-        if not self._ranks.is_present(holder):
+        if not self.ranks.is_present(holder):
             return
-        places = self._ranks.places_of(holder)
+        places = self.ranks.places_of(holder)
         if holder != folder or self.submitted[job] not in places:
             self.submitted[job] = places[0]
         saved = self.saved.get(job)
-        self._ranks.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=saved))
+        self.ranks.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=saved))
         if job in self._interrupted:
-            self._ranks.tell(self.submitted[job], JobInterrupted(job))
+            self.ranks.tell(self.submitted[job], JobInterrupted(job))
 
     def _holder_of(self, folder: int) -> int:
         return self._holders.get(folder, folder)

@@ -88,7 +88,7 @@ class Fair:
             if able or any(job.is_malleable for job in starting):
                 # Their sizes change now, and with them the ends that are expected, and who may overtake.
                 self._head = -1
-            volumes = self.volumes(view, able, starting, view.free + coming)
+            volumes = self._volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
             if (yield from self._start(view, starting, volumes)):
                 yield from self._grow(view, able, volumes)
@@ -175,7 +175,7 @@ class Fair:
 
     # --- volumes ------------------------------------------------------------------------------
 
-    def volumes(
+    def _volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
         """By job, of those that can be resized or start."""

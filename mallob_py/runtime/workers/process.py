@@ -19,7 +19,6 @@ Guarantees
 from __future__ import annotations
 
 import array
-import errno
 import math
 import mmap
 import os
@@ -67,14 +66,15 @@ from mallob_py.protocol.progress import Progress
 from mallob_py.restarts import backoff_s
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import (
+    NO_ROOM,
     Memory,
     OwnPeak,
-    has_children,
     own_cpu_seconds,
     own_usage,
     peak_bytes_of,
 )
 from mallob_py.runtime.notices import tell
+from mallob_py.runtime.processes import has_children
 from mallob_py.runtime.workers.offering import Offering
 from mallob_py.runtime.workers.output import Printed
 
@@ -90,7 +90,6 @@ _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 _OOM_SCORE = "500"
 #: the time that an input waits for room in shared memory, and how long it naps meanwhile
 _ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _THREADS = "/proc/self/task"
 _LINKS_OF_ONE = 3
 
@@ -649,7 +648,7 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
     """
     patience_s, naps = time.monotonic() + _ROOM_PATIENCE_S, 0
     while (error := _written(path, parts)) is not None:
-        may_wait = error.errno in _NO_ROOM and time.monotonic() <= patience_s
+        may_wait = error.errno in NO_ROOM and time.monotonic() <= patience_s
         if may_wait:
             status = os.statvfs(os.path.dirname(path))
             may_wait = size_bytes < status.f_frsize * status.f_blocks

@@ -26,7 +26,6 @@ Files lie in the session's private folder and are removed when the job is over, 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections import OrderedDict
@@ -46,6 +45,7 @@ from mallob_py.protocol.rank_messages import (
     FileNeeded,
     FileWanted,
 )
+from mallob_py.runtime.memory import NO_ROOM
 from mallob_py.runtime.world.envelope import WireError
 
 CHUNK_BYTES = 256 << 10
@@ -54,7 +54,6 @@ WINDOW = 4
 _OVER_MAX = 10_000
 #: looks for room in shared memory, which others may have filled for a moment
 _LOOKS_MAX = 5
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class _ChunkHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -417,7 +416,7 @@ class Transfer:
         try:
             incoming = _Incoming(size, sources, self.folder / f"{job}~")
         except OSError as error:
-            if error.errno not in _NO_ROOM or looks >= _LOOKS_MAX:
+            if error.errno not in NO_ROOM or looks >= _LOOKS_MAX:
                 self._refuse([rank], job, self._no_room(error), Fault.HOST)
                 return
             roomless = self._roomless[job] = _Roomless(size, sources)
