@@ -402,7 +402,7 @@ class Client:
 
     def interrupt(self, name: str) -> None:
         """Have a job of this user end, whoever handed it in; its answer is then unknown."""
-        service.interrupt(self._api_dir, self._user, name, self._client)
+        service.interrupt(self._api_dir, self._user, name, self._client, is_quiet=True)
 
     def status(self) -> ServiceStatus:
         """Return the status of the service, at most some seconds old. ServiceError if none is running."""

@@ -106,9 +106,13 @@ def login_name() -> str:
         return "user"  # a container's user id without a name
 
 
-def interrupt(api_dir: Path, user: str, name: str, client: int = 0) -> Submission:
-    """Ask for the end of a live job; the reply is that job's, or an error if there is none."""
-    return submit(api_dir, {"user": user, "name": name, "interrupt": True}, client)
+def interrupt(api_dir: Path, user: str, name: str, client: int = 0, *, is_quiet: bool = False) -> Submission:
+    """Ask for the end of a live job; the reply is that job's, or an error if there is none.
+
+    `is_quiet`: there is no error, for a caller that does not wait for it.
+    """
+    request = {"user": user, "name": name, "interrupt": True}
+    return submit(api_dir, request | {"quiet": True} if is_quiet else request, client)
 
 
 def withdraw(api_dir: Path, submission: Submission, client: int = 0) -> bool:

@@ -307,8 +307,11 @@ class Intake:
         if error.identity is not None and error.identity in self._holds:
             # That identity's reply belongs to the live job.
             error = JobFileError(error.field, error.message)
-        self._directory.refuse(incoming, error)
         self._running.end(incoming.internal_id)
+        if isinstance(request, Interruption) and request.is_quiet:
+            self._directory.dismiss(incoming.internal_id)
+            return
+        self._directory.refuse(incoming, error)
         if error.identity is not None:
             self._holds.refused(error.identity)
         self._status.counters.replied("refused")

@@ -364,7 +364,7 @@ class Jobs:
             raise ApiError(409, f"{identity} is not live (it may have ended already)")
         user, _, name = identity.partition(".")
         with self._telling():
-            client.interrupt(self._api_dir, user, name, client_index)
+            client.interrupt(self._api_dir, user, name, client_index, is_quiet=True)
 
     # --- results --------------------------------------------------------------------------------
 

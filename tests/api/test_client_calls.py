@@ -81,7 +81,7 @@ def test_an_answer_is_short_to_look_at(desk: Desk) -> None:
 
 def test_jobs_of_others_can_be_interrupted(desk: Desk) -> None:
     desk.client.interrupt("a")
-    assert desk.take()[1] == {"user": "u", "name": "a", "interrupt": True}
+    assert desk.take()[1] == {"user": "u", "name": "a", "interrupt": True, "quiet": True}
 
 
 def test_the_status_is_that_of_a_service_that_runs(desk: Desk) -> None:
@@ -140,4 +140,4 @@ def test_a_shutdown_may_cancel_what_was_submitted(desk: Desk) -> None:
     executor.shutdown(cancel_futures=True)
     assert future.cancelled()
     _, job = desk.take()
-    assert desk.take()[1] == {"user": "u", "name": job["name"], "interrupt": True}
+    assert desk.take()[1] == {"user": "u", "name": job["name"], "interrupt": True, "quiet": True}

@@ -88,7 +88,7 @@ def test_a_call_can_be_interrupted_from_another_thread(desk: Desk) -> None:
     def interrupted(incoming: Incoming, fields: dict[str, Any]) -> None:
         poll_until(lambda: solver.interrupt() or list((desk.directory.path / "in").glob("[!~]*")))
         _, interruption = desk.take()
-        assert interruption == {"user": "u", "name": fields["name"], "interrupt": True}
+        assert interruption == {"user": "u", "name": fields["name"], "interrupt": True, "quiet": True}
         desk.say({"result": {"resultcode": 0, "outcome": "interrupted"}})(incoming, fields)
 
     result, _ = desk.during(interrupted, lambda: solver.solve_limited(expect_interrupt=True))

@@ -233,6 +233,20 @@ def test_a_job_that_came_after_an_interruption_of_its_name_is_not_meant_by_it(cl
     assert "no live job u.again" in "".join(client.refused.values())
 
 
+def test_a_quiet_interruption_without_a_live_job_leaves_nothing(client: Client) -> None:
+    client.drop("u", "ended", interrupt=True, quiet=True)
+    client.drop("u", "told", interrupt=True)
+
+    def is_told() -> bool:
+        client.turns(1)
+        return bool(client.refused)
+
+    poll_until(is_told)
+    client.turns(20)
+    assert ["u.told" in reply for reply in client.refused.values()] == [True]
+    assert client.files == 0
+
+
 def test_an_interruption_that_is_taken_in_before_its_job_is_obeyed_after_a_restart(tmp_path: Path) -> None:
     client = Client(tmp_path)
     client.drop("u", "x")

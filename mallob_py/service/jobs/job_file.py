@@ -97,6 +97,7 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
         ),
     ] = ()
     interrupt: Annotated[bool, says("to end the live job of this user and name; nothing else counts")] = False
+    quiet: Annotated[bool, says("with `interrupt`: no reply if no such job is live")] = False
     incremental: Annotated[bool, says("a revision of a chain, to which others are added")] = False
     precursor: Annotated[str, says('the revision ("user.name") before it; the first one has none')] = ""
     done: Annotated[bool, says("ends the chain of `precursor`; without a reply")] = False
@@ -298,10 +299,11 @@ class JobFile(msgspec.Struct, frozen=True):
 
 
 class Interruption(msgspec.Struct, frozen=True):
-    """A request to end the live job of this identity."""
+    """A request to end the live job of this identity. A *quiet* one gets no reply if there is no such job."""
 
     user: str
     name: str
+    is_quiet: bool = False
 
     @property
     def identity(self) -> str:
@@ -322,7 +324,7 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
     if len(identity.encode()) > IDENTITY_SIZE_MAX:
         raise JobFileError("name", f"user and name together exceed {IDENTITY_SIZE_MAX} bytes; shorten them")
     if fields.get("interrupt") is True:
-        return Interruption(user, name)
+        return Interruption(user, name, is_quiet=fields.get("quiet") is True)
     try:
         return _job(user, name, fields, applications)
     except JobFileError as error:
