@@ -20,12 +20,15 @@ class JobFileError(Exception):
     `field` is the job-file field at fault ("" for the file as a whole). `identity` is the
     "user.name" whose reply this error may take; None says that the reply must go to a file
     named after the job file, since the identity is invalid or belongs to somebody else. `user` is that of the
-    identity, where it is known.
+    identity and `group` the job's, where these are known.
     """
 
-    def __init__(self, field: str, message: str, identity: str | None = None, user: str = "") -> None:
+    def __init__(
+        self, field: str, message: str, identity: str | None = None, user: str = "", group: str = ""
+    ) -> None:
         super().__init__(f"{field}: {message}" if field else message)
         self.field = field
         self.message = message
         self.identity = identity
         self.user = user
+        self.group = group

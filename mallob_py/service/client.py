@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 from mallob_py.service import ServiceError
-from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.jobs.job_file import group_in, identity_of
 from mallob_py.service.store.entries import (
     ChainEnd,
     Claimed,
@@ -237,12 +237,21 @@ def unknown_job(client_dir: Path, identity: str) -> str:
     return f"no job {identity} in {client_dir}, neither live nor ended{hint}"
 
 
+class PendingJob(NamedTuple):
+    """What a job file says of its job; `group` is "" if the job is in none."""
+
+    user: str
+    name: str
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Jobs without a reply: the names of their job files, and their identities."""
+    """Jobs without a reply: the names of their job files, and their identities; those that are in groups."""
 
     file_names: frozenset[str]
     identities: frozenset[str]
+    grouped: frozenset[PendingJob] = frozenset()
 
 
 class _File(NamedTuple):
@@ -258,8 +267,8 @@ class PendingJobs:
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"
         self._journal_dir = client_dir / "journal"
-        #: file -> identity, "" for what is no job
-        self._known: dict[_File, str] = {}
+        #: by file; None for what is no job
+        self._known: dict[_File, PendingJob | None] = {}
 
     def look(self) -> Pending:
         for _ in range(_TRIES - 1):
@@ -270,20 +279,20 @@ class PendingJobs:
         return self._look()
 
     def _look(self) -> Pending:
-        still_known: dict[_File, str] = {}
+        still_known: dict[_File, PendingJob | None] = {}
         leaving_names: set[str] = set()
         leaving_identities: set[str] = set()
         for name, signature in _entries(self._in_dir):
             if is_job_file(name):
                 file = _File(name, signature)
-                still_known[file] = self._identity(file, self._in_dir / name)
+                still_known[file] = self._job(file, self._in_dir / name)
         # Twice, as a listing may miss a reply that appears in its place behind what was listed already.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
         for own_name, signature in journal.items():
             match entry := parse_entry(own_name):
                 case Claimed():
                     file = _File(entry.file_name, signature)
-                    still_known[file] = self._identity(file, self._journal_dir / entry.entry)
+                    still_known[file] = self._job(file, self._journal_dir / entry.entry)
                 case Decided():
                     if (refused := entry.refused_file_name) is not None:
                         leaving_names.add(refused)
@@ -293,27 +302,33 @@ class PendingJobs:
                 case other:
                     assert_never(other)
         self._known = still_known
-        identities = {identity for identity in still_known.values() if identity} | leaving_identities
-        return Pending(frozenset({file.name for file in still_known} | leaving_names), frozenset(identities))
+        jobs = [job for job in still_known.values() if job is not None]
+        identities = {identity_of(job.user, job.name) for job in jobs} | leaving_identities
+        return Pending(
+            frozenset({file.name for file in still_known} | leaving_names),
+            frozenset(identities),
+            frozenset(job for job in jobs if job.group),
+        )
 
-    def _identity(self, file: _File, path: Path) -> str:
-        known = self._known.get(file)
-        if known is None:
-            known = self._known[file] = _identity_in(path)
-        return known
+    def _job(self, file: _File, path: Path) -> PendingJob | None:
+        if file not in self._known:
+            self._known[file] = _job_in(path)
+        return self._known[file]
 
 
-def _identity_in(path: Path) -> str:
-    """Raises FileNotFoundError."""
+def _job_in(path: Path) -> PendingJob | None:
+    """Return the job of a file, None if it is none. Raises FileNotFoundError."""
     try:
         fields = json.loads(contents_of_file(os.fspath(path), _READ_BYTES_MAX))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError):
-        return ""
+        return None
     if not isinstance(fields, dict) or fields.get("interrupt") is True:
-        return ""
-    return identity_of(str(fields.get("user", "")), str(fields.get("name", "")))
+        return None
+    # The end of a chain is no job that a group has to wait for: no reply tells of it.
+    group = "" if fields.get("done") is True else group_in(fields)
+    return PendingJob(str(fields.get("user", "")), str(fields.get("name", "")), group)
 
 
 def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:

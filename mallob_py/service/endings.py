@@ -108,6 +108,7 @@ class Endings:
         if self._chains.place_of(live.id) is not None:
             self._chains.drop(live.id)
         error = JobFileError(error.field, error.message, live.identity)
+        self._status.job_ended(live, Outcome.FAILED, early_statistics(live, now), error=str(error))
         self._directory.refuse(self._directory.read_again(live.id), error)
         self._leave_early(live, Outcome.FAILED, early_statistics(live, now), now)
 

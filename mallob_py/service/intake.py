@@ -299,7 +299,9 @@ class Intake:
         request: JobFile | Interruption | None = None,
     ) -> None:
         """Refused jobs are told of as ended, under their names if these are known; orders are not."""
-        user, name = error.user, incoming.file_name
+        user, name, group = error.user, incoming.file_name, error.group
+        if isinstance(request, JobFile):
+            group = request.group
         if request is not None:
             user, name = request.user, request.name
         elif user and error.identity is not None:
@@ -316,7 +318,7 @@ class Intake:
             self._holds.refused(error.identity)
         self._status.counters.replied("refused")
         if not isinstance(request, Interruption):
-            self._status.refused(incoming.internal_id, user, name, str(error))
+            self._status.refused(incoming.internal_id, user, name, str(error), group)
         refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
         self._rank.log.write(now, LogEvent.REFUSED, refusal)
 

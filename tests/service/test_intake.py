@@ -123,14 +123,14 @@ def test_a_job_that_is_refused_is_told_of_by_its_name_and_an_order_is_not(client
     client.drop("first.last", "live")
     client.turns()
     client.drop("first.last", "live")
-    client.drop("first.last", "bad", application="NOSUCH")
+    client.drop("first.last", "bad", application="NOSUCH", group="g")
     client.drop("first.last", "gone", interrupt=True)
     (client.directory.path / "in" / "~x").write_text('{"name": "whose"}')
     (client.directory.path / "in" / "~x").rename(client.directory.path / "in" / "x.json")
     client.turns()
     assert len(client.refused) == 4
-    told = {call.args[1:3] for call in client.status.refused.call_args_list}
-    assert told == {("first.last", "live"), ("first.last", "bad"), ("", "x.json")}
+    told = {(*call.args[1:3], call.args[4]) for call in client.status.refused.call_args_list}
+    assert told == {("first.last", "live", ""), ("first.last", "bad", "g"), ("", "x.json", "")}
 
 
 def test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin(client: Client) -> None:

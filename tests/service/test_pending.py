@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mallob_py.service import JobFileError, client
-from mallob_py.service.client import PendingJobs
+from mallob_py.service.client import PendingJob, PendingJobs
 from mallob_py.service.client import _entries as entries_of
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store.directory import JobDirectory
@@ -147,6 +147,22 @@ def test_what_is_no_job_has_no_identity(tmp_path: Path, content: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "job.json").write_text(content)
     assert PendingJobs(tmp_path).look().identities == set()
+
+
+def test_a_job_is_pending_in_its_group_and_the_end_of_a_chain_is_in_none(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    jobs = {
+        "a": {"group": "g"},
+        "b": {},
+        "c": {"group": 7},
+        "d": {"group": "../x"},
+        "e": {"group": "g", "done": True},
+    }
+    for name, fields in jobs.items():
+        (tmp_path / "in" / f"{name}.json").write_text(json.dumps({"user": "u", "name": name} | fields))
+    found = PendingJobs(tmp_path).look()
+    assert found.grouped == {PendingJob("u", "a", "g")}
+    assert found.identities == {f"u.{name}" for name in jobs}
 
 
 def test_a_folder_that_no_service_has_used_has_no_jobs(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
         says("literals that hold for this revision only"),
     ] = ()
     content_mode: Annotated[str, says("the same as in the configuration")] = ""
+    group: Annotated[str, says("the jobs of this user that belong together; fit for a file name")] = ""
     file: Annotated[str | UnsetType, says("as Mallob had it at first: the one path in `files`")] = UNSET
     group_id: Annotated[str, says("no effect")] = ""
     description_id: Annotated[str, says("no effect")] = ""
@@ -292,6 +293,8 @@ class JobFile(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     #: the fields as submitted, in JSON, for the reply; without `literals` (kept compactly above)
     submitted: Mapping[str, bytes]
+    #: the name that it shares with other jobs of its user; "": it is in no group
+    group: str = ""
 
     @property
     def identity(self) -> str:
@@ -328,7 +331,13 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
     try:
         return _job(user, name, fields, applications)
     except JobFileError as error:
-        raise JobFileError(error.field, error.message, identity, user) from None
+        raise JobFileError(error.field, error.message, identity, user, group_in(fields)) from None
+
+
+def group_in(fields: Mapping[str, Any]) -> str:
+    """Return the group that a job file names, "" if it names none that can be one."""
+    group = fields.get("group", "")
+    return group if isinstance(group, str) and not unfit_for_file_name(group) else ""
 
 
 def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str, InputUse]) -> JobFile:
@@ -351,6 +360,8 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_identity("dependencies", identity)
     for identity in job.after_ok:
         _check_identity("after-ok", identity)
+    if problem := unfit_for_file_name(job.group):
+        raise JobFileError("group", f"{problem}; it is a name as that of a job")
     if job.after_ok and job.incremental:
         raise JobFileError("after-ok", "is not for revisions, which follow each other; leave it out")
     use = applications[application]
@@ -382,6 +393,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
         # bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
+        group=job.group,
     )
 
 

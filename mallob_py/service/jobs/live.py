@@ -48,6 +48,7 @@ class LiveJob:
         "application",
         "description",
         "file",
+        "group",
         "id",
         "identity",
         "is_done",
@@ -75,6 +76,7 @@ class LiveJob:
         # Of a hundred thousand jobs most have the same ones.
         self.user = sys.intern(file.user)
         self.application = sys.intern(file.application)
+        self.group = sys.intern(file.group)
         self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
@@ -111,6 +113,16 @@ class LiveJob:
         return self.file
 
 
+class LiveGroup:
+    """The live jobs of one group: how many there are, and since when there is always one of them."""
+
+    __slots__ = ("began_s", "jobs")
+
+    def __init__(self, began_s: float) -> None:
+        self.jobs = 0
+        self.began_s = began_s
+
+
 class LiveJobs(dict[int, LiveJob]):
     """By internal id, in the order of acceptance. To be changed by `add`, `happens` and `remove` only."""
 
@@ -123,6 +135,8 @@ class LiveJobs(dict[int, LiveJob]):
         #: how many jobs are in each state, and each user has
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
+        #: by user and name, in the order in which they began
+        self.groups: dict[tuple[str, str], LiveGroup] = {}
 
     def add(self, live: LiveJob) -> None:
         if live.terms == self._terms:
@@ -132,6 +146,8 @@ class LiveJobs(dict[int, LiveJob]):
         self.parsed_bytes += live.parsed_bytes
         self.states[live.state] += 1
         self.users[live.user] += 1
+        if live.group:
+            self.groups.setdefault((live.user, live.group), LiveGroup(live.accepted_s)).jobs += 1
 
     def happens(self, live: LiveJob, what: Happening) -> None:
         """Take a job where the table of its life says."""
@@ -146,4 +162,9 @@ class LiveJobs(dict[int, LiveJob]):
         self.users[live.user] -= 1
         if not self.users[live.user]:
             del self.users[live.user]
+        if live.group:
+            group = self.groups[live.user, live.group]
+            group.jobs -= 1
+            if not group.jobs:
+                del self.groups[live.user, live.group]
         return live

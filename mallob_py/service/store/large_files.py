@@ -124,20 +124,20 @@ class LargeFiles:
 
 
 def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:
-    request: JobFile | Interruption | tuple[str, str, str | None, str] = pickle.loads(data)
+    request: JobFile | Interruption | tuple[str, str, str | None, str, str] = pickle.loads(data)
     return JobFileError(*request) if isinstance(request, tuple) else request
 
 
 def _main(path: str, applications: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for our parent
     uses = {name: InputUse(use) for name, use in json.loads(applications).items()}
-    request: JobFile | Interruption | tuple[str, str, str | None, str]
+    request: JobFile | Interruption | tuple[str, str, str | None, str, str]
     try:
         request = parse_job(contents(path), uses)
     except JobFileError as error:
-        request = (error.field, error.message, error.identity, error.user)
+        request = (error.field, error.message, error.identity, error.user, error.group)
     except OSError as error:
-        request = ("", f"cannot be read: {error.strerror}", None, "")
+        request = ("", f"cannot be read: {error.strerror}", None, "", "")
     pickle.dump(request, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
 
 

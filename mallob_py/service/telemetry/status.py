@@ -150,6 +150,7 @@ class JobStatus(JobTerms, frozen=True):
     demand: int = 0
     elapsed_s: float = 0.0
     application: str = ""
+    group: str = ""
     client: int = 0
     balanced_priority: float = 0.0
     # --- before it runs
@@ -228,6 +229,7 @@ class EndedJob(msgspec.Struct, frozen=True):
     client: int = 0
     #: the result's code; none of a job without a result, and of one that ended under an older version
     code: int | None = None
+    group: str = ""
 
 
 class UserStatus(msgspec.Struct, frozen=True):
@@ -242,6 +244,22 @@ class UserStatus(msgspec.Struct, frozen=True):
     #: of how many PEs this user may have workers at most
     pes_max: int | None = None
     weight: float = 1.0
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The live jobs of one group of a user, at one client or at all. `since`: when the first of them came."""
+
+    user: str
+    name: str
+    jobs: int
+    running: int = 0
+    resting: int = 0
+    since: float = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that neither run nor rest."""
+        return max(0, self.jobs - self.running - self.resting)
 
 
 class HostStatus(msgspec.Struct, frozen=True):
@@ -285,6 +303,8 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     #: how many jobs are in each state
     states: Mapping[str, int] = {}
     users: Mapping[str, UserStatus] = {}
+    #: those with live jobs, of which the last ones that began
+    groups: tuple[GroupStatus, ...] = ()
     hosts: tuple[HostStatus, ...] = ()
     #: the last ones of each client, oldest first
     ended: tuple[EndedJob, ...] = ()
@@ -358,6 +378,7 @@ def read_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
         processes=tuple(process for part in parts for process in part.processes),
         states=sum((Counter(part.states) for part in parts), Counter()),
         users=_users_of(parts),
+        groups=_groups_of(parts),
         ended=tuple(sorted((job for part in parts for job in part.ended), key=lambda job: job.ended)),
     )
 
@@ -378,6 +399,20 @@ def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
                 priorities=max(known.priorities, user.priorities),
             )
     return users
+
+
+def _groups_of(parts: Iterable[ServiceStatus]) -> tuple[GroupStatus, ...]:
+    groups: dict[tuple[str, str], GroupStatus] = {}
+    for group in (group for part in parts for group in part.groups):
+        if (known := groups.get((group.user, group.name))) is not None:
+            group = GroupStatus(
+                *(group.user, group.name, known.jobs + group.jobs),
+                running=known.running + group.running,
+                resting=known.resting + group.resting,
+                since=min(known.since, group.since),
+            )
+        groups[group.user, group.name] = group
+    return tuple(groups.values())
 
 
 def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:

@@ -1,7 +1,7 @@
 """The status file of one client is put together about once a second.
 
 Bounded: of jobs that do not run, at most OTHERS_MAX are listed (all are counted), and the last ENDED_MAX
-that have ended. The texts in it are cut.
+that have ended, and the last GROUPS_MAX groups. The texts in it are cut.
 
 While somebody looks, client 0 has all ranks say who works there for what, shortly before it writes.
 
@@ -37,6 +37,7 @@ from mallob_py.service.telemetry.status import (
     ClientProcess,
     Counters,
     EndedJob,
+    GroupStatus,
     HostStatus,
     JobStatus,
     Onlookers,
@@ -91,6 +92,7 @@ def _count(number: int, what: str) -> str:
 
 
 OTHERS_MAX = 500
+GROUPS_MAX = 100
 ENDED_MAX = 100
 _DEPENDENCIES_MAX = 20
 _TEXT_MAX = 300
@@ -170,6 +172,7 @@ class StatusWriter:
                 result=result,
                 error=error and valid_text(error)[:_TEXT_MAX],
                 application=job.application,
+                group=job.group,
                 priority=job.terms.priority,
                 max_volume=statistics.max_volume,
                 total_s=statistics.total_s,
@@ -182,11 +185,14 @@ class StatusWriter:
             )
         )
 
-    def refused(self, job: int, user: str, name: str, error: str) -> None:
+    def refused(self, job: int, user: str, name: str, error: str, group: str = "") -> None:
         """A job was refused. Where it is not known whose it was, the user is "" and the name the file's."""
         text = valid_text(error)[:_TEXT_MAX]
         name = valid_text(name)
-        self._tell_of(EndedJob(job, user, name, "refused", time.time(), error=text, client=self._client))
+        refusal = EndedJob(
+            job, user, name, "refused", time.time(), error=text, client=self._client, group=group
+        )
+        self._tell_of(refusal)
 
     def _tell_of(self, job: EndedJob) -> None:
         self._ended.append(job)
@@ -232,6 +238,7 @@ class StatusWriter:
             workers=self._node.reports.roll.workers(),
             states=self.states(),
             users=self._user_statuses(volumes),
+            groups=self._group_statuses(now),
             hosts=self._hosts() if self._client == 0 else (),
             ended=tuple(self._ended),
             threads=self._node.config.threads,
@@ -263,6 +270,7 @@ class StatusWriter:
             demand=event.demand if event else 0,
             elapsed_s=now - live.accepted_s,
             application=live.application,
+            group=live.group,
             client=self._client,
             **asdict(live.terms),
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
@@ -351,6 +359,26 @@ class StatusWriter:
         return {
             user: UserStatus(count, held[user], *self._users.account(user)) for user, count in jobs.items()
         }
+
+    def _group_statuses(self, now: float) -> tuple[GroupStatus, ...]:
+        """Return the groups that began last; nothing is counted where there is none."""
+        groups = self._jobs.groups
+        if not groups:
+            return ()
+        states: Counter[tuple[str, str, str]] = Counter()
+        for live in (self._jobs[job] for job in self._line.at_work()):
+            if live.group:
+                states[live.user, live.group, self._state(live)] += 1
+        shown = islice(reversed(groups.items()), GROUPS_MAX)
+        return tuple(
+            GroupStatus(
+                *(user, name, group.jobs),
+                running=states[user, name, "running"],
+                resting=states[user, name, "resting"],
+                since=time.time() - (now - group.began_s),
+            )
+            for (user, name), group in shown
+        )
 
     def _hosts(self) -> tuple[HostStatus, ...]:
         """From what ranks have told so far."""

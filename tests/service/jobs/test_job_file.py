@@ -276,6 +276,19 @@ def test_a_refusal_says_what_a_field_must_be_and_what_is_there(
     assert refusal(**{field: value}).message == message
 
 
+@pytest.mark.parametrize("group", ["../up", "a/b", ".hidden", "~x", "two\nlines", "\ud800", "x" * 201])
+def test_a_group_has_a_name_as_a_job_has(group: str) -> None:
+    error = refusal(group=group)
+    assert (error.field, error.group, error.identity) == ("group", "", "admin.job")
+    assert "it is a name as that of a job" in error.message
+
+
+def test_a_job_is_in_its_group_also_where_it_is_refused() -> None:
+    assert (parse().group, parse(group="g h.i").group) == ("", "g h.i")
+    assert refusal(group="g", priority=-1).group == "g"
+    assert refusal(group=7, priority=-1).group == ""
+
+
 def test_unknown_field_is_refused_and_the_nearest_suggested() -> None:
     error = refusal(**{"wallclock_limit": "5s"})
     assert error.field == "wallclock_limit"

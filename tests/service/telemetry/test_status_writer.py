@@ -27,7 +27,7 @@ from mallob_py.service.jobs.users import UserBook, UserRules
 from mallob_py.service.parts import Parts
 from mallob_py.service.telemetry import status_writer
 from mallob_py.service.telemetry.status import HostStatus, UserStatus
-from mallob_py.service.telemetry.status_writer import ENDED_MAX, OTHERS_MAX, StatusWriter
+from mallob_py.service.telemetry.status_writer import ENDED_MAX, GROUPS_MAX, OTHERS_MAX, StatusWriter
 
 
 def file_of(name: str, **fields: Any) -> JobFile:
@@ -123,6 +123,36 @@ def test_the_list_is_bounded_has_all_that_run_and_all_are_counted(client: Client
     assert status.states == {"running": 1, "held": count - 1}
     assert status.job_count == count
     assert status.users["u"].jobs == count
+
+
+def test_groups_are_counted_with_those_of_their_jobs_that_run(client: Client) -> None:
+    assert client.writer.status(1.0).groups == ()
+    for job in (1, 2):
+        client.take(job, group="g")
+    client.take(3, group="g", user="v")
+    client.take(4)
+    client.run(1)
+    status = client.writer.status(5.0)
+    groups = {(one.user, one.name): (one.jobs, one.running, one.waiting) for one in status.groups}
+    assert groups == {("u", "g"): (2, 1, 1), ("v", "g"): (1, 0, 1)}
+    assert all(abs(status.time - one.since - 5.0) < 0.5 for one in status.groups)
+    assert {job.id: job.group for job in status.jobs} == {1: "g", 2: "g", 3: "g", 4: ""}
+    for job in (2, 3):
+        client.machine.answer(client.jobs[job], "result")
+    assert [(one.user, one.jobs) for one in client.writer.status(6.0).groups] == [("u", 1)]
+
+
+def test_the_last_groups_that_began_are_listed(client: Client) -> None:
+    for job in range(1, 2 * GROUPS_MAX):
+        client.take(job, group=f"g{job}", arrival=1e9)
+    groups = client.writer.status(1.0).groups
+    assert (len(groups), groups[0].name) == (GROUPS_MAX, f"g{2 * GROUPS_MAX - 1}")
+
+
+def test_an_ended_or_refused_job_is_told_with_its_group(client: Client) -> None:
+    client.writer.job_ended(LiveJob(1, file_of("a", group="g"), 0.0, 0.0), Outcome.RESULT, JobStatistics())
+    client.writer.refused(2, "u", "b", "priority: is 0", "g")
+    assert [job.group for job in client.writer.status(1.0).ended] == ["g", "g"]
 
 
 def test_the_last_ended_jobs_are_kept(client: Client) -> None:

@@ -1,0 +1,201 @@
+"""Groups: the jobs of a user that share a name, seen from outside, with what has become of them.
+
+A group is nothing but the field `group` of job files. Jobs that have ended are told of by the history, live
+ones by their files, or by the status, which is at most a second old. A group exists as long as one of both
+knows a job of it. All clients of a service are looked at; a group of a user is not that of another one.
+
+The *time* of a job is its time with a PE, which `time-limit` bounds. PAR-2, the mean over all jobs, takes
+the time of a solved job and twice the cutoff for each other one, as competitions of solvers do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.kit.declaration import UNKNOWN
+from mallob_py.protocol.effects import Outcome
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.jobs.reply import REFUSED
+from mallob_py.service.telemetry.history import read_history
+from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceStatus, read_live_status
+
+#: a user, and the name of a group of that user
+GroupKey: TypeAlias = tuple[str, str]
+#: a client by its number, and the name of a job there, whose user the group knows
+JobKey: TypeAlias = tuple[int, str]
+
+_LIMITS = (Outcome.TIME_LIMIT.value, Outcome.WALLCLOCK_LIMIT.value, Outcome.CPU_LIMIT.value)
+_FAILURES = (Outcome.FAILED.value, REFUSED)
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """A group in numbers. `unsolved` jobs ended without a result and without an error.
+
+    `pe_s` is what ended jobs have used; `left_s` the time until the last one ends, if the jobs go on ending
+    at the rate at which they have ended since the group became live; None if no job has.
+    """
+
+    user: str
+    name: str
+    solved: int
+    unsolved: int
+    failed: int
+    running: int
+    resting: int
+    waiting: int
+    pe_s: float
+    left_s: float | None
+
+    @property
+    def ended(self) -> int:
+        """The number of jobs that have ended."""
+        return self.solved + self.unsolved + self.failed
+
+    @property
+    def live(self) -> int:
+        """The number of jobs that have not ended."""
+        return self.running + self.resting + self.waiting
+
+    @property
+    def jobs(self) -> int:
+        """The number of all jobs."""
+        return self.ended + self.live
+
+
+class Group:
+    """The jobs of one group: those that have ended, and the names of the live ones."""
+
+    def __init__(self, key: GroupKey) -> None:
+        self.user, self.name = key
+        self.ended: dict[JobKey, EndedJob] = {}
+        self.live: set[JobKey] = set()
+
+    def results(self) -> list[EndedJob]:
+        """Return the last ending of each job that is not live again, in the order of their acceptance."""
+        jobs = (job for key, job in self.ended.items() if key not in self.live)
+        return sorted(jobs, key=lambda job: (job.client, job.id))
+
+    def state(self, status: GroupStatus | None = None, now: float | None = None) -> GroupState:
+        """Return the group in numbers; the status tells who of the live jobs runs and rests."""
+        jobs = self.results()
+        kinds = Counter(map(kind_of, jobs))
+        live = len(self.live)
+        running = min(live, status.running) if status else 0
+        resting = min(live - running, status.resting) if status else 0
+        return GroupState(
+            *(self.user, self.name),
+            *(kinds["solved"], kinds["unsolved"], kinds["failed"]),
+            *(running, resting, live - running - resting),
+            pe_s=sum(job.pe_s for job in jobs),
+            left_s=_left_s(jobs, live, status, time.time() if now is None else now),
+        )
+
+
+def _left_s(jobs: Sequence[EndedJob], live: int, status: GroupStatus | None, now: float) -> float | None:
+    if not live or status is None:
+        return None
+    ends = sum(job.ended >= status.since for job in jobs)
+    return live * max(0.0, now - status.since) / ends if ends else None
+
+
+def kind_of(job: EndedJob) -> str:
+    """Return solved, unsolved or failed. A result that says nothing, UNKNOWN, solves nothing."""
+    if job.outcome in _FAILURES:
+        return "failed"
+    return "solved" if job.outcome == Outcome.RESULT.value and job.code != UNKNOWN else "unsolved"
+
+
+def groups_of(
+    jobs: Iterable[EndedJob], live: Mapping[GroupKey, Iterable[JobKey]] | None = None
+) -> dict[GroupKey, Group]:
+    """Put jobs together by their groups, the group whose last job ended first comes first.
+
+    The last ending of a job counts. A refusal hides no other ending: the file came while the job was live,
+    or says nothing of what the job can do.
+    """
+    groups: dict[GroupKey, Group] = {}
+    for job in jobs:
+        if not job.group:
+            continue
+        key = (job.user, job.group)
+        group = groups[key] = groups.pop(key) if key in groups else Group(key)
+        if job.outcome != REFUSED or (job.client, job.name) not in group.ended:
+            group.ended[job.client, job.name] = job
+    for key, names in (live or {}).items():
+        group = groups[key] = groups.pop(key) if key in groups else Group(key)
+        group.live.update(names)
+    return groups
+
+
+class GroupWatch:
+    """Looks at the groups of all clients of a service, with or without a running one."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._api_dir = api_dir
+        self._clients: dict[int, PendingJobs] = {}
+
+    def live(self) -> dict[GroupKey, set[JobKey]]:
+        """Return the jobs without a reply. Costs two listings per client, and a read per new job."""
+        found: dict[GroupKey, set[JobKey]] = {}
+        for folder in self._api_dir.glob("jobs.*"):
+            if (number := folder.suffix[1:]).isdecimal():
+                jobs = self._clients.setdefault(int(number), PendingJobs(folder))
+                for job in jobs.look().grouped:
+                    found.setdefault((job.user, job.group), set()).add((int(number), job.name))
+        return found
+
+    def look(self) -> dict[GroupKey, Group]:
+        """Return all groups. A job that ends meanwhile is not missing: it is live or has ended."""
+        before = self.live()
+        jobs = read_history(self._api_dir)
+        live = self.live()
+        ended = groups_of(jobs)
+        for key, names in before.items():
+            known = ended[key].ended if key in ended else {}
+            # Its reply is there, and its line in the history comes in the same moment.
+            live.setdefault(key, set()).update(name for name in names if name not in known)
+        return groups_of(jobs, {key: names for key, names in live.items() if names})
+
+
+def statuses(status: ServiceStatus | None) -> dict[GroupKey, GroupStatus]:
+    """Return what a status says of each group."""
+    return {} if status is None else {(group.user, group.name): group for group in status.groups}
+
+
+def states_of(api_dir: Path, groups: Iterable[Group]) -> list[GroupState]:
+    """Return groups in numbers, as the running service knows them."""
+    told = statuses(read_live_status(api_dir))
+    return [group.state(told.get((group.user, group.name))) for group in groups]
+
+
+# --- as solver people have it --------------------------------------------------------------
+
+
+def time_of(job: EndedJob) -> float:
+    """Return the time of a job with a PE."""
+    return job.turns_s or job.wallclock_s
+
+
+def is_solved_within(job: EndedJob, cutoff_s: float | None) -> bool:
+    """Whether the job has a result, and had it before the cutoff, if there is one."""
+    return kind_of(job) == "solved" and (cutoff_s is None or time_of(job) <= cutoff_s)
+
+
+def cutoff_of(jobs: Iterable[EndedJob]) -> float | None:
+    """Return the time at which a limit has ended jobs, at most; None if no limit has."""
+    return max((time_of(job) for job in jobs if job.outcome in _LIMITS), default=None)
+
+
+def par2(jobs: Sequence[EndedJob], cutoff_s: float | None) -> float | None:
+    """Return the PAR-2 of the jobs; None where it cannot be told: no job, or no cutoff for the unsolved."""
+    solved = [time_of(job) for job in jobs if is_solved_within(job, cutoff_s)]
+    others = len(jobs) - len(solved)
+    if not jobs or (others and cutoff_s is None):
+        return None
+    return (sum(solved) + others * 2 * (cutoff_s or 0.0)) / len(jobs)
