@@ -343,6 +343,7 @@ _WORDS = {
     "docs/comparison.md": 510,
     "docs/failures.md": 3000,
     "docs/functions.md": 900,
+    "docs/groups.md": 310,
     "docs/incremental.md": 300,
     "docs/job-files.md": 800,
     "docs/log-events.md": 900,

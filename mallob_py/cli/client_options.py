@@ -49,6 +49,17 @@ class _Client(Api):
     )
 
 
+def _group(help_text: str) -> Any:
+    return option("--group GROUP", values.group_name, None, JOB, help_text)
+
+
+def _check_one_kind(jobs: tuple[str, ...], group: str | None) -> None:
+    if not jobs and group is None:
+        raise OptionError("no job is named: say USER.NAME, or --group for all jobs of a group")
+    if jobs and group is not None:
+        raise OptionError("jobs are named, and --group as well; say one of them")
+
+
 JSON = "json"
 #: `--output-format`: JSON, or as text where the application declares a form
 _OUTPUT_FORMATS = (JSON, *(one.text_format for one in our_declarations() if one.text_format))
@@ -127,6 +138,28 @@ class SubmitOptions(_Terms, Wishes, _Client):
         "begin when this job has ended with a result; if it ends otherwise, end without having begun."
         " May be repeated",
     )
+    group: str | None = option(
+        "--group NAME",
+        values.group_name,
+        None,
+        JOB,
+        "a name that the jobs share, for results, wait, interrupt (default: of several jobs one is made and"
+        " printed)",
+    )
+    failed_of: str | None = option(
+        "--failed-of GROUP",
+        values.group_name,
+        None,
+        JOB,
+        "hand in again the jobs of this group that failed; the options here replace their fields",
+    )
+    unsolved_of: str | None = option(
+        "--unsolved-of GROUP",
+        values.group_name,
+        None,
+        JOB,
+        "the same for all that ended without a result: failed, interrupted, or by a limit",
+    )
     wait: bool = switch_option(
         "--wait",
         OUTPUT,
@@ -169,8 +202,22 @@ class SubmitOptions(_Terms, Wishes, _Client):
         for combination in itertools.product(*(taken for _, taken in self.settings)):
             yield dict(zip(keys, combination, strict=True))
 
+    @property
+    def again_of(self) -> str | None:
+        """The group whose jobs are handed in again, if that is asked for."""
+        return self.failed_of or self.unsolved_of
+
     def validate(self) -> None:
         super().validate()
+        if self.again_of is not None:
+            flag = "--failed-of" if self.failed_of else "--unsolved-of"
+            if self.failed_of and self.unsolved_of:
+                raise OptionError("--failed-of is a part of --unsolved-of; say one of them")
+            if self.files or self.name or self.is_sweep or self.results:
+                raise OptionError(
+                    f"{flag} hands in jobs as they were; it goes with no FILE, --name, sweep or result file"
+                )
+            return
         if not self.files and self.application in (None, DEFAULT_APPLICATION):
             raise OptionError("no FILE is given: name the formula or a job file")
         if self.name is not None and len(self.files) > 1:
@@ -192,9 +239,17 @@ class WaitOptions(_Client):
     """Options of `mallob-py wait`."""
 
     identities: tuple[str, ...] = positional_list(
-        "USER.NAME", values.identity, JOB, "jobs to wait for; NAME alone is a job of yours"
+        "USER.NAME", values.identity, JOB, "jobs to wait for; NAME alone is a job of yours", default=()
     )
+    group: str | None = _group("wait for all jobs of this group, and print the table of its results")
+    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
     output_format: str = _output_format("print JSON, or s and v lines (default json)")
+
+    def validate(self) -> None:
+        super().validate()
+        _check_one_kind(self.identities, self.group)
+        if self.group is not None and self.output_format != JSON:
+            raise OptionError("--group prints a table; leave --output-format out")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -225,7 +280,14 @@ class InterruptOptions(_Client):
         values.identity_or_id,
         JOB,
         "the jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
+        default=(),
     )
+    group: str | None = _group("end all jobs of this group")
+    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
+
+    def validate(self) -> None:
+        super().validate()
+        _check_one_kind(self.jobs, self.group)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -301,6 +363,7 @@ class _OfUser(Api):
     """The options of the commands that list jobs, live or ended."""
 
     user: str | None = option("--user USER", values.word, None, OUTPUT, "only jobs of this user")
+    group: str | None = option("--group GROUP", values.group_name, None, OUTPUT, "only jobs of this group")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -356,6 +419,47 @@ class HistoryOptions(_OfUser):
         super().validate()
         if self.follow and self.by_user:
             raise OptionError("--follow tells of jobs, --by-user of what has been; ask for one of them")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupsOptions(Api):
+    """Options of `mallob-py groups`."""
+
+    user: str | None = option("--user USER", values.word, None, OUTPUT, "only groups of this user")
+    limit: int = option("--limit N", values.count, 20, OUTPUT, "the last N groups; 0 for all (default 20)")
+    json: bool = switch_option("--json", OUTPUT, "print a line of JSON for each group")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ResultsOptions(Api):
+    """Options of `mallob-py results`."""
+
+    groups: tuple[str, ...] = positional_list(
+        "GROUP", values.group_name, JOB, "groups of jobs (default: your last one)", default=()
+    )
+    user: str | None = option("--user USER", values.word, None, JOB, "whose groups they are (default: yours)")
+    cutoff_s: float | None = option(
+        "--cutoff T",
+        values.duration_limit_s,
+        None,
+        OUTPUT,
+        "a job with a later result counts as unsolved, and an unsolved one as 2 T in PAR-2"
+        " (default: the time at which a limit has ended jobs)",
+    )
+    csv: bool = switch_option("--csv", OUTPUT, "print the results as CSV")
+    json: bool = switch_option("--json", OUTPUT, "print a line of JSON for each result")
+    plot: str | None = option(
+        "--plot FILE",
+        values.path,
+        None,
+        OUTPUT,
+        "draw a cactus plot of the groups into FILE, such as cactus.svg (needs the extra `plot`)",
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.csv and self.json:
+            raise OptionError("--csv and --json are two forms; ask for one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -57,7 +57,8 @@ def run_history(options: HistoryOptions) -> int:
         for job in shown:
             print(msgspec.json.encode(job).decode())
     elif not jobs:
-        print("no job that has ended is kept here" if options.user is None else "no such job is kept here")
+        is_part = options.user is not None or options.group is not None
+        print("no such job is kept here" if is_part else "no job that has ended is kept here")
     else:
         console = Console(highlight=False, emoji=False, soft_wrap=True)
         table = make_table(ENDED_COLUMNS, shown[::-1], console.width if console.is_terminal else None)
@@ -99,7 +100,8 @@ def _line(job: EndedJob) -> str:
 
 def _is_wanted(job: EndedJob, options: HistoryOptions) -> bool:
     return (
-        (options.user is None or job.user == options.user)
+        options.user in (None, job.user)
+        and options.group in (None, job.group)
         and (options.state is None or options.state in (job.outcome, job.result))
         and (options.since_s is None or job.ended >= time.time() - options.since_s)
     )

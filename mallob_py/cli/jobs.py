@@ -17,6 +17,10 @@ identity such as `a.b.c` can be user `a` or user `a.b`; the service's list of li
 does not know the job, the user ends at the first dot. An id is that of `status` and of the log; which job has
 it stands in the journal.
 
+With `--group`, `wait` and `interrupt` are for all jobs of a group, at any client of the service: `wait`
+prints the table that `results` prints. `submit` gives several jobs a group, and hands failed ones of a group
+in again.
+
 Exit codes of who waits: 0 for results, 2 for an error reply or if there is no such job, 130 after Ctrl-C;
 with `--output-format sat` and one job 10, 20 or 0 by its answer. Of the others: 0; 2 if there is no such
 job.
@@ -53,15 +57,17 @@ from mallob_py.cli.client_options import (
     SubmitOptions,
     WaitOptions,
 )
+from mallob_py.cli.groups import command_for, find_group, look
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.cli.reply_text import answer_table, json_text
 from mallob_py.cli.values import age_text, far_text, is_descriptor, printable
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.runtime.notices import say
-from mallob_py.service import client
+from mallob_py.service import ServiceError, client
 from mallob_py.service.client import PendingJobs
-from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
+from mallob_py.service.jobs.job_file import FIELD_NAMES, identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
+from mallob_py.service.telemetry.groups import GroupKey, GroupWatch, kind_of
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
 
 if TYPE_CHECKING:
@@ -74,6 +80,10 @@ _STEM_SIZE_MAX = 60
 _REPLY_TIMEOUT_S = 30.0
 #: of jobs that others come after
 _NAMED_MAX = 5
+#: waiting for a group is to take this many times as long as looking for it
+_LOOK_SHARE = 4.0
+#: between a reply and its line in the history lies a turn of the service
+_LINE_TIMEOUT_S = 5.0
 #: of the line that says how a job is getting on
 _PERIOD_S = 0.5
 
@@ -85,9 +95,18 @@ def run_submit(options: SubmitOptions) -> int:
     api_dir = Path(options.api_dir)
     jobs = make_jobs(options)
     _say_what_is_missing(jobs, client.folder_of(api_dir, options.client))
-    submissions = [(job, client.submit(api_dir, job, client=options.client)) for job in jobs]
+    submissions: list[tuple[dict[str, Any], client.Submission]] = []
+    try:
+        for job in jobs:
+            submissions.append((job, client.submit(api_dir, job, client=options.client)))
+    except (KeyboardInterrupt, ServiceError):
+        if submissions and len(jobs) > 1:
+            _say_what_is_handed_in(options, jobs, len(submissions))
+        raise
     if not client.service_is_running(api_dir, options.client):
         say(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one")
+    if len(jobs) > 1 and options.again_of is None:
+        _say_what_is_handed_in(options, jobs, len(jobs))
     if not options.waits:
         for job in jobs:
             print(_identity(job))
@@ -117,12 +136,32 @@ def run_submit(options: SubmitOptions) -> int:
             del awaited[0]
     except KeyboardInterrupt:
         progress.clear()
-        return say_what_goes_on("submit", awaited, options.api_dir, options.client)
+        return say_what_goes_on("submit", awaited, options.api_dir, options.client, _group_of(jobs))
     finally:
         progress.clear()
         if rows:
             print(answer_table(rows))
     return 2 if any("error" in reply for _, _, reply in rows) else printer.exit_code
+
+
+def _say_what_is_handed_in(options: SubmitOptions, jobs: Sequence[Mapping[str, Any]], count: int) -> None:
+    """Name the group of several jobs, which may have been made for them, and what to do with it."""
+    if (key := _group_of(jobs)) is None:
+        return
+    user, group = key
+    if count == len(jobs):
+        how = command_for("results", group, user, options.api_dir)
+        say(f"mallob-py submit: {count} jobs, group {group}; how far they are: {how}")
+    else:
+        end = command_for("interrupt", group, user, options.api_dir)
+        say(f"mallob-py submit: {count} of {len(jobs)} jobs are handed in, group {group}; to end them: {end}")
+
+
+def _group_of(jobs: Sequence[Mapping[str, Any]]) -> GroupKey | None:
+    """Return the one group of all these jobs, None if there is none, or for one job alone."""
+    keys = {(str(job["user"]), str(job.get("group", ""))) for job in jobs}
+    key = keys.pop()
+    return None if keys or not key[1] or len(jobs) == 1 else key
 
 
 def _say_what_is_missing(jobs: Sequence[Mapping[str, Any]], client_dir: Path) -> None:
@@ -190,6 +229,9 @@ def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
 
 def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
     """The job files' contents. Raises CommandError."""
+    if options.again_of is not None:
+        (settings,) = options.combinations()
+        return [_completed(fields, "", options, settings) for fields in _jobs_again(options)]
     jobs = []
     for named in options.files or ("",):
         file = "/dev/stdin" if named == "-" else named
@@ -198,7 +240,40 @@ def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
             if options.is_sweep:
                 job["name"] = f"{job['name']}-{number}"
             jobs.append(job)
+    if len(jobs) > 1:
+        first = options.files[0] if options.files else options.application or "job"
+        group = _unused_name(options.name or first)
+        for job in jobs:
+            job.setdefault("group", group)
     return jobs
+
+
+def _jobs_again(options: SubmitOptions) -> Iterator[dict[str, Any]]:
+    """Yield the fields of jobs of a group without a result, as their replies repeat them.
+
+    Raises CommandError if there is no such job.
+    """
+    api_dir = Path(options.api_dir)
+    group = find_group(look(options.api_dir), options.again_of, options.user or client.login_name())
+    kinds = ("failed",) if options.failed_of else ("failed", "unsolved")
+    wanted = [job for job in group.results() if kind_of(job) in kinds]
+    found = 0
+    for job in wanted:
+        path = _reply_path(api_dir / f"jobs.{job.client}", identity_of(job.user, job.name))
+        reply = client.read_reply(path) or {}
+        if reply.get("name") == job.name and reply.get("internal_id") == job.id:
+            found += 1
+            yield {key: value for key, value in reply.items() if key in FIELD_NAMES}
+    what = "has failed" if options.failed_of else "has ended without a result"
+    if not wanted:
+        raise CommandError(f"no job of the group {printable(group.name)} {what}")
+    if missing := len(wanted) - found:
+        text = (
+            f"{missing} of {len(wanted)} jobs cannot be handed in again: refused, or their replies are gone"
+        )
+        if not found:
+            raise CommandError(text)
+        say(f"mallob-py submit: {text}")
 
 
 def _fields_of(file: str) -> dict[str, Any]:
@@ -226,6 +301,7 @@ def _completed(
         "name": options.name,
         "user": options.user,
         "application": options.application,
+        "group": options.group,
         **options.terms,
     }
     job.update({field: value for field, value in given.items() if value is not None})
@@ -326,6 +402,8 @@ def _unused_name(file: str) -> str:
 
 
 def run_wait(options: WaitOptions) -> int:
+    if options.group is not None:
+        return _wait_for_group(options.group, options)
     client_dir = client.folder_of(Path(options.api_dir), options.client)
     jobs = PendingJobs(client_dir)
     known = jobs.look().identities
@@ -347,6 +425,33 @@ def run_wait(options: WaitOptions) -> int:
     finally:
         progress.clear()
     return printer.exit_code
+
+
+def _wait_for_group(name: str, options: WaitOptions) -> int:
+    from mallob_py.cli.group_tables import print_results
+
+    group = find_group(look(options.api_dir), name, options.user)
+    key, names = (group.user, group.name), {*group.ended, *group.live}
+    watch, progress = GroupWatch(Path(options.api_dir)), ProgressLine(options.api_dir, options.client)
+    try:
+        began_s = time.monotonic()
+        while live := watch.live().get(key):
+            names |= live
+            ended = len(names) - len(live)
+            progress.tell(f"group {name}: {ended} of {len(names)} ended")
+            time.sleep(max(_POLL_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
+            began_s = time.monotonic()
+        deadline_s = time.monotonic() + _LINE_TIMEOUT_S
+        while not names <= (group := find_group(watch.look(), name, key[0])).ended.keys():
+            if time.monotonic() >= deadline_s:
+                break  # a crash at the moment of a reply can lose its line
+            time.sleep(_POLL_DELAY_S)
+    except KeyboardInterrupt:
+        progress.clear()
+        return say_what_goes_on("wait", [], options.api_dir, options.client, key)
+    progress.clear()
+    print_results(Path(options.api_dir), group)
+    return 2 if any(kind_of(job) == "failed" for job in group.results()) else 0
 
 
 def _await(client_dir: Path, jobs: PendingJobs, identity: str, progress: ProgressLine) -> dict[str, Any]:
@@ -418,8 +523,18 @@ def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]
         raise CommandError(str(error)) from None
 
 
-def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, client: int) -> int:
-    """For who leaves before the replies are there; the exit code."""
+def say_what_goes_on(
+    command: str, identities: Sequence[str], api_dir: str, client: int, group: GroupKey | None = None
+) -> int:
+    """Tell a user who leaves before the replies are there how to wait for the jobs and how to end them.
+
+    Of several jobs of a group the group is named instead. Return the exit code.
+    """
+    if group is not None:
+        user, name = group
+        wait, end = (command_for(word, name, user, api_dir) for word in ("wait", "interrupt"))
+        say(f"mallob-py {command}: the group {name} goes on; to wait: {wait}; to end it: {end}")
+        return INTERRUPTED
     names = " ".join(identities)
     options = "" if api_dir == ".api" else f" --api-dir {api_dir}"
     options += f" --client {client}" if client else ""
@@ -443,13 +558,22 @@ class ProgressLine:
         self._live: Live | None = None
 
     def tick(self, identity: str) -> None:
+        """Show how a job is getting on, if it is time for that."""
+        if self._is_due():
+            status, waited_s = read_live_status(self._api_dir), time.monotonic() - self._started_s
+            self._show(waiting_text(identity, status, self._client, waited_s))
+
+    def tell(self, text: str) -> None:
+        """Show a line, if it is time for that."""
+        if self._is_due():
+            self._show(text)
+
+    def _is_due(self) -> bool:
         now = time.monotonic()
         if not self._is_shown or now < self._next_s:
-            return
+            return False
         self._next_s = now + _PERIOD_S
-        status = read_live_status(self._api_dir)
-        text = waiting_text(identity, status, self._client, now - self._started_s)
-        self._show(printable(text))
+        return True
 
     def clear(self) -> None:
         if self._live is not None:
@@ -471,7 +595,7 @@ class ProgressLine:
                 redirect_stderr=False,
             )
             self._live.start()
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 def waiting_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
@@ -543,6 +667,8 @@ def _why_unlisted(status: ServiceStatus | None) -> str:
 
 def run_interrupt(options: InterruptOptions) -> int:
     api_dir = Path(options.api_dir)
+    if options.group is not None:
+        return _interrupt_group(options.group, options.user or client.login_name(), api_dir)
     if not client.service_is_running(api_dir, options.client):
         raise CommandError(f"no service is running on {api_dir}")
     client_dir = client.folder_of(api_dir, options.client)
@@ -560,6 +686,30 @@ def run_interrupt(options: InterruptOptions) -> int:
         else:
             print(f"{identity_of(user, name)} has ended; its reply is {order.reply_path}")
     return code
+
+
+def _interrupt_group(name: str, user: str, api_dir: Path) -> int:
+    """End all live jobs of a group, and wait until none is left."""
+    group = find_group(look(str(api_dir)), name, user)
+    for number in sorted({number for number, _ in group.live}):
+        if not client.service_is_running(api_dir, number):
+            raise CommandError(f"no service is running on {api_dir}")
+    watch = GroupWatch(api_dir)
+    for number, job in sorted(group.live):
+        client.interrupt(api_dir, group.user, job, number, is_quiet=True)
+    live, deadline_s = group.live, time.monotonic() + _REPLY_TIMEOUT_S
+    while live:
+        began_s = time.monotonic()
+        left = watch.live().get((group.user, group.name), set()) & group.live
+        if len(left) < len(live):
+            deadline_s = time.monotonic() + _REPLY_TIMEOUT_S
+        elif began_s > deadline_s:
+            raise CommandError(f"{len(left)} jobs of the group {name} have not ended; is the service busy?")
+        live = left
+        time.sleep(max(_POLL_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)) if live else 0.0)
+    count = len(group.live)
+    print(f"{count} job{'s' * (count != 1)} of the group {printable(identity_of(group.user, name))} ended")
+    return 0
 
 
 def _of_id(client_dir: Path, number: int) -> tuple[str, str]:

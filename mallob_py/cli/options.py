@@ -96,6 +96,16 @@ COMMANDS = _Commands(
             "client_options:HistoryOptions",
             "history:run_history",
         ),
+        "groups": (
+            "Show how far groups of jobs are: ended, running, waiting.",
+            "client_options:GroupsOptions",
+            "group_tables:run_groups",
+        ),
+        "results": (
+            "Show the results of a group of jobs as a table, CSV or plot.",
+            "client_options:ResultsOptions",
+            "group_tables:run_results",
+        ),
         "resize": (
             "Have the service go on with more or fewer ranks.",
             "client_options:ResizeOptions",

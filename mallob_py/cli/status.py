@@ -64,6 +64,8 @@ STATE_STYLES = {
     **{"submitted": "cyan", "result": "green", "failed": "red", "refused": "red"},
 }
 _NAME_CELLS_MIN = 8
+#: in the summary, of the groups that began last
+_GROUPS_MAX = 3
 _GAP_CELLS = 2
 
 
@@ -175,21 +177,28 @@ def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> 
     return sorted(jobs, key=column.order, reverse=column.is_number is not is_reversed)
 
 
-def of_user(status: ServiceStatus, user: str | None) -> ServiceStatus:
-    """The status with the jobs of one user alone; None: of all."""
-    if user is None:
+def chosen_part(status: ServiceStatus, user: str | None, group: str | None) -> ServiceStatus:
+    """Return the status with the jobs of one user or group, or both, alone; None stands for all."""
+    if user is None and group is None:
         return status
-    jobs = tuple(job for job in status.jobs if job.user == user)
-    account = status.users.get(user)
+
+    def is_chosen(job: JobStatus | EndedJob) -> bool:
+        return user in (None, job.user) and group in (None, job.group)
+
+    jobs = tuple(filter(is_chosen, status.jobs))
+    users = {name: one for name, one in status.users.items() if user in (None, name)}
+    groups = [one for one in status.groups if user in (None, one.user) and group in (None, one.name)]
     states = Counter(job.state for job in jobs)
-    if account is not None and account.jobs > len(jobs):
-        states["not listed"] = account.jobs - len(jobs)
+    count = sum(one.jobs for one in (users.values() if group is None else groups))
+    if count > len(jobs):
+        states["not listed"] = count - len(jobs)
     return msgspec.structs.replace(
         status,
         jobs=jobs,
-        ended=tuple(job for job in status.ended if job.user == user),
+        ended=tuple(filter(is_chosen, status.ended)),
         states=states,
-        users={} if account is None else {user: account},
+        users=users if group is None else {},
+        groups=tuple(groups),
     )
 
 
@@ -287,7 +296,7 @@ def run_status(options: StatusOptions) -> int:
     if status is None or status.is_stale():
         say(f"mallob-py status: {_why_silent(options.api_dir, status)}")
         return 1
-    status = of_user(status, options.user)
+    status = chosen_part(status, options.user, options.group)
     if options.json:
         print(msgspec.json.encode(status).decode())
         return 0
@@ -352,7 +361,7 @@ class _View:
         """Return what to show, and whether a service is running."""
         status = self._watch.read()
         if status is not None and not status.is_stale():
-            status = of_user(status, self._options.user)
+            status = chosen_part(status, self._options.user, self._options.group)
             return picture(status, columns, lines, self._sort, self._is_reversed), True
         text = Text(_why_silent(self._options.api_dir, status), no_wrap=True)
         text.overflow = "ellipsis"
@@ -475,6 +484,13 @@ def summary(status: ServiceStatus) -> list[Text]:
     if volumes := status.volumes_by_user():
         parts = ", ".join(f"{printable(user)} {volume}" for user, volume in volumes.most_common())
         lines.append(Text(f"users  volume: {parts}"))
+    lines += [
+        Text(
+            f"group  {printable(group.user)}.{printable(group.name)}: {group.running} running,"
+            f" {group.resting} resting, {group.waiting} waiting"
+        )
+        for group in status.groups[:_GROUPS_MAX]
+    ]
     lines += [
         Text(f"host   {printable(host.name)}: {printable('; '.join(host.troubles))}", "red")
         for host in status.hosts

@@ -223,6 +223,15 @@ def words(text: str) -> tuple[str, ...]:
     return found
 
 
+def group_name(text: str) -> str:
+    """A name of a group, which follows the rules for names of jobs."""
+    from mallob_py.service.jobs.job_file import unfit_for_file_name
+
+    if problem := unfit_for_file_name(word(text)):
+        raise ValueError(f"{text[:60]!r} {problem}")
+    return text
+
+
 def identity(text: str) -> str:
     """A job as USER.NAME, or as the NAME of a job of whoever runs the command."""
     from mallob_py.service.client import login_name

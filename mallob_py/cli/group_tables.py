@@ -1,0 +1,327 @@
+"""`mallob-py groups | results`: how far groups of jobs are, and what has become of their jobs.
+
+`results` prints a line for each job that has ended, and below the table the group as a whole: a bar, counts,
+PE-seconds and PAR-2. Without a GROUP it is the last one of the caller. What the history does not know (input
+file, settings, the value of an answer) comes from the replies, as far as these are still there. Both work
+with and without a running service. Exit code: 0; 2 if there is no such group.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.client_options import GroupsOptions, ResultsOptions
+from mallob_py.cli.groups import find_group, look
+from mallob_py.cli.status import Column, make_table
+from mallob_py.cli.values import age_text, printable
+from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store.entries import reply_name
+from mallob_py.service.store.journal import contents
+from mallob_py.service.telemetry.groups import (
+    Group,
+    GroupState,
+    cutoff_of,
+    is_solved_within,
+    kind_of,
+    par2,
+    states_of,
+    time_of,
+)
+from mallob_py.service.telemetry.status import EndedJob
+from mallob_py.text_table import format_cell, plain
+
+_BAR_CELLS = 10
+_PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+# --- groups --------------------------------------------------------------------------------
+
+
+def _count(key: str, title: str, spareable: int = 0) -> Column[GroupState]:
+    def value(state: GroupState) -> int:
+        found: int = getattr(state, key)
+        return found
+
+    return Column(key, title, lambda state: str(value(state)), value, is_number=True, spareable=spareable)
+
+
+GROUP_COLUMNS: tuple[Column[GroupState], ...] = (
+    Column("user", "USER", lambda state: printable(state.user), lambda state: state.user, is_name=True),
+    Column("name", "GROUP", lambda state: printable(state.name), lambda state: state.name, is_name=True),
+    Column("bar", "ENDED", lambda state: bar(state), lambda state: state.ended, spareable=2),
+    _count("jobs", "JOBS"),
+    _count("solved", "SOLVED"),
+    _count("unsolved", "UNSOLVED"),
+    _count("failed", "FAILED"),
+    _count("running", "RUNNING"),
+    _count("resting", "RESTING", 3),
+    _count("waiting", "WAITING"),
+    Column("left", "LEFT", lambda state: left_text(state) or "-", lambda state: state.left_s or 0.0),
+    Column(
+        *("pe", "PE [s]", lambda state: format_cell(state.pe_s), lambda state: state.pe_s),
+        is_number=True,
+        spareable=4,
+    ),
+)
+
+
+def bar(state: GroupState) -> str:
+    """Return the part of a group that has ended, as a bar that is full only if all has."""
+    return f"[{'#' * (_BAR_CELLS * state.ended // max(1, state.jobs)):.<{_BAR_CELLS}}]"
+
+
+def left_text(state: GroupState) -> str:
+    """Return the time that is left, "" if none is or if it cannot be told."""
+    return "" if state.left_s is None else f"~{age_text(state.left_s)}"
+
+
+def run_groups(options: GroupsOptions) -> int:
+    groups = look(options.api_dir)
+    chosen = [group for group in groups.values() if options.user in (None, group.user)]
+    shown = chosen[-options.limit :] if options.limit else chosen
+    states = states_of(Path(options.api_dir), shown[::-1])
+    if options.json:
+        for state in states:
+            print(msgspec.json.encode(state).decode())
+    elif not states:
+        print("no group of jobs is known here")
+    else:
+        _print_table(GROUP_COLUMNS, states)
+        if len(shown) < len(chosen):
+            print(f"... and {len(chosen) - len(shown)} earlier ones (--limit 0 shows all)")
+    return 0
+
+
+def _print_table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> None:
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    table = make_table(columns, rows, console.width if console.is_terminal else None)
+    console.print(table if console.is_terminal else Text(plain(table)))
+
+
+# --- results -------------------------------------------------------------------------------
+
+
+class _Answer(msgspec.Struct):
+    value: Any = None
+
+
+class _Reply(msgspec.Struct):
+    """The fields of a reply that the history does not have."""
+
+    internal_id: int = 0
+    files: tuple[str, ...] = ()
+    file: str = ""
+    configuration: dict[str, Any] = {}
+    result: _Answer = msgspec.field(default_factory=_Answer)
+
+
+class ResultRow(msgspec.Struct, frozen=True):
+    """One job of a group: its ending, and what its reply says besides. `settings` are those that differ."""
+
+    job: EndedJob
+    input: str
+    value: Any
+    settings: dict[str, Any]
+    par2_s: float | None
+
+    @property
+    def answer(self) -> str:
+        """The result of a job that has one, else how the job ended."""
+        return self.job.result if self.job.outcome == "result" else self.job.outcome
+
+    def cells(self) -> dict[str, Any]:
+        """Return the row for programs."""
+        return {
+            **{"job": identity_of(self.job.user, self.job.name), "input": self.input},
+            **{"outcome": self.job.outcome, "result": self.job.result, "value": self.value},
+            **{"time_s": time_of(self.job), "wallclock_s": self.job.wallclock_s, "total_s": self.job.total_s},
+            **{"pe_s": self.job.pe_s, "cpu_s": self.job.cpu_s, "par2_s": self.par2_s},
+            **{"max_volume": self.job.max_volume, "error": self.job.error, "ended": self.job.ended},
+            **{f"configuration.{key}": value for key, value in self.settings.items()},
+        }
+
+
+def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultRow]:
+    """Return the results of a group, a row for each job that has ended."""
+    jobs = group.results()
+    replies = [_reply_to(api_dir, job) for job in jobs]
+    keys = list(dict.fromkeys(key for reply in replies for key in reply.configuration))
+    told = [{key: reply.configuration.get(key) for key in keys} for reply in replies]
+    varied = [key for key in keys if any(one[key] != told[0][key] for one in told)]
+    return [
+        ResultRow(
+            job,
+            input=(*reply.files, reply.file)[0],
+            value=reply.result.value,
+            settings={key: settings[key] for key in varied},
+            par2_s=par2([job], cutoff_s),
+        )
+        for job, reply, settings in zip(jobs, replies, told, strict=True)
+    ]
+
+
+def _reply_to(api_dir: Path, job: EndedJob) -> _Reply:
+    """Return the reply to a job; an empty one if it was removed, or is that of another job of the name."""
+    path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        reply = msgspec.json.decode(contents(str(path)), type=_Reply)
+        if reply.internal_id == job.id:
+            return reply
+    return _Reply()
+
+
+def run_results(options: ResultsOptions) -> int:
+    groups, api_dir = look(options.api_dir), Path(options.api_dir)
+    chosen = [find_group(groups, name, options.user) for name in options.groups or (None,)]
+    if options.plot is not None:
+        _draw(Path(options.plot), chosen, options.cutoff_s)
+    is_first = True
+    for group in chosen:
+        cutoff_s = options.cutoff_s or cutoff_of(group.results())
+        rows = rows_of(api_dir, group, cutoff_s)
+        if options.json:
+            for row in rows:
+                print(msgspec.json.encode({"group": group.name} | row.cells()).decode())
+        elif options.csv:
+            _print_csv(group, rows, is_first)
+        else:
+            print("" if is_first else "\n", end="")
+            print_results(api_dir, group, rows, cutoff_s)
+        is_first = False
+    return 0
+
+
+def print_results(
+    api_dir: Path, group: Group, rows: Sequence[ResultRow] | None = None, cutoff_s: float | None = None
+) -> None:
+    """Print the table of a group, and below it the group as a whole."""
+    if rows is None:
+        cutoff_s = cutoff_of(group.results())
+        rows = rows_of(api_dir, group, cutoff_s)
+    if rows:
+        _print_rows(rows)
+        print()
+    (state,) = states_of(api_dir, [group])
+    for line in summary(state, [row.job for row in rows], cutoff_s):
+        print(line)
+
+
+def _print_rows(rows: Sequence[ResultRow]) -> None:
+    """Columns without any content are left out."""
+    columns: list[Column[ResultRow]] = [
+        Column("job", "JOB", lambda row: printable(row.job.name), lambda row: row.job.name, is_name=True)
+    ]
+    columns += [_setting(key) for key in rows[0].settings]
+    if any(row.input for row in rows):
+        columns.append(_text("input", "INPUT", lambda row: Path(row.input).name, 1))
+    columns.append(_text("answer", "ANSWER", lambda row: row.answer))
+    if any(row.value is not None for row in rows):
+        columns.append(_text("value", "VALUE", lambda row: _told(row.value)))
+    columns += [
+        _seconds("time", "TIME [s]", lambda row: time_of(row.job)),
+        _seconds("pe", "PE [s]", lambda row: row.job.pe_s),
+        _seconds("cpu", "CPU [s]", lambda row: row.job.cpu_s, 2),
+    ]
+    if any(row.job.error for row in rows):
+        columns.append(_text("error", "ERROR", lambda row: row.job.error))
+    _print_table(columns, rows)
+
+
+def _setting(key: str) -> Column[ResultRow]:
+    return _text(key, printable(key), lambda row: _told(row.settings[key]))
+
+
+def _text(key: str, title: str, text: Any, spareable: int = 0) -> Column[ResultRow]:
+    is_name = key in ("input", "error", "value")
+    return Column(key, title, lambda row: printable(text(row)), text, is_name=is_name, spareable=spareable)
+
+
+def _seconds(key: str, title: str, value: Any, spareable: int = 0) -> Column[ResultRow]:
+    return Column(key, title, lambda row: format_cell(value(row)), value, is_number=True, spareable=spareable)
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None) -> list[str]:
+    """Return the group as a whole, in two lines: how far it is, and what has come of it."""
+    parts = [f"{bar(state)} {state.ended} of {state.jobs} ended"]
+    if state.live:
+        parts.append(f"{state.running} running, {state.resting} resting, {state.waiting} waiting")
+    if left := left_text(state):
+        parts.append(f"{left} left")
+    lines = [f"{printable(identity_of(state.user, state.name))}  {'; '.join(parts)}"]
+    if jobs:
+        counts = ", ".join(_counts(jobs, cutoff_s))
+        score = par2(jobs, cutoff_s)
+        at = "" if cutoff_s is None else f" (cutoff {cutoff_s:.4g} s)"
+        last = "PAR-2 needs --cutoff T" if score is None else f"PAR-2 {score:.4g} s{at}"
+        lines.append(f"{counts}; {state.pe_s:.4g} PE-seconds; {last}")
+    return lines
+
+
+def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
+    """Yield how many jobs are solved, unsolved and failed, and how each of these ended."""
+    kinds: dict[str, Counter[str]] = {"solved": Counter(), "unsolved": Counter(), "failed": Counter()}
+    for job in jobs:
+        is_late = kind_of(job) == "solved" and not is_solved_within(job, cutoff_s)
+        told = job.result if job.outcome == "result" else job.outcome
+        kinds["unsolved" if is_late else kind_of(job)]["late" if is_late else told] += 1
+    for kind, counts in kinds.items():
+        words = [] if list(counts) == [kind] else counts.most_common()
+        told = ", ".join(f"{count} {printable(word)}" for word, count in words)
+        yield f"{counts.total()} {kind}" + (f" ({told})" if told else "")
+
+
+def _print_csv(group: Group, rows: Sequence[ResultRow], has_header: bool) -> None:
+    cells = [{"group": group.name} | row.cells() for row in rows]
+    columns = list(dict.fromkeys(key for row in cells for key in row))
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    if has_header:
+        writer.writeheader()
+    for row in cells:
+        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+
+
+def _csv_cell(value: Any) -> str | int | float | None:
+    is_plain = value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
+    return value if is_plain else _told(value)
+
+
+def _draw(path: Path, groups: Sequence[Group], cutoff_s: float | None) -> None:
+    """Draw a cactus plot: in how much time a solver solves how many of the jobs. Raises CommandError."""
+    if path.suffix not in _PLOT_SUFFIXES:
+        raise CommandError(f"--plot {path}: name a file that ends with {', '.join(_PLOT_SUFFIXES)}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CommandError("--plot needs matplotlib: pip install 'mallob-py[plot]'") from None
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for group in groups:
+        jobs = group.results()
+        limit_s = cutoff_s or cutoff_of(jobs)
+        times = sorted(time_of(job) for job in jobs if is_solved_within(job, limit_s))
+        axes.plot(range(1, len(times) + 1), times, marker=".", label=f"{group.name} ({len(times)})")
+    axes.set_xlabel("jobs solved")
+    axes.set_ylabel("time with a PE [s]")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise CommandError(f"--plot {path}: {error.strerror}") from None
