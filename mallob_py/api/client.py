@@ -34,13 +34,14 @@ by 0. Few of them go into the job file itself; many go into a file of 32-bit int
 from __future__ import annotations
 
 import base64
+import importlib
 import math
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, as_completed, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +62,14 @@ from mallob_py.service.store.entries import reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.store.own_folder import WANTING
 from mallob_py.service.store.spare_file import SpareFile
+from mallob_py.service.telemetry.groups import (
+    Group,
+    GroupState,
+    GroupWatch,
+    cutoff_of,
+    rows_of,
+    states_of,
+)
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
@@ -160,6 +169,74 @@ class _Pending:
     submission: service.Submission
     #: the formula as we have written it, to be removed
     input_file: Path | None
+
+
+class JobGroup:
+    """The jobs of a client's user that share a name. Looking at it costs reading the service's history."""
+
+    def __init__(self, client: Client, name: str, futures: list[JobFuture]) -> None:
+        self.name = name
+        #: those of `Client.map_formulas`, in the order of its formulas
+        self.futures = futures
+        self._client = client
+        self._watch = GroupWatch(client.api_dir)
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Yield the answers to the formulas of `Client.map_formulas`, in their order. Raises JobError."""
+        return (future.result() for future in self.futures)
+
+    def as_completed(self) -> Iterator[Future[Answer]]:
+        """Yield the futures as they end; `futures.index` tells the place of the formula."""
+        return as_completed(self.futures)
+
+    def state(self) -> GroupState:
+        """Return how far the group is: how many jobs are solved, unsolved, failed, running, ..."""
+        (state,) = states_of(self._client.api_dir, [self._look()])
+        return state
+
+    def results(self, cutoff_s: float | None = None) -> list[dict[str, Any]]:
+        """Return a row for each job that has ended, as `mallob-py results --json` prints it."""
+        group = self._look()
+        cutoff_s = cutoff_s or cutoff_of(group.results())
+        return [row.cells() for row in rows_of(self._client.api_dir, group, cutoff_s)]
+
+    def frame(self, cutoff_s: float | None = None) -> Any:
+        """Return the results as a data frame of pandas, which must be installed. Raises ImportError."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise ImportError("frame() needs pandas: pip install pandas; results() does without") from error
+        return pandas.DataFrame(self.results(cutoff_s))
+
+    def wait(self, timeout_s: float | None = None) -> GroupState:
+        """Wait until all jobs of the group have ended.
+
+        Raises TimeoutError, and ServiceError if no service is there to answer them.
+        """
+        began_s = served_s = time.monotonic()
+
+        def check(ended: int, jobs: int) -> None:
+            nonlocal served_s
+            now = time.monotonic()
+            if timeout_s is not None and now >= began_s + timeout_s:
+                raise TimeoutError(f"{jobs - ended} of {jobs} jobs have not ended after {timeout_s:g} s")
+            served_s = now if self._client.is_served else served_s
+            self._client.check_service(now - served_s)
+
+        return self._watch.wait(self._look(), check).state()
+
+    def interrupt(self) -> None:
+        """Have all jobs of the group end that have not; those that have an interim result answer with it."""
+        for number, job in sorted(self._look().live):
+            service.interrupt(self._client.api_dir, self._client.user, job, number, is_quiet=True)
+
+    def __repr__(self) -> str:
+        state = self.state()
+        return f"<JobGroup {self.name}, {state.ended} of {state.jobs} ended>"
+
+    def _look(self) -> Group:
+        key = (self._client.user, self.name)
+        return self._watch.look().get(key) or Group(key)
 
 
 class Client:
@@ -292,6 +369,27 @@ class Client:
         futures = [self.submit(formula, **fields) for formula in formulas]
         return [future.result() for future in futures]
 
+    def map_formulas(self, formulas: Iterable[FormulaLike], group: str = "", **fields: Any) -> JobGroup:
+        """Hand in all formulas at once, as a group of jobs; its answers come as they are there.
+
+        If one of them cannot be handed in, those before it are cancelled.
+        """
+        group = group or f"py-{uuid.uuid4().hex[:12]}"
+        futures: list[JobFuture] = []
+        try:
+            for number, formula in enumerate(formulas):
+                name = f"f{number}-{uuid.uuid4().hex[:12]}"
+                futures.append(self.submit(formula, name=name, group=group, **fields))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return JobGroup(self, group, futures)
+
+    def group(self, name: str) -> JobGroup:
+        """The group of this name of this client's user, whoever hands in its jobs, and when."""
+        return JobGroup(self, name, [])
+
     def run(
         self,
         application: str,
@@ -394,7 +492,7 @@ class Client:
             if timeout_s is not None and now >= began_s + timeout_s:
                 raise TimeoutError(f"no reply to {identity} after {timeout_s:g} s")
             served_s = now if self.is_served else served_s
-            self._check_service(now - served_s)
+            self.check_service(now - served_s)
             time.sleep(_LOOK_DELAY_S)
         if (reply := service.read_reply(path)) is None:
             raise LookupError(service.unknown_job(client_dir, identity))
@@ -496,7 +594,8 @@ class Client:
 
     # --- replies ------------------------------------------------------------------------------
 
-    def _check_service(self, away_s: float) -> None:
+    def check_service(self, away_s: float) -> None:
+        """Raise ServiceError if the service has been away for too long."""
         if self._service_timeout_s is not None and away_s >= self._service_timeout_s:
             raise ServiceError(
                 f"no service has been running on {self._api_dir} for {self._service_timeout_s:g} s;"
@@ -517,7 +616,7 @@ class Client:
             self._served_s = now
             return
         try:
-            self._check_service(now - self._served_s)
+            self.check_service(now - self._served_s)
         except ServiceError as error:
             with self._mutex:
                 pending = list(self._pending.values())

@@ -12,7 +12,6 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,15 @@ from mallob_py.cli.groups import find_group, look
 from mallob_py.cli.status import Column, make_table
 from mallob_py.cli.values import age_text, printable
 from mallob_py.service.jobs.job_file import identity_of
-from mallob_py.service.store.entries import reply_name
-from mallob_py.service.store.journal import contents
 from mallob_py.service.telemetry.groups import (
     Group,
     GroupState,
+    ResultRow,
     cutoff_of,
     is_solved_within,
     kind_of,
     par2,
+    rows_of,
     states_of,
     time_of,
 )
@@ -110,75 +109,6 @@ def _print_table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> None:
 
 
 # --- results -------------------------------------------------------------------------------
-
-
-class _Answer(msgspec.Struct):
-    value: Any = None
-
-
-class _Reply(msgspec.Struct):
-    """The fields of a reply that the history does not have."""
-
-    internal_id: int = 0
-    files: tuple[str, ...] = ()
-    file: str = ""
-    configuration: dict[str, Any] = {}
-    result: _Answer = msgspec.field(default_factory=_Answer)
-
-
-class ResultRow(msgspec.Struct, frozen=True):
-    """One job of a group: its ending, and what its reply says besides. `settings` are those that differ."""
-
-    job: EndedJob
-    input: str
-    value: Any
-    settings: dict[str, Any]
-    par2_s: float | None
-
-    @property
-    def answer(self) -> str:
-        """The result of a job that has one, else how the job ended."""
-        return self.job.result if self.job.outcome == "result" else self.job.outcome
-
-    def cells(self) -> dict[str, Any]:
-        """Return the row for programs."""
-        return {
-            **{"job": identity_of(self.job.user, self.job.name), "input": self.input},
-            **{"outcome": self.job.outcome, "result": self.job.result, "value": self.value},
-            **{"time_s": time_of(self.job), "wallclock_s": self.job.wallclock_s, "total_s": self.job.total_s},
-            **{"pe_s": self.job.pe_s, "cpu_s": self.job.cpu_s, "par2_s": self.par2_s},
-            **{"max_volume": self.job.max_volume, "error": self.job.error, "ended": self.job.ended},
-            **{f"configuration.{key}": value for key, value in self.settings.items()},
-        }
-
-
-def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultRow]:
-    """Return the results of a group, a row for each job that has ended."""
-    jobs = group.results()
-    replies = [_reply_to(api_dir, job) for job in jobs]
-    keys = list(dict.fromkeys(key for reply in replies for key in reply.configuration))
-    told = [{key: reply.configuration.get(key) for key in keys} for reply in replies]
-    varied = [key for key in keys if any(one[key] != told[0][key] for one in told)]
-    return [
-        ResultRow(
-            job,
-            input=(*reply.files, reply.file)[0],
-            value=reply.result.value,
-            settings={key: settings[key] for key in varied},
-            par2_s=par2([job], cutoff_s),
-        )
-        for job, reply, settings in zip(jobs, replies, told, strict=True)
-    ]
-
-
-def _reply_to(api_dir: Path, job: EndedJob) -> _Reply:
-    """Return the reply to a job; an empty one if it was removed, or is that of another job of the name."""
-    path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
-    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        reply = msgspec.json.decode(contents(str(path)), type=_Reply)
-        if reply.internal_id == job.id:
-            return reply
-    return _Reply()
 
 
 def run_results(options: ResultsOptions) -> int:

@@ -82,8 +82,6 @@ _REPLY_TIMEOUT_S = 30.0
 _NAMED_MAX = 5
 #: waiting for a group is to take this many times as long as looking for it
 _LOOK_SHARE = 4.0
-#: between a reply and its line in the history lies a turn of the service
-_LINE_TIMEOUT_S = 5.0
 #: of the line that says how a job is getting on
 _PERIOD_S = 0.5
 
@@ -431,23 +429,16 @@ def _wait_for_group(name: str, options: WaitOptions) -> int:
     from mallob_py.cli.group_tables import print_results
 
     group = find_group(look(options.api_dir), name, options.user)
-    key, names = (group.user, group.name), {*group.ended, *group.live}
-    watch, progress = GroupWatch(Path(options.api_dir)), ProgressLine(options.api_dir, options.client)
+    progress = ProgressLine(options.api_dir, options.client)
+
+    def tell(ended: int, jobs: int) -> None:
+        progress.tell(f"group {name}: {ended} of {jobs} ended")
+
     try:
-        began_s = time.monotonic()
-        while live := watch.live().get(key):
-            names |= live
-            ended = len(names) - len(live)
-            progress.tell(f"group {name}: {ended} of {len(names)} ended")
-            time.sleep(max(_POLL_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
-            began_s = time.monotonic()
-        deadline_s = time.monotonic() + _LINE_TIMEOUT_S
-        while not names <= (group := find_group(watch.look(), name, key[0])).ended.keys():
-            if time.monotonic() >= deadline_s:
-                break  # a crash at the moment of a reply can lose its line
-            time.sleep(_POLL_DELAY_S)
+        group = GroupWatch(Path(options.api_dir)).wait(group, tell)
     except KeyboardInterrupt:
         progress.clear()
+        key = (group.user, group.name)
         return say_what_goes_on("wait", [], options.api_dir, options.client, key)
     progress.clear()
     print_results(Path(options.api_dir), group)

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.effects import Outcome
 from mallob_py.service.client import PendingJobs
+from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.jobs.reply import REFUSED
+from mallob_py.service.store.entries import reply_name
+from mallob_py.service.store.journal import contents
 from mallob_py.service.telemetry.history import read_history
 from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceStatus, read_live_status
 
@@ -30,6 +34,10 @@ GroupKey: TypeAlias = tuple[str, str]
 #: a client by its number, and the name of a job there, whose user the group knows
 JobKey: TypeAlias = tuple[int, str]
 
+#: between two looks; looking for ended jobs takes a fifth of the time at most
+_LOOK_DELAY_S, _LOOK_SHARE = 0.05, 4.0
+#: between a reply and its line in the history lies a turn of the service
+_LINE_TIMEOUT_S = 5.0
 _LIMITS = (Outcome.TIME_LIMIT.value, Outcome.WALLCLOCK_LIMIT.value, Outcome.CPU_LIMIT.value)
 _FAILURES = (Outcome.FAILED.value, REFUSED)
 
@@ -162,6 +170,24 @@ class GroupWatch:
             live.setdefault(key, set()).update(name for name in names if name not in known)
         return groups_of(jobs, {key: names for key, names in live.items() if names})
 
+    def wait(self, group: Group, meanwhile: Callable[[int, int], None] = lambda ended, jobs: None) -> Group:
+        """Wait until no job of the group is live, and return the group then.
+
+        `meanwhile` is called after each look with the number of ended jobs and of all; it may raise.
+        """
+        key, names = (group.user, group.name), {*group.ended, *group.live}
+        began_s = time.monotonic()
+        while live := self.live().get(key):
+            names |= live
+            meanwhile(len(names) - len(live), len(names))
+            time.sleep(max(_LOOK_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
+            began_s = time.monotonic()
+        while not names <= (group := self.look().get(key, group)).ended.keys():
+            if time.monotonic() >= began_s + _LINE_TIMEOUT_S:
+                break  # a crash at the moment of a reply can lose its line
+            time.sleep(_LOOK_DELAY_S)
+        return group
+
 
 def statuses(status: ServiceStatus | None) -> dict[GroupKey, GroupStatus]:
     """Return what a status says of each group."""
@@ -199,3 +225,75 @@ def par2(jobs: Sequence[EndedJob], cutoff_s: float | None) -> float | None:
     if not jobs or (others and cutoff_s is None):
         return None
     return (sum(solved) + others * 2 * (cutoff_s or 0.0)) / len(jobs)
+
+
+# --- results, with what the replies say ----------------------------------------------------
+
+
+class _Answer(msgspec.Struct):
+    value: Any = None
+
+
+class _Reply(msgspec.Struct):
+    """The fields of a reply that the history does not have."""
+
+    internal_id: int = 0
+    files: tuple[str, ...] = ()
+    file: str = ""
+    configuration: dict[str, Any] = {}
+    result: _Answer = msgspec.field(default_factory=_Answer)
+
+
+class ResultRow(msgspec.Struct, frozen=True):
+    """One job of a group: its ending, and what its reply says besides. `settings` are those that differ."""
+
+    job: EndedJob
+    input: str
+    value: Any
+    settings: dict[str, Any]
+    par2_s: float | None
+
+    @property
+    def answer(self) -> str:
+        """The result of a job that has one, else how the job ended."""
+        return self.job.result if self.job.outcome == "result" else self.job.outcome
+
+    def cells(self) -> dict[str, Any]:
+        """Return the row for programs."""
+        return {
+            **{"job": identity_of(self.job.user, self.job.name), "input": self.input},
+            **{"outcome": self.job.outcome, "result": self.job.result, "value": self.value},
+            **{"time_s": time_of(self.job), "wallclock_s": self.job.wallclock_s, "total_s": self.job.total_s},
+            **{"pe_s": self.job.pe_s, "cpu_s": self.job.cpu_s, "par2_s": self.par2_s},
+            **{"max_volume": self.job.max_volume, "error": self.job.error, "ended": self.job.ended},
+            **{f"configuration.{key}": value for key, value in self.settings.items()},
+        }
+
+
+def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultRow]:
+    """Return the results of a group, a row for each job that has ended."""
+    jobs = group.results()
+    replies = [_reply_to(api_dir, job) for job in jobs]
+    keys = list(dict.fromkeys(key for reply in replies for key in reply.configuration))
+    told = [{key: reply.configuration.get(key) for key in keys} for reply in replies]
+    varied = [key for key in keys if any(one[key] != told[0][key] for one in told)]
+    return [
+        ResultRow(
+            job,
+            input=(*reply.files, reply.file)[0],
+            value=reply.result.value,
+            settings={key: settings[key] for key in varied},
+            par2_s=par2([job], cutoff_s),
+        )
+        for job, reply, settings in zip(jobs, replies, told, strict=True)
+    ]
+
+
+def _reply_to(api_dir: Path, job: EndedJob) -> _Reply:
+    """Return the reply to a job; an empty one if it was removed, or is that of another job of the name."""
+    path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        reply = msgspec.json.decode(contents(str(path)), type=_Reply)
+        if reply.internal_id == job.id:
+            return reply
+    return _Reply()
