@@ -47,7 +47,7 @@ _HOMES = {
     "RC2": "mallob_py.api.maxsat",
     "solve": "mallob_py.api.client",
 }
-#: of those that stand on another package: how one gets it
+#: optional package of a name: how to install it
 _NEEDS = {
     "register_cpmpy_solver": "pip install 'mallob-py[cpmpy]'",
     "register_joblib_backend": "pip install joblib",
@@ -55,7 +55,7 @@ _NEEDS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Ranks, who import this package by the thousand, need none of these."""
+    """Import a public name at its first use: thousands of ranks import this package and need none."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mallob_py' has no attribute '{name}'")
     import importlib

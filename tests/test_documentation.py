@@ -16,11 +16,13 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from pysat.formula import CNF, WCNF
 
+import mallob_py
 from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
@@ -430,12 +432,11 @@ def test_the_example_of_a_head_finds_its_number_with_and_without_workers_below(
     assert json.loads(done.stdout)["result"]["solution"] == [1000], done.stderr
 
 
-def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
-    named = re.findall(r"^::: mallob_py\.kit\.(\w+)$", (ROOT / "docs/kit.md").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted(kit.__all__)
-    for name in named:
-        thing = getattr(kit, name)
-        assert isinstance(thing, int | tuple) or thing.__doc__, name
+@pytest.mark.parametrize(("document", "package"), [("kit", kit), ("python", mallob_py)])
+def test_the_reference_names_all_that_a_package_offers(document: str, package: ModuleType) -> None:
+    text = (ROOT / f"docs/{document}.md").read_text()
+    named = re.findall(rf"^::: {package.__name__}\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(package.__all__)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
-"""Comparisons of a weighted sum of two integers, as clauses over their values instead of an adder.
+"""Comparisons of a weighted sum of two integers, as clauses over values instead of an adder.
 
-`2 * x - y <= 3` for x and y from 0 to 14, with a literal for each value or for each bound, takes some thirty
-clauses. They propagate bounds, or values where both have a literal for each; an adder takes hundreds of them.
-A Boolean with a weight is an integer of two values. A third one makes two comparisons, one for each value.
+`2 * x - y <= 3` for x and y from 0 to 14, with a literal per value or per bound, takes about thirty
+clauses and propagates bounds (values, if both integers have a literal per value); an adder takes hundreds. A
+weighted Boolean is an integer with two values. A Boolean as third term gives two comparisons, one per value.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any
 
 from cpmpy.transformations.int2bool import IntVarEnc, IntVarEncDirect, IntVarEncOrder
 
-#: literals of CPMpy, one of which is true
+#: literals of CPMpy, at least one of which must be true
 Clause = list[Any]
-#: pairs of values, beyond which a sum is left to others: some clauses have a literal for each value
+#: most pairs of values: beyond, some clauses would be too long, and the sum is left to other encodings
 _MOST_PAIRS = 20_000
 
 
 @dataclass(frozen=True)
 class _OneHot:
-    """A number with a literal for each of its ascending values, exactly one of which is true."""
+    """An integer with one literal per ascending value, exactly one of which is true."""
 
     values: list[int]
     literals: list[Any]
 
     def cases(self) -> Iterator[tuple[Clause, int | None, int | None]]:
-        """Yield what can be known: how a clause excepts it, and the least and greatest value then."""
+        """Yield each case: the literals that except it from a clause, its least and its greatest value."""
         for value, literal in zip(self.values, self.literals, strict=True):
             yield [~literal], value, value
 
     def between(self, low: int | None, high: int | None) -> list[Clause]:
-        """Return clauses that hold the number in a range; None: without that bound."""
+        """Return clauses that hold the integer in a range; None: no bound on that side."""
         begin = 0 if low is None else bisect_left(self.values, low)
         end = len(self.values) if high is None else bisect_right(self.values, high)
         return [] if end - begin == len(self.values) else [self.literals[begin:end]]
@@ -42,20 +42,20 @@ class _OneHot:
 
 @dataclass(frozen=True)
 class _Steps:
-    """A number with ascending values; literal i, of one fewer, says that it is value i + 1 or a later one."""
+    """An integer with ascending values; literal i says that the integer is at least value i + 1."""
 
     values: list[int]
     literals: list[Any]
 
     def cases(self) -> Iterator[tuple[Clause, int | None, int | None]]:
-        """As of `_OneHot`."""
+        """Yield each case, as in `_OneHot`."""
         yield [], self.values[0], self.values[-1]
         for i, literal in enumerate(self.literals):
             yield [~literal], self.values[i + 1], None
             yield [literal], None, self.values[i]
 
     def between(self, low: int | None, high: int | None) -> list[Clause]:
-        """As of `_OneHot`."""
+        """Return clauses for a range, as in `_OneHot`."""
         begin = 0 if low is None else bisect_left(self.values, low)
         end = len(self.values) if high is None else bisect_right(self.values, high)
         if begin >= end:
@@ -68,7 +68,7 @@ _Number = _OneHot | _Steps
 
 
 class Integers:
-    """Which integer a literal belongs to; `encoded` is CPMpy's map of integers to encodings, which grows."""
+    """Integers by their literals; `encoded` is CPMpy's growing map of integers to encodings."""
 
     def __init__(self, encoded: dict[str, Any]) -> None:
         self._encoded = encoded
@@ -78,7 +78,7 @@ class Integers:
     def clauses(self, weights: Sequence[int], literals: Sequence[Any], comparison: str, wanted: int) -> Any:
         """Return clauses for a weighted sum that is <=, >= or == `wanted`.
 
-        None unless it is one of two numbers, or of two and a Boolean.
+        None unless the sum has two integers, or two integers and a Boolean.
         """
         for encoding in islice(reversed(self._encoded.values()), len(self._encoded) - self._seen):
             self._of.update((literal.name, encoding) for literal in encoding.vars())
@@ -112,7 +112,7 @@ class Integers:
 
 
 def _number(whole: Any, weights: Mapping[str, int]) -> _Number | None:
-    """Return the number that a literal, or those of an integer, make with weights; None: it has no order."""
+    """Return the integer that weighted literals make; None: they have no order."""
     if isinstance(whole, IntVarEncDirect):
         literals = sorted(whole.vars(), key=lambda literal: weights.get(literal.name, 0))
         return _OneHot([weights.get(literal.name, 0) for literal in literals], literals)

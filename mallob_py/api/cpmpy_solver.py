@@ -1,4 +1,4 @@
-"""A solver of CPMpy: its models are encoded here, and answered by a service.
+"""A solver for CPMpy: encodes models here, and lets a service answer them.
 
 import cpmpy as cp
 from mallob_py import register_cpmpy_solver
@@ -7,9 +7,8 @@ register_cpmpy_solver()
 model.solve(solver="mallob")                     # the service on the folder .api
 model.solve(solver="mallob:/srv/sat/.api")       # another one
 
-Constraints become clauses by CPMpy's transformations and Pindakaas, as for CPMpy's solver of that name, whose
-class does that part. A model without an objective is a SAT job, one with an objective a MaxSAT job. Each
-`solve` hands in the whole formula.
+Constraints become clauses by CPMpy's transformations and Pindakaas, as in the class `CPM_pindakaas`. A model
+without an objective is a SAT job, a model with one a MaxSAT job. Each `solve` hands in the whole formula.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ from mallob_py.api.client import Client
 from mallob_py.api.cpmpy_pairs import Integers
 from mallob_py.api.formulas import clauses_of, wcnf_text
 
-#: of CPMpy
+#: name of the solver in CPMpy
 NAME = "mallob"
-#: weighted sums of more terms are added up in binary: other encodings propagate more, but make thousands of
-#: clauses of one sum over variables with large domains
+#: longest weighted sum that is not added up in binary: other encodings propagate better, but take
+#: thousands of clauses for one sum over large domains
 _SHORT_SUM = 12
 
 
 def register_cpmpy_solver() -> None:
-    """Have CPMpy know the solver "mallob", after its own. Raises ImportError without CPMpy and Pindakaas."""
+    """Register the solver "mallob" in CPMpy. Raises ImportError without CPMpy or Pindakaas."""
     known = SolverLookup.base_solvers
     if all(name != NAME for name, _ in known()):
         SolverLookup.base_solvers = classmethod(lambda _: [*known(), (NAME, CpmpySolver)])
 
 
 class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
-    """CPMpy's interface to a solver; `subsolver` is the folder of a service."""
+    """CPMpy's solver interface; `subsolver` is the folder of a service."""
 
     def __init__(self, cpm_model: Any = None, subsolver: str | None = None, client: Client | None = None):
-        """Jobs go through `client`, which stays open, or through one of their own on the folder."""
+        """Use `client`, which stays open, or a client of its own on the folder `subsolver`."""
         self.ivarmap: dict[str, Any] = {}
         self._integers = Integers(self.ivarmap)
         self.encoding = "auto"
@@ -65,16 +64,17 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
 
     @staticmethod
     def version() -> str:
-        """The version of mallob-py."""
+        """Return the version of mallob-py."""
         from mallob_py import __version__
 
         return __version__
 
     def has_objective(self) -> bool:
+        """Tell whether an objective is set."""
         return self._objective is not None
 
     def objective(self, expr: Any, minimize: bool) -> None:
-        """Set the objective to be minimised or maximised; the last one counts."""
+        """Set the objective; a later objective replaces it."""
         if isinstance(expr, int):
             raise NotSupportedError(f"{self.name}: an objective without variables, {expr}")
         get_variables(expr, collect=self.user_vars)
@@ -108,12 +108,18 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
         self.pdk_solver.encoder = None
 
     def solve(self, time_limit: float | None = None, assumptions: Iterable[Any] | None = None) -> bool:
-        """Whether there is a solution, as far as found in time. With an objective there is no core.
+        """Solve the model.
 
-        `time_limit`: seconds in which its job has a PE.
+        Args:
+            time_limit: seconds that the job may have a PE.
+            assumptions: literals assumed for this call; a model with an objective has no core.
 
-        The status is OPTIMAL, or FEASIBLE if better solutions may exist. Raises what `Client.submit` and its
-        future raise.
+        Returns:
+            Whether a solution was found. The status is OPTIMAL, or FEASIBLE if better solutions may exist.
+
+        Raises:
+            JobError: the service refused the job, or the job failed.
+            ServiceError: no service runs.
         """
         has_solution: bool = super().solve(time_limit=time_limit, assumptions=assumptions)
         self.objective_value_ = None
@@ -125,16 +131,16 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
 
 
 class _Remote(pindakaas.CNF):  # type: ignore[misc]
-    """Clauses, hard and soft, with what `CPM_pindakaas` wants of a solver of Pindakaas."""
+    """Hard and soft clauses, with the methods that `CPM_pindakaas` calls on a solver."""
 
     def __init__(self, client: Client | None, api_dir: str | os.PathLike[str]) -> None:
         super().__init__()
         self._client = client
         self._api_dir = api_dir
-        #: None: there is no objective
+        #: the objective as soft clauses; None: no objective
         self.soft: Sequence[tuple[int, list[int]]] | None = None
         self.is_optimal = False
-        #: of sums; None: Pindakaas chooses
+        #: encoder of sums; None: Pindakaas chooses
         self.encoder: Any = None
 
     def add_encoding(self, constraint: Any, conditions: Any = None) -> None:
@@ -160,7 +166,7 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
 
 
 class _Found:
-    """An answer as Pindakaas' solvers give it."""
+    """An answer in the form of Pindakaas' solvers."""
 
     def __init__(self, satisfiable: bool | None, model: Any, core: Sequence[int] | None) -> None:
         statuses = pindakaas.solver.Status
@@ -171,10 +177,10 @@ class _Found:
         self._core = None if core is None else frozenset(core)
 
     def value(self, literal: Any) -> bool:
-        """False for variables in no clause."""
+        """Return the value of a literal; False for variables in no clause."""
         number = int(literal)
         return number in self._true if number > 0 else -number not in self._true
 
     def failed(self, literal: Any) -> bool:
-        """Whether it is one of the assumptions to blame; all are if that is not known."""
+        """Tell whether an assumption is to blame; true for all if unknown."""
         return self._core is None or int(literal) in self._core

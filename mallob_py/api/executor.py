@@ -1,20 +1,17 @@
-"""Python functions on the workers of a service, or of ranks of one's own, as an executor of the standard
-library.
+"""Python functions on the workers of a service, or of ranks of one's own, as a standard executor.
 
     from mallob_py import Executor
 
-    with Executor(ranks=4) as executor:              # or Executor(".api"): a service that runs
+    with Executor(ranks=4) as executor:                 # or Executor(".api"): a running service
         future = executor.submit(pow, 2, 10)
-        for result in executor.map(function, items):     # in their order, as they come: ordered=False
+        for result in executor.map(function, items):    # in the order of items; ordered=False: as they come
             ...
 
-All calls with the same terms (`priority`, `max_demand`, limits) are done by one malleable job: it begins with
-the first call, has as many workers as it gets and has calls for, loses and gains some meanwhile, and ends a
-second after the last call. A job with a time limit is a map's own. What is not done by a worker that is lost
-is done by another one; of each call one outcome counts.
+One malleable job does all calls with the same terms (`priority`, `max_demand`, limits): it begins with the
+first call and ends a second after the last one. A map with a time limit has a job of its own. If a worker is
+lost, another worker repeats its open calls; each call has one outcome.
 
-Within a call an `Executor` is the pool that the call runs on, whatever its arguments say: calls may want
-calls.
+Within a call, every `Executor` is the pool that runs the call, with any arguments: calls may submit calls.
 """
 
 from __future__ import annotations
@@ -62,16 +59,16 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-#: what `map` does with exceptions
+#: the values of `map`'s `on_error`
 _ON_ERROR = ("raise", "collect")
-#: arguments of a map that are pickled before the hub gets them
+#: the number and bytes of a map's arguments that are pickled before the hub gets them
 _HANDED_IN_CALLS, _HANDED_IN_BYTES = 500, 4 << 20
-#: functions whose pickle says nothing but where they are
+#: pickles of functions that are pickled as a name
 _known_by_name: WeakKeyDictionary[Any, Pickled] = WeakKeyDictionary()
 
 
 class Executor(concurrent.futures.Executor):
-    """Calls functions on a service's workers; see the module's docstring. May be used by several threads."""
+    """Executor whose calls run on the workers of a service; safe to use from several threads."""
 
     def __init__(
         self,
@@ -88,17 +85,26 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         trust: str = "",
     ) -> None:
-        """Use the service on `api_dir`, or start so many `ranks`, which end with the executor.
+        """Use the service on `api_dir`, or start ranks of one's own.
 
-        `user`, `client`: as of `Client`. `priority` (of its jobs beside others), `max_demand` (most workers
-        at a time; 0: no bound) and `name` (of its first job) are what `map` may say for itself.
-        `max_workers`: the same as `max_demand`.
-        `initializer` is called with `initargs` in each worker before its first call; if it raises, all calls
-        end with BrokenExecutor.
-        `trust`: the user who runs the service, if that is another one: what he answers may run code here.
+        Args:
+            api_dir: the folder of a service.
+            ranks: the number of ranks to start instead; the ranks end with the executor.
+            user: the user of the jobs; "": the login name.
+            client: which of the service's folders `jobs.<i>` to use.
+            priority: the priority of the executor's jobs; `map` may set its own.
+            max_demand: the most workers at a time, 0: no bound; `map` may set its own.
+            name: the name of the first job; `map` may set its own.
+            max_workers: another name for `max_demand`.
+            initializer: called with `initargs` in each worker before the first call there; if the initializer
+                raises, all calls end with BrokenExecutor.
+            initargs: the arguments of `initializer`.
+            trust: another user who runs the service, and whose answers may thus run code here.
 
-        Raises ServiceError if no service has used the folder, it is another user's who is not trusted, or
-        the ranks do not start.
+        Raises:
+            ServiceError: no service has used the folder, a user who is not trusted runs the service, or
+                the ranks do not start.
+            TypeError: `api_dir` is a number, or `initializer` is no callable.
         """
         if isinstance(api_dir, int):
             raise TypeError(
@@ -135,7 +141,7 @@ class Executor(concurrent.futures.Executor):
             if self._ranks is not None:
                 self._ranks.stop()
             raise
-        #: ends the ranks and the hub's thread if nobody has this executor any more
+        #: ends the ranks and the hub's thread once the executor is garbage
         self._finalizer = weakref.finalize(self, _drop, self._process, self._hub, self._ranks)
         self._finalizer.atexit = False
 
@@ -151,7 +157,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def workers(self) -> int:
-        """The workers that its jobs can have at a time: PEs of the service now, or its own; 1 in a call."""
+        """The workers that the jobs can have at a time: the service's PEs or own ranks; 1 within a call."""
         if self._inner is not None:
             return 1
         most = self._terms.max_demand or math.inf
@@ -160,18 +166,30 @@ class Executor(concurrent.futures.Executor):
         try:
             pes = self._client.status().pes
         except Exception:
-            pes = 1  # it has just started, or is between two starts
+            pes = 1  # the service has just started, or is restarting
         return int(min(most, max(1, pes)))
 
     @property
     def _max_workers(self) -> int:
-        """The number of workers, under the name of the standard library's executors; Dask asks for it."""
+        """Another name for `workers`, which Dask reads from executors."""
         return self.workers
 
-    # --- as of any executor -------------------------------------------------------------------------
+    # --- the interface of concurrent.futures.Executor -----------------------------------------------
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> CallFuture[_T]:
-        """Have `fn(*args, **kwargs)` called, as these are now. Raises CannotSend for such an `fn`."""
+        """Call `fn(*args, **kwargs)` on a worker, with the arguments as they are now.
+
+        Args:
+            fn: any callable that can be pickled by cloudpickle.
+            *args: positional arguments.
+            **kwargs: keyword arguments.
+
+        Returns:
+            The future of the call, whose `progress` shows what the call reported.
+
+        Raises:
+            CannotSend: `fn` or an argument cannot be pickled.
+        """
         if self._inner is not None:
             called = self._initialized(fn)
             return self._submit_inner(self._inner, called, self._known(fn), args, kwargs)  # type: ignore[return-value]
@@ -271,23 +289,32 @@ class Executor(concurrent.futures.Executor):
         cpu_limit: float | None = None,
         name: str = "",
     ) -> MapResults[_T] | LazyResults[_T]:
-        """Call `fn` with items of the iterables, as `map` does. The results come by iteration.
+        """Call `fn` with items of the iterables, which are read at once unless `buffersize` is given.
 
-        The iterables are read at once, and each call gets its items as they are now.
+        Args:
+            fn: any callable that can be pickled by cloudpickle.
+            *iterables: the arguments, one of each iterable per call.
+            timeout: seconds from now until an awaited result must be there.
+            chunksize: calls that are sent together; None: chosen by how long calls take.
+            buffersize: the most calls under way; the iterables are read as results are taken.
+            ordered: whether results come in the order of the calls, or as calls end.
+            retries: how often a call that raises is repeated.
+            on_error: "raise" the first exception and cancel the other calls, or "collect": yield exceptions
+                in the places of results. An exception's `__cause__` is the worker's traceback, and a note
+                names the call.
+            priority: the priority of the map's own job; None: that of the executor.
+            max_demand: the most workers of the map's own job; None: that of the executor.
+            time_limit: seconds that the map's job may have a PE; open calls then end with TimeLimit.
+            cpu_limit: CPU seconds of all workers of the map's job; open calls then end with TimeLimit.
+            name: the name of the map's own job.
 
-        `timeout`: seconds from now on until a result that is awaited must be there (TimeoutError).
-        `chunksize`: calls that are sent together; None: as is best, by how long they take.
-        `buffersize`: the iterables are read as results are taken: at most so many calls are under way.
-        `ordered`: in the order of the calls, or else as they come.
-        `retries`: a call that raises is repeated as often.
-        `on_error`: "raise" the first exception that is met and cancel the rest, or "collect" exceptions in
-        the results' places. An exception has the worker's traceback as its `__cause__`, and a note names the
-        call.
-        `priority`, `max_demand`, `name`: as of the executor, for a job of this map's own.
-        `time_limit`, `cpu_limit`: seconds that its job may have a PE, and all its workers together;
-        calls that are not done by then end with TimeLimit or JobEnded.
+        Returns:
+            An iterator over the results, which raises TimeoutError after `timeout`.
 
-        Raises CannotSend, TypeError, ValueError.
+        Raises:
+            CannotSend: `fn` or an argument cannot be pickled.
+            TypeError: an argument has the wrong type.
+            ValueError: an argument is out of range.
         """
         _check_map(on_error, chunksize, buffersize, retries)
         deadline_s = None if timeout is None else time.monotonic() + timeout
@@ -318,7 +345,7 @@ class Executor(concurrent.futures.Executor):
         items: list[Any],
         how: dict[str, Any],
     ) -> MapResults[Any]:
-        """Have all calls of a map done. `begin`: of the hub. `how`: for the results."""
+        """Hand in all calls of a map. `begin` is a method of the hub, `how` the form of the results."""
         self._check_process()
         with self._mutex:
             self._check_open()
@@ -336,7 +363,7 @@ class Executor(concurrent.futures.Executor):
         Callable[[tuple[Any, ...]], concurrent.futures.Future[_T]],
         Callable[[Sequence[concurrent.futures.Future[_T]]], None],
     ]:
-        """Return a function that submits one call of a map, and one that gives up some."""
+        """Return a function that submits one call of a map, and a function that cancels calls."""
         if (inner := self._inner) is not None:
             wanted = _Retried(fn, retries) if retries else fn
             called, known = self._initialized(wanted), self._known(wanted)
@@ -346,26 +373,28 @@ class Executor(concurrent.futures.Executor):
         return (lambda item: self._submit(terms, function, item, {}, retries)), abandon  # type: ignore[return-value]
 
     def _known(self, fn: Callable[..., Any]) -> Pickled | None:
-        """A function as it is now; None: it cannot be pickled, and can only be called here."""
+        """Return the pickle of a function as it is now; None: it cannot be pickled, only called here."""
         with suppress(CannotSend):
             return self._pickled(fn)
         return None
 
     def _pickled(self, fn: Callable[..., Any]) -> Pickled:
-        """Raises CannotSend."""
+        """Pickle a function. Raises CannotSend."""
         if self._initializer is None or not callable(fn):
             return _pickled(fn)
         name = name_of(fn)
         return Pickled(dump(self._initialized(fn), f"the function {name}"), name, is_kept(fn))
 
     def _initialized(self, fn: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function, or one that has the initializer called before it."""
+        """Return the function, after the initializer has been put before it if there is one."""
         return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further calls; end when those that are there are done, or (`cancel_futures`) have begun.
+        """Take no further calls, and end when all calls are done.
 
-        Does not `wait` in a callback of one of its calls, which would have to end first.
+        Args:
+            wait: whether to return only then; ignored in a callback of a call, which would wait for itself.
+            cancel_futures: whether to cancel the calls that no worker has begun.
         """
         if os.getpid() != self._process:
             return
@@ -402,26 +431,26 @@ class Executor(concurrent.futures.Executor):
 
 
 def _end(hub: Hub, ranks: OwnRanks | None) -> None:
-    """End the ranks when all calls are done."""
+    """End the ranks once all calls are done."""
     hub.join()
     if ranks is not None:
         ranks.stop()
 
 
 def _drop(process: int, hub: Hub, ranks: OwnRanks | None) -> None:
-    """End the thread and the ranks of a dropped executor when all calls are done."""
+    """End the thread and the ranks of a dropped executor once all calls are done."""
     if os.getpid() != process:
         return
     hub.close()
     if ranks is not None:
         try:
             threading.Thread(target=_end, args=(hub, ranks), name="mallob-py-executor").start()
-        except RuntimeError:  # the program ends
+        except RuntimeError:  # the interpreter is shutting down
             ranks.stop()
 
 
 def _lose_ranks(hub: Hub, last_words: Callable[[], str], _: object) -> None:
-    """Have calls end with an error; there are none if the executor itself has ended the ranks."""
+    """End open calls with an error if the ranks are lost; no call is open if the executor ended them."""
     why = f"the executor's ranks have ended: {last_words()}"
     hub.break_off(lambda call: ServiceError(f"{why}; not done: {call}"))
 
@@ -430,12 +459,12 @@ def _has_other_hosts(client: Client) -> bool:
     try:
         hosts = client.status().hosts
     except Exception:
-        return False  # it has just started, or is between two starts
+        return False  # the service has just started, or is restarting
     return any(host.name not in ("", socket.gethostname()) for host in hosts)
 
 
 def _trusted(service_user: int, trust: str) -> int:
-    """Return the user id of the service. Raises ServiceError if it is another user's who is not trusted."""
+    """Return the user id of the service. Raises ServiceError if that user is neither ours nor trusted."""
     if service_user == os.geteuid():
         return service_user
     try:
@@ -451,7 +480,12 @@ def _trusted(service_user: int, trust: str) -> int:
 
 
 def report_progress(done: float, total: float | None = None) -> None:
-    """Tell from within a call how far it is; its future's `progress` shows it. Elsewhere without effect."""
+    """Report from within a call how far the call is; outside of calls: no effect.
+
+    Args:
+        done: the part that is done, in any unit; shown by `CallFuture.progress`.
+        total: the whole in the same unit; None: unknown.
+    """
     if here.worker is not None:
         here.worker.report_progress(done, total)
 
@@ -490,20 +524,20 @@ def _check_map(on_error: str, chunksize: int | None, buffersize: int | None, ret
 
 
 def _pickled(fn: Callable[..., Any]) -> Pickled:
-    """Raises CannotSend."""
+    """Pickle a function. Raises CannotSend."""
     is_by_name = isinstance(fn, types.FunctionType) or (
         isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, types.ModuleType)
     )
     if is_by_name and (known := _known_by_name.get(fn)) is not None:
         return known
     found = pickled(fn)
-    if is_by_name and b"cloudpickle" not in found.buffers[0]:  # a function that is sent by value may change
+    if is_by_name and b"cloudpickle" not in found.buffers[0]:  # a function sent by value may change
         _known_by_name[fn] = found
     return found
 
 
 def _hand_in(calls: MapCalls, items: list[tuple[Any, ...]], name: str) -> None:
-    """Hand in the arguments of a map's calls, as they are now."""
+    """Pickle the arguments of a map's calls, as they are now, and hand them in."""
     if are_atoms(chain.from_iterable(items)):
         calls.extend(items, {})
         return
@@ -536,7 +570,7 @@ def _inner_map(
     items: list[tuple[Any, ...]],
     results_of: Callable[[Callable[[], None]], MapResults[_T]],
 ) -> MapResults[_T]:
-    """A map within a call: each call by itself, as the pool takes them."""
+    """Run a map within a call: each call is handed to the pool by itself."""
     futures: list[concurrent.futures.Future[_T]] = []
     results = results_of(lambda: _cancel_all(futures))
     sink = results.sink
@@ -557,7 +591,7 @@ def _inner_map(
 
 
 class _Retried:
-    """A function that is called once more if it raises, with its arguments as they were."""
+    """A function that is called again, with unchanged arguments, if it raises."""
 
     def __init__(self, func: Callable[..., Any], retries: int) -> None:
         self.func = func

@@ -1,9 +1,8 @@
-"""The one door for formulas that are objects of Python: each is read once, and becomes integers.
+"""Formulas given as Python objects: each is read once and becomes integers.
 
-Clauses may be what Python users have: lists, sets, iterators and generators, arrays, PySAT's `CNF`, `CNFPlus`
-without bounds and `Formula`. A weighted formula has `hard`, `soft` and `wght`, such as PySAT's `WCNF`. An
-object with a part that clauses cannot hold is refused: without that part, the answer would be that of another
-formula.
+Clauses may be lists, sets, iterators, arrays, or PySAT's `CNF`, `CNFPlus` without bounds and `Formula`. A
+weighted formula has `hard`, `soft` and `wght`, such as PySAT's `WCNF`. An object with a part that clauses
+cannot express is refused, since the answer would be that of another formula.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-#: a file; bytes: the content of an input file of any application; clauses; an object with `clauses`, such as
-#: PySAT's CNF; an array: integers with a 0 after each clause, or a row for each clause (0 fills up short
-#: ones)
+#: a path; bytes: the content of an input file of any application; clauses; an object with `clauses`, such
+#: as PySAT's CNF; an array: integers with a 0 after each clause, or one clause per row, filled up by 0
 FormulaLike: TypeAlias = bytes | str | os.PathLike[str] | Iterable[Iterable[int]] | NDArray[np.integer[Any]]
 
 #: weights and clauses
@@ -27,36 +25,33 @@ Soft: TypeAlias = Iterable[tuple[int, Iterable[int]]]
 LITERAL_MAX = 2**31 - 2
 NO_BOUNDS = "the service takes clauses; encode constraints on numbers of literals with pysat.card"
 _RANGE = f"literals go from 1 to {LITERAL_MAX} and -1 to -{LITERAL_MAX}"
-#: what iterates over something else than clauses or literals, or over a part of itself
+#: iterable types that are no clauses or literals
 _OPAQUE = (str, bytes, bytearray, memoryview, os.PathLike, Mapping)
 
 
 class BoundsError(NotImplementedError, ValueError):
-    """A formula bounds numbers of literals. PySAT's solvers raise NotImplementedError for such a formula."""
+    """A formula bounds numbers of literals. PySAT raises NotImplementedError in that case."""
 
 
 def clauses_of(formula: Any) -> NDArray[np.int32]:
-    """Return clauses closed by 0. Raise ValueError or TypeError, which names the clause at fault."""
+    """Return the clauses, each closed by 0. Raises ValueError or TypeError, which name the bad clause."""
     if isinstance(formula, np.ndarray):
         return _checked(_of_array(formula))
     return _checked(list(chain.from_iterable(map(_closed, _clauses_in(formula)))))
 
 
 def literals_of(literals: Any, what: str = "clause") -> list[int]:
-    """Return the literals of a clause, or of `what` else. Raise as `clauses_of` does."""
+    """Return the literals of a clause, or of another sequence called `what`. Raises as `clauses_of`."""
     return list(map(int, _checked(_closed(literals, what)[:-1])))
 
 
 def literal_of(value: Any) -> int:
-    """Return one literal. Raise as `clauses_of` does."""
+    """Return one literal. Raises as `clauses_of`."""
     return literals_of([value], "literal")[0]
 
 
 def weighted_of(formula: Any) -> tuple[NDArray[np.int32], list[tuple[int, list[int]]]]:
-    """Return the hard clauses of a weighted formula, and the soft ones with weights.
-
-    Raise as `clauses_of` does.
-    """
+    """Return the hard clauses and the weighted soft clauses. Raises as `clauses_of`."""
     if not all(hasattr(formula, name) for name in ("hard", "soft", "wght")):
         raise TypeError("an objective is needed: {literal: weight}, or a weighted formula instead of clauses")
     _refuse_bounds(formula)
@@ -69,27 +64,27 @@ def weighted_of(formula: Any) -> tuple[NDArray[np.int32], list[tuple[int, list[i
 
 
 def weight_of(value: object) -> int:
-    """Return the weight of a soft clause. Raise ValueError."""
+    """Return the weight of a soft clause. Raises ValueError."""
     if not is_integer(value) or not 0 <= cast(int, value) < 2**63:
         raise ValueError(f"a weight is a whole number from 0 to 2^63-1, not {value!r:.40}")
     return int(cast(int, value))
 
 
 def is_integer(value: object) -> bool:
-    """Tell whether it is an integer of Python or numpy, and no truth value."""
+    """Tell whether a value is an integer of Python or numpy; booleans are not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def wcnf_text(hard: NDArray[np.int32], soft: Sequence[tuple[int, list[int]]]) -> bytes:
-    """Return the content of a file of a weighted formula."""
-    # Each 0 ends a line and begins the next one, of which the last one has no literals.
+    """Return the text of a weighted formula's file."""
+    # Each 0 ends a line and begins the next; the last line begun stays empty.
     lines = "h " + "".join([f"{literal} " if literal else "0\nh " for literal in hard.tolist()])
     lines_soft = "".join([f"{weight} {' '.join(map(str, (*clause, 0)))}\n" for weight, clause in soft])
     return (lines[: -len("h ")] + lines_soft).encode()
 
 
 def raw_content(integers: NDArray[np.int32], assumptions: Sequence[int]) -> bytes:
-    """Return the content of a file of content mode `raw`: 2^31 - 1 opens the assumptions."""
+    """Return the content of an input file in content mode `raw`: 2^31 - 1 opens the assumptions."""
     end = np.array([2**31 - 1, *assumptions, 0], dtype="<i4")
     return integers.astype("<i4").tobytes() + end.tobytes()
 
@@ -100,7 +95,7 @@ def _clauses_in(formula: Any) -> Iterable[Any]:
         raise TypeError("clauses are needed here, not a weighted formula, which Client.minimize takes")
     if isinstance(formula, _OPAQUE):
         raise TypeError(f"clauses are needed here; {_kind(formula)} holds none that can be read")
-    # PySAT's Formula has clauses in its parts as well, and iterates over all.
+    # PySAT's Formula keeps clauses in its parts, too, and iterates over all of them.
     clauses = formula if hasattr(formula, "clausify") else getattr(formula, "clauses", formula)
     if not isinstance(clauses, Iterable):
         raise TypeError(f"{_kind(formula)} is not a formula; a formula is clauses: lists of integers")
@@ -108,7 +103,7 @@ def _clauses_in(formula: Any) -> Iterable[Any]:
 
 
 def _refuse_bounds(formula: Any) -> None:
-    for part in ("atmosts", "atms"):  # of PySAT's CNFPlus and WCNFPlus
+    for part in ("atmosts", "atms"):  # bounds of PySAT's CNFPlus and WCNFPlus
         if len(getattr(formula, part, ())):
             raise BoundsError(NO_BOUNDS)
 
@@ -118,7 +113,7 @@ def _kind(value: object) -> str:
 
 
 def _closed(clause: Any, what: str = "clause") -> list[int]:
-    # Lists need no look at the registers of abstract classes, which takes longer than the clause does.
+    # Lists skip the check against abstract classes, which takes longer than reading the clause.
     if type(clause) is not list and (isinstance(clause, _OPAQUE) or not isinstance(clause, Iterable)):
         raise TypeError(f"{what}: {clause!r:.60} is not a list of integers")
     literals = [*clause, 0]
@@ -148,7 +143,7 @@ def _of_array(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim != 2:
         raise ValueError(f"an array of {array.ndim} dimensions; 1 or 2 are possible")
     closed = np.concatenate((array, np.zeros((len(array), 1), array.dtype)), axis=1)
-    # of each row its literals, in order, and the 0 added last
+    # the literals of each row, in order, and the closing 0
     wanted = closed != 0
     wanted[:, -1] = True
     result: NDArray[Any] = closed[wanted]

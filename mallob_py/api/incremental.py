@@ -1,14 +1,14 @@
 """Solvers that live in the service: add clauses, solve under assumptions, add more, solve again.
 
-`IncrementalSolver` has the methods of PySAT's solvers, `Ipasir` those of the IPASIR interface. Both
-stand on a chain of incremental jobs, of which each call of `solve` is a revision:
+`IncrementalSolver` has the methods of PySAT's solvers, `Ipasir` those of the IPASIR interface. Both use
+a chain of incremental jobs; each call of `solve` is a revision:
 
     with IncrementalSolver(client) as solver:
         solver.append_formula([[1, 2], [-1, 3]])
         solver.solve(assumptions=[-3])
         solver.get_model()
 
-Clauses wait here until the next call of `solve`.
+Clauses are sent with the next call of `solve`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
 
-#: the field at fault of a job that failed though it was run
+#: the error reply's field for a job that failed at work; any other field: the job was refused
 _FAILED_AT_WORK = "application"
 
 
@@ -39,7 +39,7 @@ class _Chain:
         self._fields = fields
         self._prefix = f"py-{uuid.uuid4().hex}"
         self._submitted = 0
-        #: the name of the last revision that counts; "" if there is none
+        #: the name of the last revision that the service took; "" if there is none
         self._last = ""
         self._is_over = False
         self._new: list[NDArray[np.int32]] = []
@@ -77,7 +77,7 @@ class _Chain:
             self._count(self.answer)
         except JobError as error:
             if error.field != _FAILED_AT_WORK:
-                # The service has not taken it into the chain, so what it was to add comes with the next.
+                # The service refused the revision: its clauses are sent with the next one.
                 self._last, self._new = before, [new, *self._new]
                 self._client.take_back(name, before)
             raise
@@ -88,7 +88,7 @@ class _Chain:
         return self.answer
 
     def interrupt(self) -> None:
-        """From another thread: the call of `solve` under way, if there is one, ends without an answer."""
+        """End the `solve` under way, if there is one, without an answer; for other threads."""
         if name := self._at_work:
             self._client.interrupt(name)
 
@@ -109,7 +109,7 @@ class _Chain:
 
 
 class IncrementalSolver:
-    """Used like one of PySAT's solvers. `fields` are those of `Client.submit`, for each revision."""
+    """A solver with the interface of PySAT's solvers; each `solve` is a revision of one job chain."""
 
     def __init__(self, client: Client, bootstrap_with: FormulaLike | None = None, **fields: Any) -> None:
         self._chain = _Chain(client, fields)
@@ -125,105 +125,151 @@ class IncrementalSolver:
         self.delete()
 
     def add_clause(self, clause: Iterable[int], no_return: bool = True) -> bool | None:
-        """Add a clause. Return None, or True if `no_return` is false: `solve` is the first to look at it."""
+        """Add a clause.
+
+        Args:
+            clause: the literals.
+            no_return: whether to return None, as PySAT does by default.
+
+        Returns:
+            None, or True if `no_return` is false; the clause is not examined before `solve`.
+
+        Raises:
+            ValueError: a literal is 0 or larger than 31 bits.
+            TypeError: the clause is none.
+        """
         self._chain.add([clause])
         return None if no_return else True
 
     def append_formula(self, formula: FormulaLike, no_return: bool = True) -> bool | None:
-        """Add clauses, in any form that `Client.submit` takes but for a path."""
+        """Add clauses; as `add_clause`.
+
+        Args:
+            formula: all that `Client.submit` takes except a path.
+            no_return: whether to return None.
+
+        Returns:
+            None, or True if `no_return` is false.
+        """
         self._chain.add(formula)
         return None if no_return else True
 
     def supports_atmost(self) -> bool:
-        """PySAT's algorithms ask, and encode such constraints as clauses then."""
+        """Return False: PySAT's algorithms then encode bounds on numbers of literals as clauses."""
         return False
 
     def activate_atmost(self) -> None:
+        """Refuse bounds on numbers of literals (NotImplementedError)."""
         raise NotImplementedError(NO_BOUNDS)
 
     def add_atmost(
         self, lits: Iterable[int], k: int, weights: Sequence[int] = (), no_return: bool = True
     ) -> bool | None:
+        """Refuse bounds on numbers of literals (NotImplementedError)."""
         raise NotImplementedError(NO_BOUNDS)
 
     def add_xor_clause(self, lits: Iterable[int], value: bool = True) -> None:
+        """Refuse XORs (NotImplementedError)."""
         raise NotImplementedError("the service takes clauses; encode XORs as such")
 
     def start_mode(self, warm: bool = False) -> None:
-        """Only False, the usual mode, is possible."""
+        """Refuse `warm=True` (NotImplementedError); False is the usual mode."""
         if warm:
             raise NotImplementedError("several solvers work on a job; none starts from another's trail")
 
     def configure(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse (NotImplementedError): the configuration is given with the solver."""
         raise NotImplementedError("a job's configuration is given with its solver: configuration={...}")
 
     def get_proof(self) -> list[str] | None:
+        """Refuse (NotImplementedError): revisions have no proofs."""
         raise NotImplementedError("there are no proofs of revisions; see `mallob-py solve --proof`")
 
     def solve(self, assumptions: Iterable[int] = (), **fields: Any) -> bool | None:
-        """True, False, or None if a limit (`time_limit_s=10`) or an interruption ended it."""
+        """Solve all clauses added so far.
+
+        Args:
+            assumptions: literals that hold for this call only.
+            **fields: fields of `Client.submit`, such as `time_limit_s=10`.
+
+        Returns:
+            True, False, or None if a limit or an interruption ended the call.
+
+        Raises:
+            JobError: the service refused the revision, or the revision failed.
+            ServiceError: no service runs.
+        """
         return self._chain.solve(assumptions, **fields).satisfiable
 
     def solve_limited(
         self, assumptions: Iterable[int] = (), expect_interrupt: bool = False, **fields: Any
     ) -> bool | None:
-        """As `solve`; limits are times, such as `time_limit_s=10`. `interrupt` is always possible."""
+        """Solve as `solve` does; `expect_interrupt` is ignored, since `interrupt` is always possible."""
         return self.solve(assumptions, **fields)
 
     def interrupt(self) -> None:
-        """From another thread: end the call of `solve` under way, which returns None."""
+        """End the `solve` under way, which returns None; for other threads."""
         self._chain.interrupt()
 
     def clear_interrupt(self) -> None:
-        """Nothing is to be cleared: an interruption ends one call."""
+        """Do nothing: an interruption ends one call only."""
 
     def conf_budget(self, budget: int = -1) -> None:
-        """Only -1, no bound, is possible."""
+        """Refuse any budget but -1, no bound (NotImplementedError)."""
         _refuse_budget("conflicts", budget)
 
     def prop_budget(self, budget: int = -1) -> None:
-        """Only -1, no bound, is possible."""
+        """Refuse any budget but -1, no bound (NotImplementedError)."""
         _refuse_budget("propagations", budget)
 
     def dec_budget(self, budget: int = -1) -> None:
-        """Only -1, no bound, is possible."""
+        """Refuse any budget but -1, no bound (NotImplementedError)."""
         _refuse_budget("decisions", budget)
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
-        """Warn that phases are not taken: such advice changes no answer, as with some of PySAT's solvers."""
+        """Warn that phases are ignored, which changes no answer."""
         warnings.warn("several solvers of unlike kinds work on a job; they take no phases", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
+        """Refuse (NotImplementedError): the service answers whole formulas."""
         raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
 
     def accum_stats(self) -> dict[str, float]:
-        """Return what all calls of `solve` have used: `solves`, and sums of `used_...` of their replies."""
+        """Return `solves`, the number of calls of `solve`, and the sums of their replies' `used_...`."""
         return dict(self._chain.stats)
 
     def time(self) -> float:
-        """Return the seconds that the last call of `solve` took, its way through the service included."""
+        """Return the seconds that the last call of `solve` took, the service's share included."""
         return self._chain.last_s
 
     def time_accum(self) -> float:
-        """Return the seconds that all calls of `solve` have taken."""
+        """Return the seconds that all calls of `solve` took."""
         return self._chain.total_s
 
     def get_status(self) -> bool | None:
+        """Return what the last call of `solve` returned."""
         return None if self._chain.answer is None else self._chain.answer.satisfiable
 
     def get_model(self) -> list[int] | None:
-        """One literal per variable; None if the last call did not find a model."""
+        """Return one literal per variable; None if the last call found no model."""
         answer = self._chain.answer
         return None if answer is None or answer.model is None else answer.model.tolist()
 
     def get_core(self) -> list[int] | None:
-        """Assumptions of the last call that cannot hold together; None if it did not say UNSAT."""
+        """Return assumptions of the last call that cannot hold together; None if the call was not UNSAT."""
         return None if self._chain.answer is None else self._chain.answer.core
 
     def enum_models(self, assumptions: Iterable[int] = ()) -> Iterator[list[int]]:
-        """All models, each excluded for good by a new clause, as with PySAT.
+        """Yield all models; each is excluded for good by a new clause, as in PySAT.
 
-        Raises TimeoutError if a limit or an interruption ended a job, since more models may exist then.
+        Args:
+            assumptions: literals that hold in each model.
+
+        Yields:
+            One literal per variable.
+
+        Raises:
+            TimeoutError: a limit or an interruption ended a job; more models may exist.
         """
         assumed = literals_of(assumptions, "assumptions")
         while (found := self.solve(assumed)) is not False:
@@ -235,13 +281,15 @@ class IncrementalSolver:
             self.add_clause([-literal for literal in model])
 
     def nof_vars(self) -> int:
+        """Return the largest variable so far."""
         return self._chain.n_vars
 
     def nof_clauses(self) -> int:
+        """Return the number of clauses added so far."""
         return self._chain.n_clauses
 
     def delete(self) -> None:
-        """The service may forget the formula. Without effect if repeated."""
+        """End the chain, so that the service may forget the formula; repeated calls have no effect."""
         self._chain.end()
 
 
@@ -253,7 +301,7 @@ def _refuse_budget(of: str, budget: int) -> None:
 
 
 class Ipasir:
-    """The IPASIR interface: literals one by one, 0 ends a clause; 10 SAT, 20 UNSAT, 0 undecided."""
+    """A solver with the IPASIR interface: literals one by one, 0 ends a clause."""
 
     def __init__(self, client: Client, **fields: Any) -> None:
         self._chain = _Chain(client, fields)
@@ -262,9 +310,11 @@ class Ipasir:
         self._core: frozenset[int] = frozenset()
 
     def signature(self) -> str:
+        """Return the solver's name."""
         return "mallob-py"
 
     def add(self, literal_or_zero: int) -> None:
+        """Add a literal to the open clause; 0 closes the clause."""
         if literal_or_zero != 0:
             self._clause.append(literal_of(literal_or_zero))
         else:
@@ -272,10 +322,11 @@ class Ipasir:
             self._clause = []
 
     def assume(self, literal: int) -> None:
-        """For the next call of `solve` only."""
+        """Assume a literal for the next call of `solve` only."""
         self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
+        """Solve all closed clauses: 10: SAT, 20: UNSAT, 0: undecided. Raises as `IncrementalSolver.solve`."""
         if self._clause:
             raise ValueError(f"the clause {self._clause} is not closed by 0")
         assumptions, self._assumptions = self._assumptions, []
@@ -284,7 +335,7 @@ class Ipasir:
         return {True: 10, False: 20, None: 0}[answer.satisfiable]
 
     def val(self, literal: int) -> int:
-        """After 10: the literal if it is true in the model, its negation if not, 0 if it does not matter."""
+        """Return the literal if true in the model, else its negation; 0: any value. Only after 10."""
         answer = self._chain.answer
         if answer is None or answer.model is None:
             raise ValueError("the last call of solve did not return 10")
@@ -295,10 +346,11 @@ class Ipasir:
         return literal if true == literal else -literal
 
     def failed(self, literal: int) -> bool:
-        """After 20: whether this assumption was needed."""
+        """Tell whether this assumption was needed. After 20 only."""
         if self._chain.answer is None or self._chain.answer.core is None:
             raise ValueError("the last call of solve did not return 20")
         return literal in self._core
 
     def release(self) -> None:
+        """End the chain of jobs."""
         self._chain.end()

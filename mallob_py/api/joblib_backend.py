@@ -1,4 +1,4 @@
-"""joblib's calls, and so scikit-learn's, on an executor: `parallel_config(backend="mallob")`.
+"""joblib's calls, and thus scikit-learn's, on an executor: `parallel_config(backend="mallob")`.
 
 from joblib import parallel_config
 from mallob_py import Executor, register_joblib_backend
@@ -20,17 +20,17 @@ from joblib.parallel import AutoBatchingMixin, BatchedCalls, ParallelBackendBase
 from mallob_py.api.executor import Executor
 from mallob_py.kit.calls.values import dump, load, restored, snapshot
 
-#: of joblib
+#: name of the backend in joblib
 NAME = "mallob"
 
 
 def register_joblib_backend() -> None:
-    """Have joblib know the backend "mallob". Raises ImportError where there is no joblib."""
+    """Make joblib know the backend "mallob". Raises ImportError without joblib."""
     register_parallel_backend(NAME, MallobBackend)
 
 
 class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """Runs joblib's batches on an executor, which stays open; without one, on the service of `api_dir`."""
+    """joblib's backend: runs batches on a given executor, or on an executor of its own on `api_dir`."""
 
     supports_retrieve_callback = True
     default_n_jobs = -1
@@ -54,18 +54,19 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return self._own
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """-1: the workers that the executor can have, as of now; -2: one less, and so on."""
+        """Return the number of workers for `n_jobs`: -1: all that the executor can have now; -2: one less."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 has no meaning")
         wanted = -1 if n_jobs is None else n_jobs
         return wanted if wanted > 0 else max(1, self._pool().workers + 1 + wanted)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+        """Take over joblib's settings; return the number of workers for `n_jobs`."""
         self.parallel = parallel
         return self.effective_n_jobs(n_jobs)
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Future[Any]], None]) -> Future[Any]:
-        """A batch of calls."""
+        """Hand in a batch of calls."""
         if isinstance(func, BatchedCalls) and len(func) > 1:
             func = _OneByOne(func)
         future: Future[Any] = self._pool().submit(func)
@@ -80,17 +81,19 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return [*map(restored, results)] if isinstance(results, _Snapshots) else results
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
+        """Cancel all batches."""
         for future in tuple(self._futures):
             future.cancel()
 
     def terminate(self) -> None:
+        """End the backend's own executor, if there is one."""
         if self._own is not None:
             self._own.shutdown(cancel_futures=True)
             self._own = None
 
 
 class _Snapshots(list[Any]):
-    """Results as they were when their calls returned."""
+    """Results pickled when their calls returned."""
 
 
 class _OneByOne:

@@ -1,7 +1,7 @@
-"""MaxSAT solvers as others have them, each question of which is a job of a service.
+"""MaxSAT solvers with the interfaces of PySAT and IPAMIR; each question is a job of a service.
 
-`RC2` has the methods of PySAT's class of that name, `Ipamir` the functions of the interface of incremental
-MaxSAT. What was asked before is not kept: each question is a formula of its own.
+`RC2` has the methods of PySAT's class of that name, `Ipamir` the functions of the interface for incremental
+MaxSAT. Each question is solved from scratch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from mallob_py.api.optimization import Optimum, Task
 
 
 class RC2:
-    """Solutions of a weighted formula, an object with `hard`, `soft` and `wght`, from the best one on."""
+    """Solutions of a weighted formula (an object with `hard`, `soft` and `wght`), the cheapest first."""
 
     def __init__(self, formula: Any, client: Client, **fields: Any) -> None:
-        """`fields` are those of job files, for each question (see `Client.submit`)."""
+        """Take over a formula.
+
+        Args:
+            formula: an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`.
+            client: the client that hands in the jobs.
+            **fields: fields of `Client.submit`, for each job.
+        """
         self._client = client
         self._fields = fields
         hard, self._soft = weighted_of(formula)
         self._hard = [hard]
-        #: of the solution found last
+        #: cost of the last solution
         self.cost = 0
 
     def __enter__(self) -> RC2:
@@ -38,16 +44,20 @@ class RC2:
         self.delete()
 
     def add_clause(self, clause: Iterable[int], weight: int | None = None) -> None:
-        """A further clause, hard without a weight."""
+        """Add a clause, which is hard without a `weight`."""
         if weight is None:
             self._hard.append(clauses_of([clause]))
         else:
             self._soft.append((weight_of(weight), literals_of(clause)))
 
     def compute(self) -> list[int] | None:
-        """A solution of least cost, which `cost` then tells; None if there is no solution.
+        """Find a solution of least cost, and set `cost`.
 
-        Raises TimeoutError if a limit ended the job before its optimum was known.
+        Returns:
+            One literal per variable; None if there is no solution.
+
+        Raises:
+            TimeoutError: a limit ended the job before an optimum was known.
         """
         task = Task(None, wcnf_text(np.concatenate(self._hard), self._soft))
         best = self._client.optimize(task, **self._fields).result()
@@ -61,17 +71,17 @@ class RC2:
         return [int(literal) for literal in best.model]
 
     def enumerate(self) -> Iterator[list[int]]:
-        """All solutions, those of less cost first; `cost` is that of the last one."""
+        """Yield all solutions, the cheapest first; `cost` follows. Raises as `compute`."""
         while (model := self.compute()) is not None:
             yield model
             self.add_clause([-literal for literal in model])
 
     def delete(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: the solver holds nothing to be released."""
 
 
 class Ipamir:
-    """Hard clauses, soft literals and assumptions that hold for one question."""
+    """A solver with the IPAMIR interface: hard clauses, soft literals, assumptions for one question."""
 
     def __init__(self, client: Client, **fields: Any) -> None:
         self._client = client
@@ -83,7 +93,7 @@ class Ipamir:
         self._best: Optimum | None = None
 
     def add_hard(self, literal_or_zero: int) -> None:
-        """A literal of the clause that is being added; 0 closes it."""
+        """Add a literal to the open clause; 0 closes the clause."""
         if literal_or_zero != 0:
             self._clause.append(literal_of(literal_or_zero))
         else:
@@ -91,15 +101,15 @@ class Ipamir:
             self._clause = []
 
     def add_soft(self, literal: int, weight: int) -> None:
-        """A solution in which the literal is true costs so much more; a later weight replaces the former."""
+        """Charge `weight` to solutions in which `literal` is true; a later weight replaces the former one."""
         self._weights[literal_of(literal)] = weight_of(weight)
 
     def assume(self, literal: int) -> None:
-        """The literal is to be true in the next question."""
+        """Assume a literal for the next question only."""
         self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
-        """30: the optimum, 20: no solution, 10: a solution, 0: none found in time."""
+        """Solve: 30: optimal, 20: no solution, 10: a solution, 0: none found in time."""
         if self._clause:
             raise ValueError(f"the clause {self._clause} is not closed by 0")
         hard = clauses_of([*self._hard, *([literal] for literal in self._assumptions)])
@@ -110,13 +120,13 @@ class Ipamir:
         return code
 
     def val_obj(self) -> int:
-        """Return the cost of the solution found last. Raises ValueError without one."""
+        """Return the cost of the last solution. Raises ValueError if there is none."""
         if self._best is None or self._best.value is None:
             raise ValueError("there is no solution: the last answer was not 10 or 30")
         return self._best.value
 
     def val_lit(self, literal: int) -> int:
-        """The literal if it is true in the solution found last, else its negation; 0: it does not matter."""
+        """Return the literal if true in the last solution, else its negation; 0: either value will do."""
         if self._best is None or self._best.model is None:
             raise ValueError("there is no solution: the last answer was not 10 or 30")
         if abs(literal) > len(self._best.model):

@@ -1,8 +1,8 @@
-"""Optimisation from Python: what is to be minimised as a weighted formula, and its answer.
+"""Optimisation from Python: objectives, weighted formulas and their optima.
 
-An objective is a mapping from literals to weights, any integers: the sum of the weights of those that are
-true. A weighted formula is a path, or an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`; its
-objective is the weight of the soft clauses that do not hold.
+An objective maps literals to integers; its value is the sum over the true literals. A weighted formula is
+a path, or an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`; its objective is the weight of
+the violated soft clauses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _OPTIMUM, _SATISFIABLE, _UNSATISFIABLE = 30, 10, 20
 class Optimum:
     """The answer to an optimisation job."""
 
-    #: True, False, or None: not known, since the job was ended before
+    #: True, False, or None: unknown, since the job ended early
     satisfiable: bool | None
-    #: whether no solution is better; else `value` is that of the best one found in time
+    #: whether `value` is proved best; else `value` is the best found in time
     is_optimal: bool
-    #: the objective's value of `model`; None without one
+    #: the objective's value in `model`; None without a model
     value: int | None
-    #: variable v's literal at v - 1
+    #: literals of the model, that of variable v at v - 1
     model: NDArray[np.int32] | None
-    #: no solution is better than this, as far as known
+    #: best bound proved: no solution has a better value
     bound: int | None
     reply: Mapping[str, Any]
 
@@ -48,7 +48,7 @@ class Optimum:
 class Task:
     """The input of a job: a path, or the text of a weighted formula.
 
-    The objective's value is `offset` plus the formula's cost, or minus it if `is_negated`.
+    The objective's value is `offset` plus the formula's cost, or `offset` minus the cost if `is_negated`.
     """
 
     path: str | None
@@ -57,12 +57,13 @@ class Task:
     is_negated: bool = False
 
     def value(self, cost: int | None) -> int | None:
+        """Return the objective's value at a cost of the formula."""
         if cost is None:
             return None
         return self.offset - cost if self.is_negated else self.offset + cost
 
     def optimum(self, reply: Mapping[str, Any], model: NDArray[np.int32]) -> Optimum:
-        """Return the optimum that the job's reply tells, in which `model` is the solution."""
+        """Return the optimum of the job's reply; `model` is the reply's solution."""
         result = reply["result"]
         code, cost = result["resultcode"], result.get("cost")
         is_optimal = code == _OPTIMUM
@@ -78,7 +79,19 @@ class Task:
 
 
 def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task:
-    """Raises ValueError or TypeError for what is no formula or objective."""
+    """Return a task that minimises the objective, or the weight of violated soft clauses.
+
+    Args:
+        formula: clauses, or a weighted formula if there is no objective.
+        objective: weights of literals.
+
+    Returns:
+        A task for `Client.optimize`.
+
+    Raises:
+        ValueError: a clause, literal or weight is out of range.
+        TypeError: an argument is no formula or no objective.
+    """
     if objective is None:
         if isinstance(formula, str | os.PathLike):
             return Task(os.path.abspath(formula), b"")
@@ -99,7 +112,7 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
-    """Raises ValueError or TypeError for what is no formula or objective: its sum is to be largest."""
+    """Return a task that maximises the objective subject to the clauses; as `minimizing`."""
     if not isinstance(objective, Mapping):
         return minimizing(formula, objective)
     task = minimizing(
@@ -109,14 +122,14 @@ def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
 
 
 def _integer(value: object, what: str) -> int:
-    """Return it as Python's integer, since numpy's may not have the negation. Raises TypeError."""
+    """Return Python's integer, since numpy's may overflow when negated. Raises TypeError."""
     if not is_integer(value):
         raise TypeError(f"{what} are integers, not {value!r:.40}")
     return int(cast(int, value))
 
 
 class OptimumFuture(Future[Optimum]):
-    """The answer to one optimisation job, whose file says `name`."""
+    """The future optimum of one optimisation job; `name` is the job's."""
 
     def __init__(
         self, name: str, look: Callable[[], tuple[int | None, int | None]], cancel: Callable[[], bool]
@@ -128,9 +141,9 @@ class OptimumFuture(Future[Optimum]):
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """Value of the best solution so far, and what no solution can beat; None where that is not known.
+        """Return the best value so far and the best bound so far, each None if unknown.
 
-        As the service told last: some tenths of a second old, at most some seconds.
+        Both are as the service last published them: some tenths of a second old, at most some seconds.
         """
         if self.done() and not self.cancelled() and self.exception() is None:
             best = self.result()
@@ -138,5 +151,5 @@ class OptimumFuture(Future[Optimum]):
         return self._look()
 
     def cancel(self) -> bool:
-        """End the job, unless it has its answer."""
+        """End the job, unless the job is answered."""
         return super().cancel() and self._cancel()

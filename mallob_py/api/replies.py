@@ -1,8 +1,8 @@
-"""New files in a folder are found at the cost of what has appeared and not of what is awaited.
+"""Finding new files in a folder, at the cost of new files rather than of awaited ones.
 
-inotify tells where it works. Elsewhere the folder is listed when its time has changed, soon after that
-once more, since clocks of files are coarse, and once a second in any case. Listing may take long
-where nobody removes old replies, so it gets a fifth of the time at most.
+inotify reports new files where it works. Elsewhere the folder is listed when its time has changed, once more
+soon after (clocks of file systems are coarse), and once a second. Listing gets at most a fifth of the
+time, since it is slow where old replies are never removed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 
 from mallob_py.service.store.in_folder import InotifyWatch, is_remote
 
-#: with inotify: a safety net
+#: period of listing beside inotify, in case inotify misses a file
 _RELIST_S = 10.0
 _RELIST_POLLING_S = 1.0
-#: with inotify: how long to wait for its news; whoever waits has more to look for
+#: longest wait for inotify's news
 _LOOK_S = 1.0
-#: changes of a folder within this may leave it with the same time
+#: resolution of folders' times: two changes within it may show one time
 _CLOCK_STEP_S = 0.02
 _SHARE_OF_TIME = 0.2
 
 
 class NewFiles:
-    """Names that a folder has got; older ones, and a name twice, may be among them."""
+    """Names of new files in a folder; may include older files, or a name twice."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class NewFiles:
         self._due_s = -float("inf")
 
     def look(self) -> Iterable[str]:
-        """Return the files since the last look; at the first look, all that are there."""
+        """Return the files since the last look; at the first look, all files."""
         now = time.monotonic()
         names: list[str] = []
         if self._watch is not None:
@@ -62,9 +62,9 @@ class NewFiles:
         return names
 
     def wait(self, wake: int, delay_s: float | None) -> bool:
-        """Until it is worth looking again; whether that is because `wake`, an eventfd, was written to.
+        """Wait until another look is worth it; return whether `wake`, an eventfd, was written to.
 
-        As soon as there are news where inotify tells, else after `delay_s`. None: only when woken.
+        With inotify: until there is news. Else: for `delay_s`. None: only for `wake`.
         """
         poll = select.poll()
         poll.register(wake, select.POLLIN)
@@ -77,6 +77,7 @@ class NewFiles:
         return False
 
     def close(self) -> None:
+        """Close inotify's descriptor."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -86,7 +87,7 @@ class NewFiles:
             self._watch = InotifyWatch(self._folder)
             self._due_s = -float("inf")
         except FileNotFoundError:
-            pass  # somebody has removed the folder; the service makes it again
+            pass  # the folder was removed; the service creates it again
         except OSError:
             self._inotify_wanted = False
 

@@ -1,10 +1,9 @@
-"""The kit for authors of applications: an application implements `Application` and is given a
-`WorkerContext`.
+"""The kit for authors of applications, who implement `Application` and are given a `WorkerContext`.
 
-An application is a class with a name. Its input is read once, in a helper process of
-the client, into a flat *payload* of numpy arrays. Each worker of a job then runs
-`Application.run` in a process of its own, with that payload mapped read-only. The
-process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes, and
+An application is a class with a name. Its input is read once, in a helper process of the client, into a flat
+*payload* of numpy arrays. Each worker of a job then runs `Application.run` in a process of its own, with that
+payload mapped read-only. The process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes,
+and killed when the job ends, without any help of the author.
 killed when the job ends; an author need not do anything about it.
 
 A complete application:

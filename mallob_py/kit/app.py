@@ -1,4 +1,4 @@
-"""The interface that an application implements, and the one that it is given.
+"""The interface that an application implements, and the interface that a worker is given.
 
 The package's docstring is the overview. An Application lives in helper processes, where it reads inputs,
 and in worker processes, where it runs; no rank imports one.
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    #: A job's input as a worker sees it: named numpy arrays, read-only in workers.
+    #: a job's input as a worker sees it: named numpy arrays, read-only in workers
     Payload = Mapping[str, NDArray[Any]]
 else:
     Payload = Mapping
 
 
 class InputError(Exception):
-    """The job's input cannot be used. The message reaches the user as the job's error reply.
+    """The job's input cannot be used. The message is the job's error reply.
 
-    `field` names the job-file field at fault (default "files").
+    Attributes:
+        field: the field of the job file at fault.
     """
 
     def __init__(self, message: str, field: str = "files") -> None:
@@ -37,34 +38,35 @@ class InputError(Exception):
 
 
 class ProcessKilled(RuntimeError):
-    """The worker's child processes were killed (signal 9), and the worker cannot go on without them.
+    """Child processes of the worker were killed (signal 9), and the worker cannot go on without them.
 
-    The worker ends by the same signal, so that its rank takes a host that is short of memory into account.
+    The worker ends by the same signal, so that its rank notices a host that is short of memory.
     """
 
 
 @dataclass(frozen=True)
 class JobInput:
-    """The part of a job file that an application reads its payload from."""
+    """The part of a job file from which an application reads its payload."""
 
     files: Sequence[str] = ()
     literals: Sequence[int] | None = None
     configuration: Mapping[str, Any] = field(default_factory=dict)
-    #: number of this revision of an incremental job, from 0 on; None: a job of its own
+    #: number of this revision of an incremental job, from 0; None: the job is not incremental
     revision: int | None = None
-    #: the payload of the revision before it
+    #: payload of the previous revision
     former: Payload | None = None
-    #: literals to be assumed, besides those that the input itself names
+    #: literals to assume, besides those named by the input
     assumptions: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """An answer. `code` is as the application likes (see `Declaration.result_strings`); 0 is UNKNOWN.
+    """An answer.
 
-    `solution` are integers (a model as literals, for SAT), or bytes, which replies hold in Base64;
-    `fields` are further JSON fields of the reply's `result` object; NaN and infinity are an error, as JSON
-    does not have them.
+    Attributes:
+        code: chosen by the application (see `Declaration.result_strings`); 0 is UNKNOWN.
+        solution: integers (for SAT, a model as literals), or bytes, which replies hold in Base64.
+        fields: further JSON fields of the reply's `result`; NaN and infinity are errors, as JSON lacks them.
     """
 
     code: int
@@ -74,48 +76,51 @@ class Result:
 
 @dataclass(frozen=True)
 class TreeMessage:
-    """Bytes that another worker of the same job sent along the job tree.
+    """Bytes that another worker of the job sent along the job tree.
 
-    `returned` is set when it is a message of our own that could not be delivered since
-    its receiver has left, or has not taken us in yet. `source` is the sender's (or, if
-    returned, the receiver's) index, -1 if that is not known. Messages from one worker to another arrive
-    in order. Some may get lost without a word: what lies with a worker that is suspended or whose
-    process dies.
+    Messages from one worker to another arrive in order. Messages at a worker that is suspended or whose
+    process dies may be lost without notice.
+
+    Attributes:
+        returned: whether this is our own message, undelivered since its receiver left or does not know us
+            yet.
+        source: index of the sender (if returned, of the receiver), -1 if unknown.
+        sender: address of the sender (if returned, of the receiver) for `send_to`, valid while it stays in
+            the tree.
     """
 
     source: int
     data: bytes
     returned: bool = False
-    #: the address of the sender (if returned, the receiver) for `send_to`, as long as it stays in the tree
     sender: tuple[int, int] = (-1, -1)
 
 
-#: of one checkpoint
+#: most bytes of a checkpoint
 CHECKPOINT_BYTES_MAX = 1 << 28
-#: reports of progress are passed on at most this often
+#: least time between two reports of progress that are passed on
 PROGRESS_PERIOD_S = 0.2
-#: longer names of units are cut
+#: most characters of a unit; the rest is cut off
 PROGRESS_UNIT_MAX = 20
 
 
 def check_progress(done: float, total: float | None) -> None:
-    """Raises ValueError for what `WorkerContext.report_progress` does not take."""
+    """Check the arguments of `WorkerContext.report_progress`. Raises ValueError."""
     if not (math.isfinite(done) and done >= 0):
         raise ValueError(f"progress cannot be {done!r} done: it is a number, 0 or more")
     if total is not None and not (math.isfinite(total) and total > 0):
         raise ValueError(f"progress cannot be of {total!r} in all: it is a number above 0, or None")
 
 
-#: offers are passed on at most this often
+#: least time between two offers that are passed on
 OFFER_PERIOD_S = 0.2
-#: of one offered result
+#: most bytes of an offered result
 OFFER_BYTES_MAX = 1 << 28
-#: offered integers within these are exact wherever they are told
+#: range of offered integers, exact in all outputs
 OFFER_INTEGER_MIN, OFFER_INTEGER_MAX = -(2**63), 2**64 - 1
 
 
 def check_offer(result: Result | None, value: float | None, bound: float | None) -> None:
-    """Raises ValueError or TypeError for what `WorkerContext.offer` does not take."""
+    """Check the arguments of `WorkerContext.offer`. Raises ValueError or TypeError."""
     if result is None and bound is None:
         raise ValueError("an offer has a result, a bound, or both")
     if result is None and value is not None:
@@ -135,15 +140,15 @@ def check_offer(result: Result | None, value: float | None, bound: float | None)
 
 
 class WorkerContext(ABC):
-    """A running worker's view of its job. All of it may be used from the thread of `run` only."""
+    """A running worker's view of its job. To be used in the thread of `run` only."""
 
     #: internal id of the job
     job: int
-    #: id of the chain of revisions that the job belongs to (0: none), and its number there
+    #: id of the job's chain of revisions (0: none), and the job's number there
     chain: int = 0
     revision: int = 0
-    #: this worker's index i in its job tree. It may change while suspended (see `poll`), so ask anew
-    #: for whoever is the root (index 0) each time
+    #: this worker's index in its job tree; it may change while the worker is suspended (see `poll`), so read
+    #: it again each time you look for the root (index 0)
     index: int
     #: the job's present number of workers
     volume: int
@@ -153,115 +158,155 @@ class WorkerContext(ABC):
     configuration: Mapping[str, Any]
     #: number of cores this worker may use
     threads: int
-    #: it has to go: of an application that `leaves_in_order` only (see there)
+    #: whether the worker must leave; for applications that set `leaves_in_order`
     leaving: bool = False
 
     @abstractmethod
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
-        """Take in news (volume, index, children) and return the messages that arrived.
+        """Take in news (volume, index, children) and messages.
 
-        Waits up to `timeout_s` for the first of them; 0 only looks.
+        Args:
+            timeout_s: longest time to wait for the first message, in seconds; 0: do not wait.
+
+        Returns:
+            The messages that arrived.
         """
 
     @abstractmethod
     def fileno(self) -> int:
-        """Readable when there may be news: for `select` beside descriptors of one's own. Poll first."""
+        """Return a descriptor that is readable when there may be news, for `select`. Poll first."""
 
     @abstractmethod
     def park(self) -> NoReturn:
         """Stay in the job tree without computing until the job ends.
 
-        Messages are thrown away; a worker of a `TreeReduction` calls its `park` instead.
+        Messages are discarded; a worker with a `TreeReduction` calls the reduction's `park` instead.
         """
 
     @abstractmethod
     def set_demand(self, demand: int) -> None:
-        """Ask for `demand` workers from now on (heard from the root, index 0; bounded by max-demand)."""
+        """Ask for `demand` workers from now on. Only the root (index 0) is heard; max-demand is the bound."""
 
     @abstractmethod
     def send_to_parent(self, data: bytes) -> None:
-        """Send to the worker with index (i-1)//2. At the root: no effect."""
+        """Send to the worker with index (i-1)//2; at the root: no effect."""
 
     @abstractmethod
     def send_to_children(self, data: bytes) -> None:
         """Send to each child present now."""
 
     def send_to(self, address: tuple[int, int], data: bytes) -> None:
-        """Send to the worker that `TreeMessage.sender` named, wherever it is in the tree."""
+        """Send to the worker at an address from `TreeMessage.sender`, at any place in the tree."""
         raise NotImplementedError
 
     def report_progress(  # noqa: B027 (without effect where nobody looks)
         self, done: float, total: float | None = None, unit: str = ""
     ) -> None:
-        """Tell how far the job is: so much is `done`, of `total` where that is known, in this `unit`.
+        """Report how far the job is. Only the root (index 0) is heard.
 
-        Heard from the root (index 0), and there as often as you like: the last one is passed on, at most
-        every PROGRESS_PERIOD_S, what waits when you poll. Commands and the web page show it, with its change
-        per second. `done` should grow; after the loss of a root it may go back. A `unit` is a word such as
-        "tasks". Raises ValueError for what is no count.
+        Commands and the web page show the report and its change per second. Call as often as you like: the
+        last report is passed on, at most every PROGRESS_PERIOD_S, a waiting one when you poll.
+
+        Args:
+            done: the part that is done. It should grow; after the loss of a root it may go back.
+            total: the whole, in the same unit; None: unknown.
+            unit: a word such as "tasks".
+
+        Raises:
+            ValueError: `done` or `total` is no count.
         """
 
     def offer(  # noqa: B027 (without effect where nobody looks)
         self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
     ) -> None:
-        """Offer an answer that need not be the last word, or a bound that no answer can beat.
+        """Offer an answer that may be improved, or a bound that no answer can beat. All workers are heard.
 
-        The job's client keeps the best `result` by its `value` and the best `bound`, of all workers: larger
-        values are better unless the application `minimizes`; a result without a value replaces another such.
-        Commands and the web page show both, and a job that reaches a limit or is interrupted is answered with
-        them, marked `"complete": false`. Heard of any worker, as often as you like: the best is passed on,
-        at most every OFFER_PERIOD_S, the rest when you poll. Do not change a solution that you have offered.
-        An offer does not end the job. Raises ValueError or TypeError for what cannot be compared or is
-        larger than OFFER_BYTES_MAX.
+        The job's client keeps the best `result` by `value` and the best `bound`: larger is better unless the
+        application `minimizes`; a result without a value replaces another one without a value. Commands and
+        the web page show both. A job that reaches a limit or is interrupted is answered with them, marked
+        `"complete": false`. An offer does not end the job. Call as often as you like: the best offer is
+        passed on, at most every OFFER_PERIOD_S, a waiting one when you poll.
+
+        Args:
+            result: the answer; do not change its solution afterwards.
+            value: the value of the answer.
+            bound: a proved bound of all values.
+
+        Raises:
+            ValueError: the offer cannot be compared, or is larger than OFFER_BYTES_MAX.
+            TypeError: an argument has the wrong type.
         """
 
     def checkpoint(self, data: bytes) -> None:  # noqa: B027 (without effect where nobody keeps it)
-        """Have the job go on from here if this root is lost: `data` is what the next one finds.
+        """Have the job continue from here if this root is lost.
 
-        Heard from the root (index 0), also while it leaves; each replaces the one before. The job's client
-        keeps it; with a service it outlives the service. Raises ValueError above CHECKPOINT_BYTES_MAX.
+        Only the root (index 0) is heard, also while leaving.
+
+        The job's client keeps the last checkpoint; with a service, it outlives the service.
+
+        Args:
+            data: what the next root finds in `last_checkpoint`.
+
+        Raises:
+            ValueError: `data` is larger than CHECKPOINT_BYTES_MAX.
         """
 
     def last_checkpoint(self) -> bytes | None:
-        """The job's last checkpoint, for a root that begins; None if there is none.
+        """Return the job's last checkpoint, for a root that begins. Waits for the job's client.
 
-        Asks the job's client, and waits for the answer. It is None, too, if this is no root or has to leave
-        meanwhile: look at `index` and `leaving` before you begin anew.
+        Returns:
+            The checkpoint; None: there is none, or this is no root or must leave now: look at `index` and
+            `leaving` before you begin from nothing.
         """
         return None
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
-        """Count what this process and its children have needed so far, before children end.
+        """Count the memory needed so far by this process and its children, before children end.
 
-        Only for exact statistics of short jobs: otherwise it is looked at once a second.
+        For exact statistics of short jobs; otherwise memory is measured once a second.
         """
 
     @abstractmethod
     def finish(self, result: Result) -> NoReturn:
-        """End the whole job with this result; the same as returning it from `run`."""
+        """End the job with this result, as returning it from `run` does."""
 
 
 class Application(Declaration, ABC):
-    """One kind of job, with all that it declares. Instances are made without arguments, one per process."""
+    """One kind of job, with its declaration. Instances are created without arguments, one per process."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        """Refuse a job's `configuration` with an `InputError` (called before `read`)."""
+        """Refuse a job's `configuration` by raising InputError. Called before `read`."""
 
     @abstractmethod
     def read(self, job: JobInput) -> Payload:
-        """Read the job's input. Raises InputError. Runs in a helper process at the client."""
+        """Read the job's input in a helper process at the client.
+
+        Args:
+            job: the part of the job file that concerns the input.
+
+        Returns:
+            The payload that workers get.
+
+        Raises:
+            InputError: the input cannot be used.
+        """
 
     def prepare(self) -> None:
-        """Load what takes its time at its first use, so that workers begin at once.
+        """Load what is slow at its first use, so that workers begin at once.
 
-        Called once before any `run`, if possible in the process that workers are forked from. So it must
-        start neither threads nor processes, and open no files or connections that workers would share.
+        Called once before any `run`, if possible in the process that workers are forked from. It must not
+        start threads or processes, nor open files or connections that workers would share.
         """
 
     def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
-        """For `mallob-py run --check-laws`: try what workers rely on, and say in one line what was tried.
+        """Test the laws that workers rely on, for `mallob-py run --check-laws`; bags of tasks have such laws.
 
-        Bags of tasks have such laws. Raises an exception whose text says which one is broken.
+        Args:
+            payload: the payload of the job.
+            configuration: the job's configuration.
+
+        Returns:
+            One line that says what was tested. A broken law raises an exception that names the law.
         """
         raise NotImplementedError(f"{self.name} has no laws that could be checked")
 
@@ -269,7 +314,13 @@ class Application(Declaration, ABC):
     def run(self, context: WorkerContext) -> Result | None:
         """Work as worker `context.index`; the first result of any worker ends the job.
 
-        Returning None says that this worker has nothing left to do (it stays parked), or that it has left
-        as it was told to (`context.leaving`). Any exception ends the job with its traceback in the reply,
-        an InputError with its message.
+        Args:
+            context: the worker's view of its job.
+
+        Returns:
+            The job's result; None: this worker has nothing left to do and stays parked, or has left as
+            `context.leaving` demanded.
+
+        Raises:
+            InputError: ends the job with this message; any other exception: with its traceback.
         """

@@ -1,22 +1,22 @@
-"""The declaration of an application: what the rest of the system knows of it without running any of it.
+"""The declaration of an application: what others know of the application without running it.
 
-Ranks and commands treat all applications alike; where they must not, the application declares what to do.
-An `Application` is a `Declaration`, so a small one just sets what it needs:
+Ranks and commands treat all applications alike; exceptions are declared here. An `Application` is a
+`Declaration`, so a small one sets the attributes that it needs:
 
     class Divisor(Application):
         name = "DIVISOR"
         result_strings = {10: "COMPOSITE", 20: "PRIME"}
 
-The service asks for declarations in a helper process; no rank imports them. Commands import them when a
-user waits, so whoever has imports that take their time declares in a module that has none:
+The service asks for declarations in a helper process; no rank imports them. Commands import them while a
+user waits, so an application with slow imports declares in a module without them:
 
-    class SatDeclaration(Declaration): ...                       # mallob_sat/declaration.py
-    class SatApplication(SatDeclaration, Application): ...       # mallob_sat/app.py, which imports solvers
+    class SatDeclaration(Declaration): ...                    # mallob_sat/declaration.py
+    class SatApplication(SatDeclaration, Application): ...    # mallob_sat/app.py, which imports solvers
 
     [project.entry-points."mallob_py.declarations"]
     SAT = "mallob_sat.declaration:SatDeclaration"
 
-A service that starts asks for all of them at once, and takes jobs only then.
+A service asks for all declarations at its start, before it takes jobs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, ClassVar
 
-#: at the end of names of files that are compressed, behind what the content's kind puts there
+#: suffixes of compressed files, after the suffix for the kind of content
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
-#: the code of a job that ended without an answer: by a limit, an interruption, or since nobody knows one
+#: code of a job that ended without an answer: by a limit, an interruption, or an unsolved input
 UNKNOWN = 0
-#: the code of a bag's exact result
+#: code of a bag's exact result
 DONE = 1
 
 
 class JobOption:
-    """One key of the application's configuration: an option of commands, and a field of the page's form."""
+    """A key of the application's configuration: an option of commands, and a field of the page's form."""
 
     __slots__ = ("excludes", "flag", "help", "key", "metavar", "needs", "parse")
 
@@ -49,10 +49,15 @@ class JobOption:
         needs: str = "",
         excludes: tuple[str, ...] = (),
     ) -> None:
-        """`parse` makes the key's value of a text, or raises ValueError with a plain reason.
+        """Describe the option; its key is the flag without dashes.
 
-        The key is the flag without its dashes. `needs`: the key of an option without which this one makes
-        no sense. `excludes`: keys of the configuration that contradict this one.
+        Args:
+            flag: the option, such as "--depth".
+            parse: makes the key's value of a text, or raises ValueError with a reason in plain words.
+            metavar: placeholder of the value in help texts.
+            help: the help text.
+            needs: key of an option without which this option is refused.
+            excludes: keys of the configuration that contradict this option.
         """
         self.flag = flag
         self.key = flag.removeprefix("--")
@@ -64,7 +69,7 @@ class JobOption:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """For the values of options: integers from `least` on."""
+    """Return a parser of integers from `least` on, for `JobOption`."""
 
     def parse(text: str) -> int:
         try:
@@ -78,7 +83,7 @@ def whole_number(least: int) -> Callable[[str], int]:
     return parse
 
 
-#: options that several applications have
+#: options shared by several applications
 SEED = JobOption("--seed", whole_number(0), metavar="S", help="seed of the solvers (default 0)")
 AGREEMENT = JobOption(
     "--agreement",
@@ -89,61 +94,68 @@ AGREEMENT = JobOption(
 
 
 class Declaration:
-    """All that generic code must know of an application. Everything but the name may be left as it is."""
+    """All that generic code must know of an application. Only the name is required."""
 
-    #: the job file's `application`
+    #: `application` in the job file
     name: ClassVar[str]
-    #: False: `files` and `literals` are refused and `read` is never called with any
+    #: whether jobs have input; if not, `files` and `literals` are refused, and `read` gets none
     takes_input: ClassVar[bool] = True
-    #: whether its jobs bring code that its workers run: a service takes them from its own user only
+    #: whether jobs bring code that workers run: a service accepts such jobs of its own user only
     runs_code: ClassVar[bool] = False
-    #: whether its jobs may come in revisions (see the package's docstring)
+    #: whether jobs may have revisions (see the package's docstring)
     revises: ClassVar[bool] = False
-    #: whether its workers hand over what they have when they have to go. Then they are not stopped: they find
-    #: `context.leaving` set, have about a second in which their messages still come and go, and return None.
-    #: Who takes longer is killed
+    #: whether workers hand over their work when they must leave. Such workers are not stopped: they find
+    #: `context.leaving` set, have about a second to exchange messages, and return None. A slower one is
+    #: killed
     leaves_in_order: ClassVar[bool] = False
     #: keys of the configuration that name files which workers write. A service lets jobs name files below its
     #: folder for results only, and makes these paths absolute before the application sees them
     result_files: ClassVar[tuple[str, ...]] = ()
 
-    #: of two answers that workers offer (`WorkerContext.offer`), whether that of the smaller value is better
+    #: whether the smaller value of two offered answers (`WorkerContext.offer`) is better
     minimizes: ClassVar[bool] = False
-    #: what commands and the web page call the value of an offer, such as "cost"; "" if it is not to be shown
+    #: name of an offer's value in commands and on the web page, such as "cost"; "": the value is not shown
     value_label: ClassVar[str] = "best"
 
-    #: what replies, `status` and reports call a result of a code; others are called by their number
+    #: names of results by code, in replies, `status` and reports; other results are called by their code
     result_strings: ClassVar[Mapping[int, str]] = {}
-    #: exit codes of commands that answer for one job of it, by the result's code; others are 0, of UNKNOWN 1
+    #: exit codes of commands for one job, by the result's code; default: 1 for UNKNOWN, else 0
     exit_codes: ClassVar[Mapping[int, int]] = {}
-    #: options of `submit` for its jobs, and fields of the page's form. Where a key is one of `result_files`,
-    #: the command waits and brings the file to where the user wants it
+    #: options of `submit`, and fields of the page's form. For a key in `result_files`, the command waits and
+    #: copies the file to the user's path
     options: ClassVar[tuple[JobOption, ...]] = ()
-    #: the one of them that `serve` has too, for jobs that say none of `settles_default`
+    #: the option that `serve` has as well, for jobs without any key in `settles_default`
     service_option: ClassVar[JobOption | None] = None
     settles_default: ClassVar[frozenset[str]] = frozenset()
-    #: what begins a line that `solve` prints beside answers; "": it prints nothing beside them
+    #: prefix of lines that `solve` prints beside answers; "": no such lines
     comment: ClassVar[str] = ""
-    #: the name of `--output-format` in which `answer_lines` tells a result; "": there is JSON only
+    #: name of the `--output-format` that `answer_lines` produces; "": JSON only
     text_format: ClassVar[str] = ""
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """A result as text, for `text_format`.
+        """Yield a result as lines of text, for `text_format`.
 
-        `result` is that of a reply, `solution` what it holds or names. Raises ValueError, with a plain
-        reason, for a solution that has no such form.
+        Args:
+            result: the `result` of a reply.
+            solution: the solution in `result`, or in the file that `result` names.
+
+        Yields:
+            Lines without line ends.
+
+        Raises:
+            ValueError: the solution has no such form; the message says why.
         """
         raise ValueError(f"results of {cls.name} have no form as text; ask for JSON")
 
     @classmethod
     def result_string(cls, code: int) -> str:
-        """Return the name of a result of this code."""
+        """Return the name of a result by its code."""
         return "UNKNOWN" if code == UNKNOWN else cls.result_strings.get(code, str(code))
 
 
 class BagDeclaration(Declaration):
-    """The declaration that all bags of tasks share (see `kit.bags`)."""
+    """The declaration shared by all bags of tasks (see `kit.bags`)."""
 
     takes_input: ClassVar[bool] = False
     leaves_in_order: ClassVar[bool] = True
@@ -151,5 +163,5 @@ class BagDeclaration(Declaration):
 
 
 def exit_code_of(exit_codes: Mapping[int, int], code: int) -> int:
-    """Return a command's exit code for one job with a result of this code; see `Declaration.exit_codes`."""
+    """Return a command's exit code for one job; see `Declaration.exit_codes`."""
     return exit_codes.get(code, 1 if code == UNKNOWN else 0)

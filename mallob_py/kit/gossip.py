@@ -1,11 +1,11 @@
-"""A few statements that every worker of a job comes to know, whoever made them.
+"""Gossip: statements that all workers of a job learn, whichever worker made them.
 
-A table of short texts under names; each worker adds its own (`put`), and all tables become one. A worker
-passes its whole table to its neighbours in the job tree when it has changed, and again every second: what is
-lost with a worker that leaves comes with the next message. Nothing is ever taken back, and of two values of
-one name the larger one stays, so that all workers end with the same table in whatever order messages come.
+A table of short texts by name: each worker adds its own (`put`), and the tables merge. A worker sends its
+table to its neighbours in the job tree when the table has changed, and every second: a message lost with a
+worker that leaves is made good by the next. Names are never removed, and of two values of a name the larger
+one stays. So all workers end with the same table, whatever the order of messages.
 
-For tables of some kilobytes, such as which solver has said what: a table is sent as a whole.
+For tables of some kilobytes, since a table is sent as a whole.
 """
 
 from __future__ import annotations
@@ -17,35 +17,39 @@ import msgspec
 
 from mallob_py.kit.app import TreeMessage, WorkerContext
 
-#: a message of ours begins so; others are left alone
+#: first bytes of our messages
 MAGIC = b"gossip1:"
 _PERIOD_S = 1.0
 
 
 class Gossip:
-    """The table of one worker. May be used from the thread of `run` only."""
+    """The table of one worker. To be used in the thread of `run` only."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._table: dict[str, bytes] = {}
         self._next_s = 0.0
-        #: for neighbours that have come since
+        #: indices of this worker and its children when the table was last sent
         self._neighbours: tuple[int, ...] = ()
 
     @property
     def table(self) -> Mapping[str, bytes]:
-        """All that is known here."""
+        """The statements known here."""
         return self._table
 
     def put(self, name: str, value: bytes) -> None:
-        """Say something; the others hear it at the next `turn`."""
+        """Add a statement, sent at the next `turn`."""
         if self._merge(name, value):
             self._next_s = 0.0
 
     def turn(self, messages: Sequence[TreeMessage]) -> bool:
-        """Take in messages (those of others are left alone), and pass on what is due.
+        """Take in messages, and send the table if it is due. Call it a few times a second.
 
-        To be called a few times a second at least. True if the table has changed by what has come.
+        Args:
+            messages: messages from `poll`; messages of others are skipped.
+
+        Returns:
+            Whether the table has changed by messages.
         """
         has_news = False
         for message in messages:

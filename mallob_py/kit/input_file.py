@@ -1,12 +1,10 @@
-"""Bytes of an input file, decompressed, in blocks: what is large need not be in memory twice.
+"""Bytes of an input file, decompressed, in blocks: large content need not be in memory twice.
 
-Files may be plain, gzip, bzip2, xz or lzma, told apart by their first bytes, so that a name
-says nothing and named pipes work as well. A cut or damaged file is always an error: half
-an input would give a wrong answer.
+Files may be plain, gzip, bzip2, xz or lzma, recognised by their first bytes, so names do not matter and
+named pipes work. A cut or damaged file is always an error, since half an input would give a wrong answer.
 
-Source: the compressed inputs of section 6 of the design. Guarantees: gives the complete
-content or raises InputError, at the latest in place of the end, whose text names the file and
-says what to do.
+Source: the compressed inputs of section 6 of the design. Guarantees: gives the complete content, or raises
+InputError, at the latest in place of the end. The message names the file and says what to do.
 """
 
 from __future__ import annotations
@@ -46,25 +44,26 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 21
-#: of a compressed file at a time, since it may be a small part of what comes out
+#: bytes of a compressed file read at a time, few since they may expand
 COMPRESSED_BLOCK_BYTES = 1 << 18
 
 
-#: of a file, decompressed, that the present task may read; None: any number
+#: most decompressed bytes of a file that the present task may read; None: no bound
 _max_bytes: int | None = None
 
 
 @contextmanager
 def at_most(max_bytes: int | None, paths: Iterable[str]) -> Iterator[None]:
-    """Refuse at once a file of `paths` that has more bytes, and meanwhile content that proves to have more.
+    """Refuse files of `paths` with more than `max_bytes`; within the context, refuse content beyond it, too.
 
-    Raises InputError.
+    Raises:
+        InputError: a file is too large.
     """
     global _max_bytes
     previous, _max_bytes = _max_bytes, max_bytes
     try:
         for path in paths if max_bytes is not None else ():
-            with suppress(OSError, ValueError):  # who reads the file says so
+            with suppress(OSError, ValueError):  # reported by the reader of the file
                 status = os.stat(path)
                 if stat.S_ISREG(status.st_mode):
                     _check_size(path, status.st_size)
@@ -82,18 +81,26 @@ def _check_size(path: str, size_bytes: int, words: str = "the file has") -> None
 
 
 def read_plain(path: str) -> bytes:
-    """The file's bytes as they are. Blocks on a named pipe until its writer has closed it."""
+    """Return the file's bytes as they are. Waits on a named pipe until its writer has closed it.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     return b"".join(plain_blocks(path))
 
 
 def read_decompressed(path: str) -> bytes:
-    """The file's content, decompressed if its first bytes are those of a known format."""
+    """Return the file's content, decompressed if its first bytes are those of a known format.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged.
+    """
     return b"".join(decompressed_blocks(path))
 
 
 def read_text(path: str) -> bytes:
-    """The content of a text, decompressed, without a byte order mark. An empty file is an empty text."""
-    with suppress(OSError, ValueError):  # told below
+    """Return a text's content, decompressed, without a byte order mark. An empty file is an empty text."""
+    with suppress(OSError, ValueError):  # reported below
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode) and not status.st_size:
             return b""
@@ -101,7 +108,7 @@ def read_text(path: str) -> bytes:
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
-    """The content of a text, decompressed, without the byte order mark that some editors write."""
+    """Yield a text's content, decompressed, without a byte order mark."""
     blocks = decompressed_blocks(path)
     first = next(blocks, b"")
     while len(first) < len(_BYTE_ORDER_MARK) and (block := next(blocks, b"")):
@@ -112,7 +119,7 @@ def text_blocks(path: str) -> Iterator[bytes]:
 
 
 def plain_blocks(path: str) -> Iterator[bytes]:
-    """The file's bytes as they are, never none."""
+    """Yield the file's bytes as they are, in blocks that are never empty. Raises InputError."""
     size_bytes = 0
     try:
         with open(path, "rb") as file:
@@ -137,7 +144,7 @@ def plain_blocks(path: str) -> Iterator[bytes]:
 
 
 def decompressed_blocks(path: str) -> Iterator[bytes]:
-    """The file's content, decompressed if its first bytes are those of a known format."""
+    """Yield the file's content in blocks, decompressed if in a known format. Raises InputError."""
     blocks = plain_blocks(path)
     first = next(blocks)
     for magic, name in _FOREIGN:
@@ -152,7 +159,7 @@ def decompressed_blocks(path: str) -> Iterator[bytes]:
 def _decompressed(
     path: str, blocks: Iterator[bytes], name: str, make: Callable[[], _Decompressor]
 ) -> Iterator[bytes]:
-    """All concatenated streams of one file; padding with zero bytes between them is allowed."""
+    """Yield all concatenated streams of a file; zero bytes may stand between streams."""
     stream = make()
     size_bytes = 0
     for rest in _smaller(blocks):

@@ -1,9 +1,8 @@
 """A job's description as flat bytes: application, configuration and named numpy arrays.
 
-Layout: 8 bytes header length (little endian), a msgpack header, then each array at a
-multiple of 64 bytes, so that workers can use a mapped file without copying. Ranks pass
-these bytes on without decoding them, and write only descriptions without arrays: numpy, which would double
-a rank's memory, is imported by those who have some.
+Layout: 8 bytes header length (little endian), a msgpack header, then each array at a multiple of 64 bytes, so
+that workers can use a mapped file without copying. Ranks pass these bytes on undecoded, and write only
+descriptions without arrays: numpy, imported only for arrays, would double a rank's memory.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Header(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecodedDescription(msgspec.Struct, frozen=True):
-    """A decoded description; the arrays are read-only views into the bytes given."""
+    """A decoded description; its arrays are read-only views of the bytes."""
 
     application: str
     configuration: dict[str, Any]
@@ -47,14 +46,14 @@ def _aligned(offset: int) -> int:
 def encode_description(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
 ) -> bytes:
-    """Lay out a description."""
+    """Return a description as bytes."""
     return b"".join(description_parts(application, configuration, payload))
 
 
 def description_parts(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
 ) -> list[bytes | memoryview]:
-    """Lay out a description in pieces: large ones are arrays. Offsets in the header count from its end."""
+    """Return a description as pieces, the large ones being arrays. Offsets count from the header's end."""
     specs: list[_Array] = []
     body: list[bytes | memoryview] = []
     size = 0
@@ -72,12 +71,12 @@ def description_parts(
 
 
 def application_named_in(flat: bytes | bytearray | memoryview) -> str:
-    """Return the name of the application that a description is for; the beginning of it will do."""
+    """Return the application's name in a description, of which the beginning suffices."""
     return _header(memoryview(flat))[0].application
 
 
 def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescription:
-    """The inverse of `encode_description`, without copying the arrays."""
+    """Decode what `encode_description` returns, without copying arrays."""
     view = memoryview(flat).toreadonly()
     header, start = _header(view)
     payload: dict[str, NDArray[Any]] = {}
@@ -92,6 +91,6 @@ def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescripti
 
 
 def _header(view: memoryview) -> tuple[_Header, int]:
-    """Return it, and where it ends."""
+    """Return the header and its end."""
     end = 8 + int.from_bytes(view[:8], "little")
     return msgspec.msgpack.decode(view[8:end], type=_Header), _aligned(end)

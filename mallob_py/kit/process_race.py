@@ -1,21 +1,19 @@
 """A race between processes of one worker: the first answer wins, the others are killed.
 
-One or several, as the PE owns cores (P 5: one worker, several solver threads). Processes instead
-of threads, since an attempt may hold the interpreter's lock for long, and a crash should cost one
-attempt only. The worker process itself does not compute: it waits for its children's pipes and for
-news of its job, and has a `turn` for whatever else there is to do. The payload is shared with all
-of them.
+There is one process per core of the PE (P 5: one worker, several solver threads). Processes and not threads,
+since an attempt may hold the interpreter's lock for long, and a crash should cost one attempt only. The
+worker process does not compute: it waits for its children's pipes and for news of its job, and calls `turn`
+for all other duties. All processes share the payload.
 
-Worker i with T threads makes attempts number i*T to i*T+T-1. One whose process dies (a crash, lack
-of memory; the job's memory limit holds for each process) is replaced, at most twice, by one with a
-number that no present worker tries.
+Worker i with T threads makes the attempts i*T to i*T+T-1. An attempt whose process dies (a crash, lack of
+memory; the job's memory limit holds for each process) is replaced, at most twice, by an attempt with a number
+that no present worker uses.
 
-Children stay in the worker's process group, by which the runtime suspends, continues and kills
-them along with it.
+Children stay in the worker's process group, by which the runtime suspends, continues and kills them.
 
-Guarantees: no child is left when `race` returns or raises, none outlives the worker process; an
-exception in an attempt is an error of the job, as without a race; a death is only if no process is
-left. An attempt's solution holds integers of 32 bits, and its fields are JSON.
+Guarantees: no child is left when `race` returns or raises, and none outlives the worker process; an exception
+in an attempt is an error of the job, as without a race; deaths are an error only if no process is left. An
+attempt's solution holds 32-bit integers, and its fields are JSON.
 """
 
 from __future__ import annotations
@@ -40,32 +38,32 @@ from mallob_py.restarts import RestartLimit
 
 
 class Attempt(Protocol):
-    """One way to decide, prepared in the worker process and run in a child."""
+    """One way to decide: prepared in the worker process, run in a child."""
 
-    #: descriptors that the child needs
+    #: descriptors needed by the child
     fds: tuple[int, ...]
 
     def run(self) -> Result:
-        """In the child: decide."""
+        """Decide; in the child."""
         ...
 
     def close(self) -> None:
-        """In the worker process: the child is gone."""
+        """Release resources; in the worker process, after the child's end."""
         ...
 
 
 A = TypeVar("A", bound=Attempt)
-#: what a worker does when there are messages, and now and then without: (messages, live attempts). Attempts
-#: that it returns are given up; others begin in their places
+#: called with messages and live attempts, also without messages now and then; attempts that it returns are
+#: given up, and others begin in their places
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
-#: how often the worker looks around without any news
+#: longest time between two turns
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY_STATUS = 12
-#: kind, result code, bytes of text, bytes of solution
+#: header of an answer: kind, result code, bytes of text, bytes of solution
 _HEADER = struct.Struct("<ciQQ")
 _ANSWER = b"A"
 _ERROR = b"E"
@@ -78,10 +76,20 @@ def race(
     turn: Turn[A],
     judge: Callable[[Result], Result | None] = lambda result: result,
 ) -> Result:
-    """Run `context.threads` attempts at once, `prepare(number)` each.
+    """Run `context.threads` attempts at once.
 
-    `judge` is given each answer and says what the worker's is; None: not yet, another attempt begins.
-    Raises RuntimeError if one raises or all die.
+    Args:
+        context: the worker's view of its job.
+        prepare: makes the attempt with a number.
+        turn: called on messages and now and then; returns attempts to give up.
+        judge: makes the worker's result of an answer; None: another attempt begins.
+
+    Returns:
+        The first result that `judge` returns.
+
+    Raises:
+        RuntimeError: an attempt raised, or all attempts died.
+        InputError: an attempt raised it.
     """
     with _Race(context, prepare, turn, judge) as running:
         return running.first_answer()
@@ -89,7 +97,7 @@ def race(
 
 @dataclass(slots=True)
 class _Child(Generic[A]):
-    """The process of an attempt; `place` is which of the worker's attempts it is or replaces."""
+    """The process of an attempt; `place` is the attempt's place among the worker's attempts."""
 
     attempt: A
     pid: int
@@ -125,7 +133,7 @@ class _Race(Generic[A]):
     ) -> None:
         self._context.note_memory()
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
+            os.kill(pid, signal.SIGKILL)  # our own child, not waited for yet, so the pid is no other process
         for child in list(self._children.values()):
             self._bury(child)
         self._selector.close()
@@ -154,7 +162,7 @@ class _Race(Generic[A]):
         worker_pid = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:  # too many processes: go on with those there are
+        except OSError as error:  # too many processes: go on with the present ones
             self._deaths.append(f"number {number}: fork: {error.strerror}")
             attempt.close()
             os.close(ours)
@@ -168,7 +176,7 @@ class _Race(Generic[A]):
         self._selector.register(ours, selectors.EVENT_READ, child)
 
     def _hear(self, child: _Child[A]) -> Result | None:
-        """Take in what a child writes; its answer, if that was all of it."""
+        """Read from a child; return its answer once complete."""
         data = os.read(child.fd, _READ_BYTES)
         child.received += data
         if (message := _decode(child.received)) is None:
@@ -185,7 +193,7 @@ class _Race(Generic[A]):
             self._start_next(child)
 
     def _follow(self, child: _Child[A]) -> None:
-        """Have another attempt in the place of one that is of no more use."""
+        """Start another attempt in the place of a useless one."""
         self._context.note_memory()
         self._bury(child)
         self._start_next(child)
@@ -195,8 +203,8 @@ class _Race(Generic[A]):
         self._start(child.place, child.number + stride)
 
     def _bury(self, child: _Child[A]) -> str:
-        """Wait for a child that is ending; what it ended of."""
-        # Without effect on one that is; a damaged one may have closed its pipe and gone on.
+        """Wait for a child that is ending; return why it ended."""
+        # Without effect on a child that has ended; a damaged one may have closed its pipe and gone on.
         os.kill(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         self._selector.unregister(child.fd)
@@ -207,17 +215,17 @@ class _Race(Generic[A]):
 
 
 def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
-    """In the child, which must never return into the code of the worker."""
+    """Run the attempt in the child; never return into the worker's code."""
     try:
         _die_with(worker_pid)
-        # The socket to the rank is the worker's: its end must show when the worker ends.
+        # Only the worker may hold the socket to the rank, which must close when the worker ends.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))
-        while True:  # the worker looks how much memory it took, then kills us
+        while True:  # the worker measures our memory, then kills us
             signal.pause()
     except MemoryError:
         os._exit(_OUT_OF_MEMORY_STATUS)
-    except BrokenPipeError:  # the worker has just ended, and we with it
+    except BrokenPipeError:  # the worker has ended, and we end with it
         os._exit(1)
     except BaseException:
         with suppress(BaseException):
@@ -241,7 +249,7 @@ def _message_of(attempt: Attempt) -> bytes:
     except InputError as error:
         text = error.message.encode(errors="replace")
         return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text
-    except MemoryError:  # a death like that by the kernel's hand: others may do with less
+    except MemoryError:  # counts as a death, like one by the kernel: other attempts may need less memory
         raise
     except Exception:
         text = traceback.format_exc().encode(errors="replace")
@@ -253,7 +261,7 @@ def _message_of(attempt: Attempt) -> bytes:
 
 
 def _decode(received: bytearray) -> Result | Exception | None:
-    """A result, an error, or None if the message is not complete."""
+    """Return a result or an error; None: the message is incomplete."""
     if len(received) < _HEADER.size:
         return None
     kind, code, text_bytes, solution_bytes = _HEADER.unpack_from(received)
@@ -275,10 +283,10 @@ def _write(fd: int, message: bytes) -> None:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, even if that one is killed."""
+    """Have the kernel kill this process when its parent ends, even by a kill."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:  # it ended before we could ask
+    if os.getppid() != parent_pid:  # the parent ended before the call
         os._exit(1)
 
 

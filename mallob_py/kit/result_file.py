@@ -1,18 +1,17 @@
-"""A result too large for a message gets from a worker to the file that the user named.
+"""Result files: results too large for a message, from a worker to the file that the user named.
 
-The client's host makes a folder beside that file, with a name that nobody can guess. Workers write
-in there, and those who do not find it refuse to work: they are on another host and do not share the
-file system, so the result would appear where the user does not look. What is complete gets the file's
-name; what is not never has it. Where the file system can, unfinished files have no name at all and
-vanish with their process. The client removes the folder when the job has ended.
+The client's host makes a folder with an unguessable name beside that file. Workers write there, and refuse to
+work if they do not find the folder: they do not share the client's file system, so the user would not find
+the result. Only a complete file gets the file's name. Where the file system permits, unfinished files have no
+name and vanish with their process. The client removes the folder at the end of the job.
 
-`solve` writes what its own user names: `deliver` replaces the file at once and as a whole; an older file
-is gone from the moment of `prepare_result_file`, so that it is never taken for the new one.
+`solve` writes files of its own user: `deliver` replaces the file atomically; an older file is removed by
+`prepare_result_file`, so that it is never taken for the new one.
 
-Jobs of a service are confined to a `ResultsFolder`: anybody may name files there, so none that exists is
-replaced or removed. What a job has delivered keeps a second name in its folder of unfinished files, which
-bears the job's name; by that the same job, run again after a crash, knows its own file and may replace it.
-Below the folder no symbolic link is followed, neither when the file is prepared nor when it is written.
+Jobs of a service are confined to a `ResultsFolder`: any user may name files there, so no existing file is
+replaced or removed. A delivered file keeps a second name in the job's folder of unfinished files, which
+bears the job's name: so the same job, run again after a crash, knows its own file and may replace it. Below
+the folder no symbolic link is followed, neither in preparing nor in writing.
 
 A ResultFileError is one line.
 """
@@ -37,17 +36,17 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ResultFileError(Exception):
-    """A result file cannot be written. One line that names the file."""
+    """A result file cannot be written. The message is one line that names the file."""
 
 
 class ResultsFolder(msgspec.Struct, frozen=True, array_like=True):
-    """Below `path`, which is absolute, and nowhere else may results of this `job` (a unique name) be."""
+    """The folder below which alone a `job` (a unique name) may write results; `path` is absolute."""
 
     path: str
     job: str
 
     def resolve(self, path: str) -> str:
-        """The absolute path of a file that the job names. Raises ResultFileError."""
+        """Return the absolute path of a file that the job names. Raises ResultFileError."""
         relative = path
         if os.path.isabs(path):
             roots = (self.path, os.path.realpath(self.path))
@@ -63,13 +62,13 @@ class ResultsFolder(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.path}/{relative}"
 
 
-#: what the present task of this process may write, None: whatever its user may
+#: folder for the present task of this process; None: all that its user may write
 _confinement: ResultsFolder | None = None
 
 
 @contextmanager
 def confined_to(folder: ResultsFolder | None) -> Iterator[None]:
-    """Meanwhile, result files are prepared for this job and below this folder only."""
+    """Within the context, prepare result files only for this job and below this folder."""
     global _confinement
     previous, _confinement = _confinement, folder
     try:
@@ -79,7 +78,17 @@ def confined_to(folder: ResultsFolder | None) -> Iterator[None]:
 
 
 def prepare_result_file(path: str) -> str:
-    """At the client: see that the file can be written. Returns what `UnfinishedFile` needs to write it."""
+    """Check, at the client, that the file can be written.
+
+    Args:
+        path: an absolute path.
+
+    Returns:
+        What `UnfinishedFile` needs in order to write the file.
+
+    Raises:
+        ResultFileError: the file cannot be written; one line that names the file.
+    """
     folder, root = _confinement, None
     if folder is not None:
         path, root = folder.resolve(path), folder.path
@@ -95,14 +104,14 @@ def prepare_result_file(path: str) -> str:
 
 
 def discard_unfinished(path: str, folder: ResultsFolder | None = None) -> None:
-    """Remove, at the client after the job, all but the complete file; no worker delivers any more."""
+    """Remove, at the client after the job, everything but the complete file; workers must have ended."""
     root = None if folder is None else folder.path
     with suppress(OSError), _parent_of(path, root) as parent:
         _remove_unfinished(path, parent, folder)
 
 
 def is_delivered(path: str, folder: ResultsFolder) -> bool:
-    """Whether the job has delivered the file at this path; to be asked before `discard_unfinished`."""
+    """Tell whether the job has delivered the file; to be called before `discard_unfinished`."""
     try:
         with _parent_of(path, folder.path) as parent:
             return _is_own(path, parent, folder)
@@ -111,7 +120,7 @@ def is_delivered(path: str, folder: ResultsFolder) -> bool:
 
 
 def open_result(path: str, root: str) -> int:
-    """A descriptor of a result file below `root`, as little trusting as writing it was. Raises OSError."""
+    """Open a result file below `root` for reading, without following links. Raises OSError."""
     with _parent_of(path, root) as parent:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(os.path.basename(path), flags, dir_fd=parent)
@@ -122,7 +131,7 @@ def open_result(path: str, root: str) -> int:
 
 
 def discard(path: str) -> None:
-    """At the client of one's own files: remove the complete file too. Raises OSError."""
+    """Remove the complete file, too, at a client with files of its own. Raises OSError."""
     discard_unfinished(path)
     if _may_be_replaced(path):
         with suppress(FileNotFoundError):
@@ -130,7 +139,7 @@ def discard(path: str) -> None:
 
 
 def _make_room(path: str, parent: int, folder: ResultsFolder | None) -> None:
-    """Remove an older file if it may go."""
+    """Remove an older file if that is permitted."""
     name = os.path.basename(path)
     if folder is None:
         if not _may_be_replaced(path):
@@ -144,7 +153,7 @@ def _make_room(path: str, parent: int, folder: ResultsFolder | None) -> None:
 
 
 def _is_own(path: str, parent: int, folder: ResultsFolder) -> bool:
-    """Whether the file there is one that the job has delivered."""
+    """Tell whether the file at the path was delivered by the job."""
     for unfinished in _unfinished(path, parent, folder):
         with _opened(unfinished, parent) as own:
             if _has_same_file(own, os.path.basename(path), parent):
@@ -158,7 +167,7 @@ def _remove_unfinished(path: str, parent: int, folder: ResultsFolder | None) -> 
 
 
 def _unfinished(path: str, parent: int, folder: ResultsFolder | None) -> list[str]:
-    """The folders of unfinished files for this path; of a confined job, its own ones only."""
+    """Return the folders of unfinished files for a path; for a confined job, its own folders only."""
     prefix = _prefix(path, folder)
     with _opened(".", parent) as listed:
         return [name for name in os.listdir(listed) if name.startswith(prefix)]
@@ -169,7 +178,7 @@ def _prefix(path: str, folder: ResultsFolder | None) -> str:
 
 
 def _may_be_replaced(path: str) -> bool:
-    """Not so a device such as /dev/null."""
+    """Tell whether a path may be replaced; devices such as /dev/null may not."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -185,7 +194,7 @@ def _exists(name: str, parent: int) -> bool:
 
 
 def _has_same_file(own: int, name: str, parent: int) -> bool:
-    """Whether a file of the folder `own` is the same as `name` in the folder `parent`."""
+    """Tell whether a file of the folder `own` is the file `name` of the folder `parent`."""
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     with os.scandir(own) as entries:
         return any(os.path.samestat(status, entry.stat(follow_symlinks=False)) for entry in entries)
@@ -193,7 +202,7 @@ def _has_same_file(own: int, name: str, parent: int) -> bool:
 
 @contextmanager
 def _parent_of(path: str, root: str | None) -> Iterator[int]:
-    """The folder of a file, opened; from `root` on without following symbolic links. Raises OSError."""
+    """Open the folder of a file, without following symbolic links from `root` on. Raises OSError."""
     folder = os.path.dirname(path)
     descriptor = os.open(folder if root is None else root, _FOLDER)
     try:
@@ -209,7 +218,7 @@ def _parent_of(path: str, root: str | None) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, parent: int) -> Iterator[int]:
-    """A folder, no symbolic link, opened for reading. Raises OSError."""
+    """Open a folder, no symbolic link, for reading. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=parent)
     try:
@@ -229,10 +238,15 @@ def _failure(path: str, root: str | None, error: OSError, where: str = "") -> Re
 
 
 class UnfinishedFile:
-    """In a worker: a result while it is written to `fd`."""
+    """A result in a worker, while it is written to `fd`."""
 
     def __init__(self, path: str, prepared: str) -> None:
-        """`path` is absolute, `prepared` what `prepare_result_file` said."""
+        """Open a nameless or temporary file.
+
+        Args:
+            path: the absolute path of the result.
+            prepared: what `prepare_result_file` returned.
+        """
         self._path = path
         self._name = os.urandom(8).hex()
         self._has_name = False
@@ -258,16 +272,16 @@ class UnfinishedFile:
             return os.open(".", flags | os.O_TMPFILE, 0o666, dir_fd=self._folder)
         except FileNotFoundError:
             raise
-        except OSError:  # a file system without nameless files, such as NFS
+        except OSError:  # file systems without nameless files, such as NFS
             self._has_name = True
             return os.open(self._name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._folder)
 
     def failure(self, error: OSError) -> ResultFileError:
-        """Return the error to raise if writing to `fd` fails."""
+        """Return the error to raise if writing to `fd` failed."""
         return _failure(self._path, self._root, error, f" on host {os.uname().nodename}")
 
     def write(self, data: bytes) -> None:
-        """Append, down to the disk. Raises ResultFileError."""
+        """Append data and flush it to the disk. Raises ResultFileError."""
         left = memoryview(data)
         try:
             while left:
@@ -281,7 +295,7 @@ class UnfinishedFile:
         target = os.path.basename(self._path)
         try:
             if not self._has_name:
-                # With a folder's descriptor, or else Python would link the symbolic link itself.
+                # With a folder's descriptor, since Python would else link the symbolic link itself.
                 os.link(f"/proc/self/fd/{self.fd}", self._name, src_dir_fd=self.fd, dst_dir_fd=self._folder)
             if self._root is None:
                 os.replace(self._name, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
@@ -291,21 +305,21 @@ class UnfinishedFile:
             raise self.failure(error) from None
 
     def _deliver_as_new(self, target: str) -> None:
-        """The file keeps its own name, too, by which it is known to be the job's."""
+        """Keep the file's first name, too, which proves that the file is the job's."""
         try:
             os.link(self._name, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
         except FileExistsError:
             with _opened(".", self._folder) as own:
                 if not _has_same_file(own, target, self._parent):
                     raise _taken(self._path) from None
-            # Another worker of the job has delivered before us, and is a worker no more.
+            # Another worker of the job, now gone, delivered before.
             twin = f"{self._name}~"
             os.link(self._name, twin, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             os.replace(twin, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
         self._has_name = False
 
     def close(self) -> None:
-        """The end, delivered or not."""
+        """Close the file, delivered or not."""
         os.close(self.fd)
         if self._has_name:
             with suppress(OSError):
@@ -316,14 +330,14 @@ class UnfinishedFile:
 
 @dataclass(frozen=True, slots=True)
 class ResultPath:
-    """The file that configuration key `key` names, by an absolute path on the client's host."""
+    """The file named by configuration key `key`, as an absolute path on the client's host."""
 
     key: str
     path: str
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any], key: str) -> ResultPath | None:
-        """None if no file is named. Raises InputError."""
+        """Return the path of the file; None: no file is named. Raises InputError."""
         path = configuration.get(key)
         if path is None:
             return None
@@ -334,17 +348,17 @@ class ResultPath:
         return cls(key, path)
 
     def prepare(self) -> Payload:
-        """At the client: what workers need, to be put into the job's payload. Raises InputError."""
+        """Return, at the client, what workers need in the job's payload. Raises InputError."""
         try:
             folder = prepare_result_file(self.path)
         except ResultFileError as error:
             raise self.refusal(error) from None
-        import numpy as np  # the service and the fork server, who know this module, do without
+        import numpy as np  # here, since the service and the fork server import this module without numpy
 
         return {self._payload_key: np.frombuffer(os.fsencode(folder), dtype=np.uint8)}
 
     def begin(self, payload: Payload) -> UnfinishedFile:
-        """In a worker. Raises ResultFileError."""
+        """Open the file in a worker. Raises ResultFileError."""
         return UnfinishedFile(self.path, os.fsdecode(payload[self._payload_key].tobytes()))
 
     def refusal(self, error: ResultFileError) -> InputError:

@@ -1,7 +1,7 @@
 """All-reductions along the job tree: every worker gives bytes, every worker gets the combination.
 
-Asynchronous, and made for trees that change all the time: what clause sharing is built on.
-Nothing here waits: the application polls its context and hands the messages on.
+For trees that change all the time; clause sharing is built on it. Nothing here waits: the application polls
+its context and hands the messages on.
 
     reduction = TreeReduction(context, contribute=lambda epoch: mine(), combine=merge)
     while True:
@@ -14,8 +14,8 @@ Nothing here waits: the application polls its context and hands the messages on.
 
 Theory of operation
 -------------------
-The root starts epoch e. What travels, with s for the sender's *call number*, unique to one
-worker's part in one epoch:
+The root starts epoch e. Messages, with s for the sender's *call number*, unique to one worker's part in one
+epoch:
 
     CALL(e, s)       down  take part: takes a snapshot of the children present, calls them, gives
     REMINDER(e, s)   down  to those who did not answer for a while
@@ -26,28 +26,24 @@ worker's part in one epoch:
     (none) --start, CALL--> COLLECTING --all children gave or are absent--> GIVEN --RESULT--> (none)
     COLLECTING, GIVEN --newer CALL or start--> COLLECTING      --own index changed--> (none)
 
-- Who answers a call repeats its number and the index under which it was called. So an answer
-  that is late, or that reaches another parent since the sender was re-placed while it was
-  suspended, is told from the right one and ignored.
-- A child counts as absent if it is no longer among the children, if a message to it came
-  back, or if it says so. It says so if it does not know the call that it is reminded of: it
-  has joined since, or stands in another place now, or its process was started anew.
-- A worker gives at most once per epoch: called a second time, from another place, it is
-  absent. Thus no contribution is counted twice.
-- A worker learns of epochs by CALL only, so one that joins during an epoch takes part from
-  the next one on.
-- Messages may get lost (processes die, queues overflow): a reminder is answered by giving
-  again; a lost RESULT is made good by the next epoch.
-- The root may become another process: one that was started anew counts epochs from 1, one that
-  had another place goes on from what it has seen. Workers that have seen later ones are absent
-  and tell, and the root's next epoch is beyond what it was told. So a few epochs may be needed
-  until all take part again.
+- An answer repeats the call's number and the index that was called. So a late answer, or one that reaches
+  another parent since the sender was re-placed while suspended, is recognised and ignored.
+- A child is absent if it is no longer among the children, if a message to it came back, or if it says so. It
+  says so if it does not know the call in a reminder: it has joined since, has another place now, or has a new
+  process.
+- A worker gives at most once per epoch; if called again, from another place, it is absent. So no contribution
+  is counted twice.
+- A worker learns of epochs by CALL only, so a worker that joins takes part from the next epoch on.
+- Messages may be lost (processes die, queues overflow). A reminder is answered by giving again; a lost RESULT
+  is made good by the next epoch.
+- The root may become another process: a new process counts epochs from 1, a process from another place goes
+  on from the epochs it has seen. Workers that have seen later epochs are absent and report these, and the
+  root's next epoch is later. So all workers may take part only after a few epochs.
 
 Guarantees
-- A result combines each contribution at most once, and contains that of every worker which
-  stayed, with all its ancestors, and polled from start to finish (and had not seen a later epoch
-  of another root process).
-- An epoch ends unless a worker neither leaves nor polls; `start` gives up an unfinished one.
+- A result combines each contribution at most once. It contains that of each worker which stayed, with all its
+  ancestors, polled from start to finish, and had seen no later epoch of another root process.
+- An epoch ends unless a worker neither leaves nor polls; `start` gives up an unfinished epoch.
 - Contributions are combined in worker processes; ranks only pass them on.
 """
 
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from mallob_py.kit.app import TreeMessage, WorkerContext
 
 _MAGIC = b"\xf5TR"
-#: magic, channel, kind, epoch, call, index, newest
+#: header: magic, channel, kind, epoch, call, index, newest
 _HEADER = struct.Struct("<3sBBQQIQ")
 _PREFIX_BYTES = len(_MAGIC) + 1
 _CHANNELS = 256
@@ -85,7 +81,7 @@ class Finished(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """The outcome of `advance`; `messages` are not the reduction's, in their order."""
+    """The outcome of `advance`: finished epochs, and the messages that are not the reduction's, in order."""
 
     finished: list[Finished]
     messages: list[TreeMessage]
@@ -101,12 +97,12 @@ class _Kind(IntEnum):
 
 @dataclass(slots=True)
 class _Part:
-    """Our part in the present epoch."""
+    """This worker's part in the present epoch."""
 
     epoch: int
-    #: our number for those whom we call
+    #: number of our call to the children
     call: int
-    #: our parent's number for us, 0 at the root
+    #: number of our parent's call to us, 0 at the root
     parent_call: int
     waiting: set[int]
     #: latest epoch that a worker of our subtree has seen
@@ -115,17 +111,22 @@ class _Part:
     reminder_delay_s: float = _REMINDER_DELAY_S
     own: bytes = b""
     gifts: dict[int, bytes] = field(default_factory=dict)
-    #: what we have given; None while we collect
+    #: bytes given; None while COLLECTING
     given: bytes | None = None
 
 
 class TreeReduction:
-    """One worker's side of the reductions of one `channel` (0 to 255; all workers the same).
+    """One worker's side of the reductions of one `channel`.
 
-    `contribute(epoch)` returns this worker's bytes; it is called once per epoch, after the
-    children have been called. `combine(parts)` makes one of two or more parts; it must not
-    depend on how they are grouped. Both run inside of `advance` or `start`, and may look at
-    the context but not call this object.
+    Args:
+        context: the worker's view of its job.
+        contribute: returns this worker's bytes for an epoch; called once per epoch, after the children are
+            called.
+        combine: combines two or more parts to one; the result must not depend on their grouping.
+        channel: 0 to 255, equal in all workers.
+
+    Both functions are called within `advance` or `start`; they may read the context, but not call this
+    object.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class TreeReduction:
         self._prefix = _MAGIC + bytes((channel,))
         self._clock = clock
         self._index = context.index
-        #: the latest epoch we have been called for: none up to it gets anything more from us
+        #: latest epoch of a call: earlier epochs get nothing more from us
         self._seen = 0
         self._part: _Part | None = None
         self._finished: list[Finished] = []
@@ -154,13 +155,16 @@ class TreeReduction:
 
     @property
     def unfinished(self) -> int | None:
-        """The epoch that we take part in and whose result is not there yet."""
+        """The epoch in which this worker takes part and whose result is missing; None: no epoch."""
         return self._part.epoch if self._part is not None else None
 
     def start(self) -> int:
-        """Start an epoch and return its number; one that is unfinished is given up.
+        """Start an epoch at the root, and give up an unfinished one.
 
-        For the root only. Which worker that is may change in `context.poll`, and only there.
+        The root changes only within `context.poll`.
+
+        Returns:
+            The number of the epoch.
         """
         if self._context.index != 0:
             raise ValueError(f"worker {self._context.index} cannot start a reduction: only the root can")
@@ -170,7 +174,14 @@ class TreeReduction:
         return epoch
 
     def advance(self, messages: Iterable[TreeMessage]) -> Advance:
-        """Take in what `context.poll` returned. To be called now and then without messages, too."""
+        """Take in messages; to be called regularly, also without messages.
+
+        Args:
+            messages: what `context.poll` returned.
+
+        Returns:
+            The epochs finished, and the messages that are not the reduction's.
+        """
         if self._index != self._context.index:
             self._index = self._context.index
             self._part = None
@@ -185,7 +196,7 @@ class TreeReduction:
         return Advance(finished, others)
 
     def park(self) -> NoReturn:
-        """Take part until the job ends, instead of `context.park`, which would let others wait."""
+        """Take part until the job ends; `context.park` instead would make other workers wait."""
         while True:
             self.advance(self._context.poll(_PARK_POLL_S))
 
@@ -206,7 +217,7 @@ class TreeReduction:
         self._settle(part)
 
     def _settle(self, part: _Part) -> None:
-        """Give, as soon as no part is waited for."""
+        """Give once no part is missing."""
         if part.waiting or part.given is not None:
             return
         pieces = [part.own, *(part.gifts[index] for index in sorted(part.gifts))]
@@ -244,7 +255,7 @@ class TreeReduction:
                 self._child_absent(message.source, call, 0)
         elif kind in (_Kind.GIVE, _Kind.ABSENT):
             if message.source != index:
-                return  # its sender was called in another place
+                return  # the sender was called in another place
             if kind == _Kind.GIVE:
                 self._child_gave(index, call, newest, message.data[_HEADER.size :])
             else:
@@ -265,7 +276,7 @@ class TreeReduction:
             self._context.send_to_parent(self._header(_Kind.ABSENT, epoch, call, self._seen))
 
     def _child_gave(self, index: int, call: int, newest: int, data: bytes) -> None:
-        """Also one that is not in our snapshot may give: it came between our look and our call."""
+        """Take in what a child gave, even if it joined between our snapshot and our call."""
         part = self._part
         if part is None or part.call != call or part.given is not None or index in part.gifts:
             return

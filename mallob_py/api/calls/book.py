@@ -1,24 +1,22 @@
-"""Which call is where: a pure state machine, one for the calls of a job.
+"""The book of a job's calls: a pure state machine that says which call is where.
 
 Theory of operation
 -------------------
-The client has the only book. Calls of one function form a *group*; workers get them in *batches*, as large as
-make a worker some milliseconds, once it is known how long a call takes, and smaller towards the end. A worker
-whose calls are short has a second batch while it works on the first.
+The client has the only book. Calls of one function form a *group*. Workers get calls in *batches* that take a
+few milliseconds, once the duration of a call is known, and that shrink towards the end. A worker with short
+calls has a second batch while it works on the first.
 
-A call is done when its first outcome has come; whatever comes for it later is dropped. So each counts once,
-however often it was sent. It is sent again
+The first outcome of a call counts, later ones are dropped: each call counts once, however often it was sent.
+A call is sent again
 
-- if its worker is lost. Who was to blame is known if the worker had no other call; so calls of a lost worker
-go
-  out alone from then on, and one that has lost `LOSSES_MAX` workers on its own fails.
-- if its worker has been away (suspended since the job has fewer workers) when nothing else is to be done; at
-once
-  if calls of its function are short.
-- if its worker has said nothing for `SILENT_S`, as if it were away.
-- if its worker gives it back, asked to since another call of the batch takes longer than expected.
+- if its worker is lost. If the worker had only this call, the call is to blame. So calls of a lost worker are
+  then sent alone, and a call that lost `LOSSES_MAX` workers alone fails.
+- if its worker is away (suspended since the job has fewer workers) and no other calls are left; calls of a
+  function with short calls at once.
+- if its worker was silent for `SILENT_S`; as if the worker were away.
+- if its worker returns it on request, since another call of the batch takes longer than expected.
 
-Nothing here knows of sockets, processes or clocks.
+No sockets, processes or clocks here.
 """
 
 from __future__ import annotations
@@ -30,33 +28,33 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-#: a batch takes about so long
+#: target duration of a batch
 BATCH_S = 0.004
 #: a worker whose calls take less has a second batch
 PREFETCH_S = 0.02
-#: a batch has no more bytes, once it is known how many a call has
+#: most bytes of a batch, once the bytes of a call are known
 BATCH_BYTES = 4 << 20
 BATCH_CALLS_MAX = 5000
-#: calls of a batch that takes longer than expected by this, and by the factor, are asked back
+#: a batch's calls are asked back if they exceed the expected time by this and by the factor
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
-#: calls that take less are done anew at once if their worker is away
+#: calls that take less are repeated at once if their worker is away
 SHORT_S = 0.5
-#: workers say something more often
+#: longest silence of a worker with calls
 SILENT_S = 2.0
-#: who was found to be away so long ago, and says something, is there again
+#: a worker that is away counts as back if it says something this long after
 _STALE_S = 0.1
-#: workers that one call may lose
+#: most workers that one call may lose
 LOSSES_MAX = 3
 _WEIGHT = 0.3
-#: of more groups nobody asks how long their calls take
+#: most groups that are examined for overdue calls
 _GROUPS_LOOKED_AT = 50
 
 _WAITING, _SENT, _DONE = 0, 1, 2
 
 
 class Group:
-    """Calls of one function, by number. More may be added as long as it is in use."""
+    """Numbered calls of one function; more may be added while the group is in use."""
 
     __slots__ = (
         "again",
@@ -83,23 +81,24 @@ class Group:
         is_whole: bool = False,
         limit: int | None = None,
     ) -> None:
-        """`chunk`: calls per batch, 0: as is best. `is_whole`: not asked back. `content` is the user's.
+        """Create a group.
 
-        `limit`: calls from there on are not to be sent yet (`Book.extend`).
+        `chunk`: calls per batch, 0: chosen here. `is_whole`: batches are not asked back. `limit`: calls from
+        this number on must not be sent yet (`Book.extend`). `content` is the user's.
         """
         self.content = content
         self.chunk = chunk
         self.is_whole = is_whole
-        #: whether it is among those with calls to be sent
+        #: whether the group is in the list of those with calls to send
         self.is_ready = False
         self.state = bytearray(count)
         self.limit = count if limit is None else limit
-        #: the first call that was never sent
+        #: number of the first call never sent
         self.next = 0
-        #: calls to be sent again, and those of them that go out alone
+        #: calls to be sent again; of these, the calls to be sent alone
         self.again: deque[int] = deque()
         self.alone: deque[int] = deque()
-        #: calls that are not done
+        #: number of calls without an outcome
         self.left = count
         self.losses: dict[int, int] = {}
         self.mean_s: float | None = None
@@ -112,7 +111,7 @@ class Group:
 
 @dataclass(slots=True)
 class Batch:
-    """Calls that a worker has; those that were answered or given back are taken out."""
+    """Calls of one worker; calls that were answered or returned are removed."""
 
     number: int
     group: Group
@@ -125,14 +124,14 @@ class Batch:
 @dataclass(slots=True)
 class _Worker:
     batches: dict[int, Batch] = field(default_factory=dict)
-    #: suspended, as far as is known
+    #: whether the worker is suspended, as far as is known
     is_away: bool = False
     away_s: float = 0.0
     heard_s: float = 0.0
-    #: nothing was heard of it for long, though it has a call
+    #: whether the worker was silent for long although it has a call
     is_silent: bool = False
     index: int = -1
-    #: it has a call that may lose it, and gets no other
+    #: whether the worker has a call that may lose it, and thus gets no other
     is_alone: bool = False
 
     @property
@@ -152,28 +151,28 @@ class Assignment(NamedTuple):
 
 
 class Book:
-    """The book of one job. Workers are known by numbers that are never used twice."""
+    """The book of one job. Numbers of workers are never reused."""
 
     def __init__(self) -> None:
-        #: with calls to be sent, in their order
+        #: groups with calls to send, in order
         self._ready: deque[Group] = deque()
         self._workers: dict[int, _Worker] = {}
-        #: that may be given calls, as far as is known
+        #: workers that may be given calls, as far as is known
         self._hungry: dict[int, None] = {}
         #: long calls of workers that are away
         self._doubtful: deque[tuple[Group, int]] = deque()
         self._batches = 0
-        #: the job's number of workers, as its root has told last
+        #: the job's volume, as last told by its root
         self._volume = math.inf
         self.left = 0
         self.done = 0
-        #: with calls that are not done
+        #: groups with calls without an outcome
         self._groups: dict[Group, None] = {}
 
     # --- calls ----------------------------------------------------------------------------------
 
     def add(self, group: Group, count: int = 0, *, is_first: bool = False) -> None:
-        """Take in a new group (before all others), or `count` more calls of one."""
+        """Take in a new group (first of all if `is_first`), or `count` more calls of a known group."""
         if count:
             group.state += bytes(count)
             group.limit += count
@@ -186,31 +185,31 @@ class Book:
         self._make_ready(group, is_first)
 
     def extend(self, group: Group, limit: int) -> None:
-        """Calls of it up to `limit` may be sent now."""
+        """Allow calls up to `limit` to be sent."""
         group.limit = max(group.limit, limit)
         if group.left:
             self._make_ready(group)
 
     def done_without_worker(self, group: Group, calls: Sequence[int]) -> list[int]:
-        """Calls that are cancelled or cannot be sent: those of them that were not done."""
+        """Take out calls that were cancelled or cannot be sent; return those without an outcome."""
         return self._settle(group, calls)
 
     def cancel_waiting(self, group: Group) -> list[int]:
-        """No further call of it is to be begun: those that no worker has."""
+        """Begin no further call of the group; return the calls that no worker has."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state == _WAITING])
 
     def cancel(self, group: Group) -> list[int]:
-        """Nothing of it is to be done any more: its calls that were not done."""
+        """Drop the group; return its calls without an outcome."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
 
     def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
-        """Workers and batches with calls of a group, or with some of these `calls` of it."""
+        """Return workers and batches with calls of a group, or with some of the given `calls`."""
         return [
             (number, batch.number)
             for number, worker in self._workers.items()
@@ -225,7 +224,7 @@ class Book:
         self._hungry[worker] = None
 
     def place(self, worker: int, index: int, volume: int, now: float) -> None:
-        """A worker tells its place; who had that place before, or has one beyond the volume, is away."""
+        """Note a worker's place. The worker that had the place, and workers beyond the volume, are away."""
         told = self._workers[worker]
         told.index = index
         if index == 0:
@@ -237,7 +236,7 @@ class Book:
                 self._is_here(number, now)
 
     def look_for_silent(self, now: float) -> None:
-        """Have calls of workers that say nothing done elsewhere, too, when there is nothing else to do."""
+        """Have calls of silent workers repeated elsewhere if no other calls are left."""
         for number, worker in self._workers.items():
             if worker.batches and not worker.is_silent and now > worker.heard_s + SILENT_S:
                 worker.is_silent = True
@@ -246,7 +245,7 @@ class Book:
                     self._doubt(worker)
 
     def lose(self, worker: int, is_to_blame: bool = True) -> list[tuple[Group, int]]:
-        """It is gone; calls that have lost too many workers, which are done with that."""
+        """Take out a lost worker; return the calls that have now lost too many workers, and fail."""
         lost = self._workers.pop(worker)
         self._hungry.pop(worker, None)
         failed: list[tuple[Group, int]] = []
@@ -291,7 +290,7 @@ class Book:
     def results(
         self, worker: int, batch_number: int, calls: Sequence[int], spent_s: float, now: float
     ) -> list[int]:
-        """Outcomes have come: the calls for which they are the first."""
+        """Take in outcomes; return the calls whose first outcome they are."""
         told = self._workers[worker]
         told.heard_s = now
         if told.is_silent or (told.is_away and now > told.away_s + _STALE_S):
@@ -311,7 +310,7 @@ class Book:
             self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT], alone)
 
     def drop(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
-        """Calls of a batch are not sent after all, and are done with."""
+        """Take calls of a batch out, without sending them."""
         batch = self._take_out(worker, batch_number, calls)
         if batch is not None:
             self._settle(batch.group, calls)
@@ -367,7 +366,7 @@ class Book:
     # --- what is to be sent ----------------------------------------------------------------------------
 
     def assignments(self, now: float) -> Iterator[Assignment]:
-        """Batches to be sent now, each to be taken before the next is made."""
+        """Yield batches to be sent now; each must be taken before the next is made."""
         for worker in tuple(self._hungry):
             while (made := self._next_batch(worker, now)) is not None:
                 yield made
@@ -402,7 +401,7 @@ class Book:
         return None
 
     def _has_at_work(self, group: Group, call: int) -> bool:
-        """Whether a worker that is not away has it."""
+        """Tell whether a worker that is not away has the call."""
         return any(
             batch.group is group and call in batch.calls
             for worker in self._workers.values()
@@ -452,12 +451,12 @@ class Book:
         return Assignment(worker, self._batches, group, calls)
 
     def note_bytes(self, group: Group, calls: int, size_bytes: int) -> None:
-        """A batch of so many calls, or its results, had so many bytes."""
+        """Note the size of a batch of `calls` calls, or of its results."""
         mean = size_bytes / max(1, calls)
         group.mean_bytes = mean if not group.mean_bytes else max(mean, _mixed(group.mean_bytes, mean))
 
     def recalls(self, now: float) -> dict[int, list[int]]:
-        """Batches, by workers, that are to be given back as far as they are not begun."""
+        """Return batches, by worker, whose calls that have not begun must be returned."""
         found: dict[int, list[int]] = {}
         for number, worker in self._workers.items():
             if worker.is_away or worker.calls < 2:
@@ -471,12 +470,12 @@ class Book:
 
     @property
     def has_batches(self) -> bool:
-        """Whether a worker has several calls, which it may have to give back."""
+        """Tell whether a worker has several calls, which it may have to return."""
         return any(worker.calls > 1 for worker in self._workers.values())
 
     @property
     def idle(self) -> list[int]:
-        """Workers that have nothing to do."""
+        """Return the workers without calls."""
         return [number for number, one in self._workers.items() if not one.is_away and not one.batches]
 
     @property
@@ -484,9 +483,7 @@ class Book:
         return any(group.has_waiting for group in self._ready)
 
     def demand(self, further: int = 0) -> int:
-        """Return how many workers are of use: for the calls left and `further` ones, and so that no busy one
-        has to leave.
-        """
+        """Return how many workers are useful for the calls left and `further` ones, and keep busy ones."""
         counted, wanted = 0, 0.0
         for group in islice(self._groups, _GROUPS_LOOKED_AT):
             is_short = group.mean_s is not None and group.mean_s < PREFETCH_S

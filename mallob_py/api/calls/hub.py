@@ -1,13 +1,13 @@
-"""The thread of an executor that talks to all workers of its jobs.
+"""The hub: the thread of an executor that talks to all workers of its jobs.
 
-Workers connect to a socket in a folder that only the executor's own user can enter; if the service has ranks
-on other hosts, to a TCP port, too. Before anything is read from a connection, both ends prove that they know
-the executor's key (`kit.calls.wire`), which stands in the job's file, and that only its user can read.
+Workers connect to a socket in a folder that only the executor's user can enter; if the service has ranks
+on other hosts, to a TCP port as well. Before any other byte is read from a connection, both ends prove that
+they know the executor's key (`kit.calls.wire`), which only its user can read, in the job's file.
 
-A service of another user, whom the executor's has said to trust, must be able to read that file and to reach
-that socket, and so can all others. So there is no key in it. Instead the kernel says whose process is at the
-other end: only the executor's own user's and the service's are let in, and these look who has let them in.
-There is no TCP port, where nobody says so.
+A trusted service of another user must be able to read that file and to reach that socket, and so can
+everybody else. In that case there is no key. The kernel tells whose process is at the other end: only
+the executor's user and the service's user are let in, and check the executor's user in turn. There is no TCP
+port, since the kernel tells nothing there.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from mallob_py.kit.calls.wire import (
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 
-#: calls of one function that are submitted one by one belong together up to this number
+#: most calls of one function, submitted one by one, that form one group
 _GROUP_MAX = 4096
-#: of them, taken in before workers are looked after again
+#: most submitted calls taken in before workers are served again
 _TAKE_AT_ONCE = 2000
 _BACKLOG = 512
-#: how long a connection may take to prove itself
+#: longest time for a connection to prove itself
 _HANDSHAKE_S = 10.0
 _LAST_REPLIES_S = 5.0
-#: of a socket's folder: with its own name the path has at most the 107 bytes that the system takes
+#: most bytes of a socket's folder: the system takes paths of 107 bytes, the socket's name included
 _PATH_BYTES_MAX = 105
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -70,7 +70,7 @@ _NOT_ELSEWHERE = (
 
 
 class _Connection:
-    """A worker's; a `lane.Worker` once it has said hello."""
+    """A worker's connection; it gets a `lane.Worker` when the worker says hello."""
 
     def __init__(self, hub: Hub, connection: socket.socket, number: int, deadline_s: float) -> None:
         self.number = number
@@ -102,7 +102,7 @@ class _Connection:
             self._hub.watch(self)
 
     def receive(self) -> list[tuple[messages.FromWorker, list[Buffer]]]:
-        """Raises PeerGone, NotTrusted."""
+        """Return the messages that have arrived. Raises PeerGone, NotTrusted."""
         if self.handshake is not None:
             if not self.handshake.advance():
                 return []
@@ -117,7 +117,7 @@ class _Connection:
 
 
 class _OpenGroup:
-    """Calls of one function that were submitted one after the other, to which others are added."""
+    """A group of submitted calls of one function that may still grow."""
 
     def __init__(self, lane: Lane, terms: Terms, function: Pickled, retries: int) -> None:
         self._lane = lane
@@ -130,14 +130,14 @@ class _OpenGroup:
         self.sink = FutureSink()
 
     def fits(self, terms: Terms, function: Pickled, retries: int) -> bool:
-        """Whether a call may be added."""
+        """Tell whether a call may be added."""
         if len(self.items) >= _GROUP_MAX or (terms is not self._terms and terms != self._terms):
             return False
         is_same = retries == self._retries and (function is self._function or function == self._function)
         return is_same and (self._group is None or self._group.left > 0)
 
     def hand_on(self) -> bool:
-        """Have what was added done. Whether more may be added."""
+        """Hand on the calls added; return whether more may be added."""
         new, self._count = len(self.items) - self._count, len(self.items)
         if self._group is None:
             function = self._lane.function_of(self._function)
@@ -149,24 +149,24 @@ class _OpenGroup:
 
 
 class MapCalls:
-    """The calls of a map, whose arguments are handed in bit by bit."""
+    """The calls of a map, whose arguments are handed in step by step."""
 
     def __init__(self, hub: Hub, lane_of: Callable[[], Lane], group: Group, content: CallSet) -> None:
         self._hub = hub
         self._lane_of = lane_of
         self._group = group
         self._content = content
-        #: the lane that does them, once the hub has taken them in
+        #: the lane of the calls, once the hub has taken them in
         self._lane: Lane | None = None
 
     def begin(self, function: Pickled) -> None:
-        """Called by the hub's thread."""
+        """Take over the function; in the hub's thread."""
         self._lane = lane = self._lane_of()
         self._content.function = lane.function_of(function)
         lane.add(self._group)
 
     def extend(self, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Hand in arguments of further calls; the calls that are `bad` end with their error."""
+        """Hand in arguments of further calls; the calls in `bad` end with their error."""
 
         def extend() -> None:
             if self._lane is not None:  # else: a map of no calls
@@ -183,15 +183,17 @@ class MapCalls:
 
 
 class Hub:
-    """Its public methods may be called by any thread.
+    """The hub. Public methods may be called by any thread.
 
-    The user's code (unpickling, callbacks) runs in threads of their own, never in the hub's. If that ends, by
-    whatever, all calls that are there end with an error, and so does each that comes.
+    The user's code (unpickling, callbacks) never runs in the hub's thread. If that thread ends, all calls
+    end with an error, later calls as well.
     """
 
     def __init__(self, client: Client, other_hosts: Callable[[], bool], service_user: int) -> None:
-        """`other_hosts`: whether there are ranks elsewhere, looked at when a job begins. `service_user`: the
-        user id of the service's workers.
+        """Talk through `client`.
+
+        `other_hosts`, called when a job begins, tells whether there are ranks on other hosts; `service_user`
+        is the user id of the service's workers.
         """
         self._client = client
         self._users = {os.geteuid(), service_user}
@@ -210,10 +212,10 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to it any more
+        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to it
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
-        #: submitted one by one: terms, function, arguments, future
+        #: single calls: terms, function, arguments, future, retries
         self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any], int]] = deque()
         self._deliverer = Deliverer("mallob-py-results", self._all_delivered)
         self._is_woken = False
@@ -221,14 +223,14 @@ class Hub:
         self._all_lanes: list[Lane] = []
         self._connections: dict[int, _Connection] = {}
         self._gone: list[_Connection] = []
-        #: without a reply, when the last one was begun
+        #: jobs without a reply when the last job was begun
         self._jobs: list[Future[Answer]] = []
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: the error of all calls once there is no service any more, or the workers do not start
+        #: makes the error of all calls if there is no service, or workers do not start
         self._broken: Callable[[str], BaseException] | None = None
-        #: the error of all calls once the thread has ended
+        #: makes the error of all calls once the thread has ended
         self._over: Callable[[], BaseException] | None = None
         self._refusing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
@@ -239,7 +241,7 @@ class Hub:
     def submit(
         self, terms: Terms, function: Pickled, call: Any, future: CallFuture[Any], retries: int = 0
     ) -> None:
-        """`call`: a snapshot of args and kwargs."""
+        """Submit one call; `call` is a snapshot of args and kwargs."""
         self._submitted.append((terms, function, call, future, retries))
         self._call()
 
@@ -253,7 +255,7 @@ class Hub:
         is_own_job: bool,
         results_of: Callable[[Callable[[], None]], MapResults[Any]],
     ) -> tuple[MapCalls, MapResults[Any]]:
-        """`results_of` makes the results, given what cancels the map. `is_own_job`: of this map alone."""
+        """Submit a map. `results_of` makes the results, given the function that cancels the map."""
         group = Group(None, count, chunk=chunk, limit=0)
         ref = FunctionRef(0, function)
         calls: MapCalls
@@ -267,7 +269,7 @@ class Hub:
         return calls, results
 
     def abandon(self, futures: Sequence[CallFuture[Any]]) -> None:
-        """End calls whose outcomes are not wanted any more."""
+        """End calls whose outcomes nobody wants."""
 
         def abandon() -> None:
             now = time.monotonic()
@@ -281,7 +283,7 @@ class Hub:
         self.call(abandon)
 
     def call(self, command: Callable[[], None]) -> None:
-        """Have this done by the hub's thread."""
+        """Run a command in the hub's thread."""
         self._commands.append(command)
         self._call()
 
@@ -295,16 +297,16 @@ class Hub:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is called by the hub, or by a callback of one of its futures."""
+        """Tell whether the caller is the hub, or a callback of one of its futures."""
         return threading.current_thread() is self._thread or self._deliverer.is_own_thread
 
     @property
     def left(self) -> int:
-        """Calls that are not done, as far as the hub has taken them in."""
+        """The number of calls without an outcome that the hub has taken in."""
         return sum(lane.left for lane in tuple(self._all_lanes))
 
     def cancel_waiting(self) -> None:
-        """Nothing that no worker has begun is begun any more."""
+        """Cancel the calls that no worker has begun."""
 
         def cancel() -> None:
             for lane in self._all_lanes:
@@ -313,7 +315,7 @@ class Hub:
         self.call(cancel)
 
     def break_off(self, error_of: Callable[[str], BaseException]) -> None:
-        """All calls end with an error, made of the name of the call, also those to come."""
+        """End all calls, also later ones, with an error made from the call's name."""
 
         def break_off() -> None:
             self._broken = self._broken or error_of
@@ -322,11 +324,11 @@ class Hub:
 
     @property
     def failure(self) -> str:
-        """Why no further calls are taken, or nothing."""
+        """Return why no further calls are taken, or ""."""
         return "" if self._over is None else str(self._over())
 
     def close(self) -> None:
-        """After all calls that are there are done. Does not wait."""
+        """End after all present calls; do not wait."""
 
         def begin_to_close() -> None:
             self._is_closing = True
@@ -334,7 +336,7 @@ class Hub:
         self.call(begin_to_close)
 
     def join(self) -> None:
-        """Wait until all calls are done; not within one of their callbacks, which they wait for."""
+        """Wait until all calls are done; no effect in a callback, for which the hub waits."""
         if not self.is_own_thread:
             self._thread.join()
 
@@ -353,7 +355,7 @@ class Hub:
             self._end()
 
     def _refuse(self, over: Callable[[], BaseException]) -> None:
-        """End everything that is there and will not be done any more."""
+        """End all calls that will not be done."""
         with self._refusing:
             self._fail_lanes(over)
             while self._submitted:
@@ -378,7 +380,7 @@ class Hub:
     def _has_ended(self) -> bool:
         if self._commands or self._submitted or any(lane.left for lane in self._all_lanes):
             return False
-        if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for others
+        if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for some
             return False
         for lane in self._all_lanes:
             if lane.job is not None:
@@ -396,7 +398,7 @@ class Hub:
             timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
         for key, events in self._selector.select(timeout_s):
             if key.data is None:
-                # In this order: a wake-up that comes in between must not be read and yet count as under way.
+                # In this order: a wake-up in between must not be read and still count as under way.
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 self._is_woken = False
@@ -442,7 +444,7 @@ class Hub:
             self._commands.popleft()()
 
     def _close_group(self) -> None:
-        """Hand on what was collected."""
+        """Hand on the calls collected."""
         if self._open_group is not None and not self._open_group.hand_on():
             self._open_group = None
 
@@ -574,7 +576,7 @@ class Hub:
             self._selector.modify(one.socket, events, one)
 
     def is_gone(self, one: _Connection) -> None:
-        """It is taken out when whoever is at work with it is not any more."""
+        """Remove a closed connection."""
         one.is_closed = True
         self._gone.append(one)
 
@@ -601,7 +603,7 @@ class Hub:
         self._remove_folder()
 
     def _await_replies(self) -> None:
-        """Await the replies, so that no job of ours is left in the service."""
+        """Wait for the replies, so that no job stays in the service."""
         deadline_s = time.monotonic() + (0.0 if self._broken is not None else _LAST_REPLIES_S)
         for job in self._jobs:
             with suppress(Exception):
@@ -614,7 +616,7 @@ def _with_note(error: BaseException, call: str) -> BaseException:
 
 
 def _removed_by(process: int, folder: PrivateFolder) -> None:
-    """Remove the folder, unless this is a fork of the process that it belongs to."""
+    """Remove the folder, but not in a fork of the process that made it."""
     if os.getpid() == process:
         folder.remove()
 

@@ -1,8 +1,7 @@
-"""The calls that one malleable job does, and that job: begun when there are calls, ended soon after the last.
+"""A lane: calls, and the malleable job that does them, from the first call until soon after the last.
 
-A lane's job may end before its calls are done. If its limit was reached or somebody has interrupted it, the
-calls left fail with that; if its workers have died again and again, it is begun anew as long as calls come to
-their ends in between.
+The job may end before its calls. After a limit or an interruption the calls left fail with that reason. After
+repeated deaths of workers the job begins anew, as long as calls are done in between.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from mallob_py.kit.calls.initializing import NotInitialized
 from mallob_py.kit.calls.values import CallError, Pickled, load, load_error, packed, restored, told
 from mallob_py.kit.calls.wire import Buffer
 
-#: a job without calls ends after this
+#: a job without calls ends after this time
 LINGER_S = 1.0
-#: calls whose results nobody wants may go on for so long
+#: longest time that a call may run on after its result became unwanted
 GRACE_S = 1.0
-#: functions that no calls need are kept in workers, in case that others come
+#: functions kept in workers without calls, in case that more calls come
 _FUNCTIONS_KEPT = 16
 _STEER_S = 0.1
-#: how often it is looked whether calls are to be asked back, and whether a worker says nothing
+#: period of looking for overdue calls and silent workers
 _RECALL_S = 0.02
 _SILENCE_S = 0.5
-#: jobs in a row that end without any call done
+#: most jobs in a row that end without any call done
 _FAILURES_MAX = 5
 _ARGUMENTS_SHOWN = 100
 
 
 class WorkerLost(CallError):
-    """The workers of a call died while they were at it, again and again; it is not begun once more."""
+    """The workers of a call died repeatedly; the call is not repeated."""
 
 
 class JobEnded(CallError):
-    """The job has been interrupted, or has reached its limit, before the call was done."""
+    """The job was interrupted, or reached a limit, before the call was done."""
 
 
 class TimeLimit(JobEnded, TimeoutError):
@@ -57,7 +56,7 @@ class Terms(NamedTuple):
     time_limit_s: float | None = None
     cpu_limit_s: float | None = None
     name: str = ""
-    #: the mark of a map, if the job is that one's own
+    #: the mark of a map with a job of its own
     map: str = ""
 
 
@@ -76,28 +75,28 @@ class CallSet:
     """The content of a group: calls of one function and where their outcomes go."""
 
     function: FunctionRef
-    #: snapshots of each call's arguments, or of its (args, kwargs); None: it is done
+    #: snapshots of each call's arguments, or of its (args, kwargs); None: the call is done
     items: list[Any]
     has_keywords: bool
     sink: Sink
     retries: int = 0
-    #: of a map, the number of its calls, for messages: "call 3 of 17"
+    #: for a map: the number of its calls, for messages such as "call 3 of 17"
     of: int | None = None
 
     def named(self, call: int, item: Any) -> str:
-        """A call, for people. Runs the user's code."""
+        """Return a call's description for messages. Runs the user's code."""
         which = "" if self.of is None else f"call {call} of {self.of}: "
         try:
             args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
             shown = shown_arguments(args, kwargs)
-        except BaseException:  # or they are not there any more
+        except BaseException:  # or the arguments are gone
             shown = "..."
         return f"{which}{self.function.name}({shown})"
 
 
 @dataclass(slots=True)
 class InnerSet:
-    """A batch of calls that a worker's call wants, as it has sent it: it need not be read here."""
+    """A batch of calls submitted by a worker's call, kept as bytes."""
 
     function: FunctionRef
     origin: int
@@ -107,7 +106,7 @@ class InnerSet:
 
 
 class Worker(Protocol):
-    """A connection to a worker, as its lane needs it."""
+    """A connection to a worker, as seen by its lane."""
 
     number: int
     is_closed: bool
@@ -116,21 +115,21 @@ class Worker(Protocol):
 
 
 class _Member:
-    """A worker of the lane's job."""
+    """A worker of the job."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.index = -1
-        #: by batch: the calls, in the order in which they were sent
+        #: calls of each batch, in the order sent
         self.orders: dict[int, list[int]] = {}
         self.functions: set[int] = set()
-        #: calls of its own that it offers to others
+        #: number of calls that this worker's calls have submitted and offer to others
         self.offered = 0
         self.is_asked = False
 
 
 class Lane:
-    """Used by the hub's thread only."""
+    """The lane. Used by the hub's thread only."""
 
     def __init__(
         self,
@@ -143,16 +142,17 @@ class Lane:
         *,
         is_own: bool,
     ) -> None:
-        """`start` hands in a job for it; `new_number` numbers functions. `is_own`: of one map only.
+        """Create a lane without a job.
 
-        `break_off` is called when workers cannot be initialized: no call can be done.
+        `start` hands in a job; `new_number` numbers functions; `is_own`: for one map only. `break_off` is
+        called if workers cannot be initialized, so that no call can be done.
         """
         self._deliverer = deliverer
         self._break_off = break_off
         self.number = number
         self.terms = terms
         self.is_own = is_own
-        #: of the job that is wanted now: workers of former ones are not taken in
+        #: serial number of the present job: workers of former jobs are refused
         self.serial = 0
         self._start = start
         self._new_number = new_number
@@ -168,7 +168,7 @@ class Lane:
         self._groups: dict[Group, None] = {}
         self._functions: dict[int, FunctionRef] = {}
         self._pickled: dict[bytes, int] = {}
-        #: calls that run though nobody wants their results: until when they may, the group, which (None: all)
+        #: unwanted calls at work: until when they may run, group, calls (None: all)
         self._unwanted: list[tuple[float, Group, frozenset[int] | None]] = []
 
     # --- calls -----------------------------------------------------------------------------------
@@ -178,26 +178,26 @@ class Lane:
         return self._book.left
 
     def add(self, group: Group, count: int = 0) -> None:
-        """A new group, or `count` more calls of one."""
+        """Take in a new group, or `count` more calls of a known group."""
         self._groups[group] = None
         self._idle_since_s = None
         self._book.add(group, count)
 
     def extend(self, group: Group, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Take in the arguments of further calls of a map, those that are `bad` but for the errors."""
+        """Take in arguments of further calls of a map; the calls in `bad` have errors instead."""
         content: CallSet = group.content
         content.items += items
         self._deliver(group, self._book.done_without_worker(group, tuple(bad)), bad.__getitem__)
         self._book.extend(group, len(content.items))
 
     def cancel(self, group: Group, now: float) -> None:
-        """End now what is not done of a map."""
+        """End a map's calls now."""
         self._deliver(group, self._book.cancel(group), lambda _: CancelledError())
         self._groups.pop(group, None)
         self._end_unwanted(group, None, now)
 
     def abandon(self, sink: Sink, call: int, now: float) -> None:
-        """End now a submitted call whose result is not wanted any more."""
+        """End an unwanted submitted call now."""
         for group in tuple(self._groups):
             if isinstance(group.content, CallSet) and group.content.sink is sink:
                 self._deliver(
@@ -206,7 +206,7 @@ class Lane:
                 self._end_unwanted(group, frozenset([call]), now)
 
     def _end_unwanted(self, group: Group, calls: frozenset[int] | None, now: float) -> None:
-        """Ask calls back that have not begun; the others are stopped after a grace."""
+        """Ask for unwanted calls that have not begun; stop the others after `GRACE_S`."""
         batches = self._book.batches_of(group, calls)
         for number, batch in batches:
             if calls is None:
@@ -215,7 +215,7 @@ class Lane:
             self._unwanted.append((now + GRACE_S, group, calls))
 
     def _stop_unwanted(self, now: float) -> None:
-        """Have workers stop running calls whose results are not wanted."""
+        """Have workers stop unwanted calls."""
         if not self._unwanted:
             return
         due = [each for each in self._unwanted if each[0] <= now]
@@ -230,11 +230,11 @@ class Lane:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, and nothing runs that may yet go on."""
+        """Tell whether all calls are done, and none is at work."""
         return not self._book.left and not self._unwanted
 
     def fail(self, error_of: Callable[[str], BaseException]) -> None:
-        """Everything that is not done ends with an error, made of the name of the call."""
+        """End all open calls with an error made from the call's name."""
         for group in tuple(self._groups):
             calls = self._book.cancel(group)
             content = group.content
@@ -251,7 +251,7 @@ class Lane:
     # --- the job -----------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Send what can be sent, and see to the job."""
+        """Send what can be sent, and begin or end the job."""
         if self._book.left and self.job is None:
             self._begin_job()
         self._stop_unwanted(now)
@@ -271,7 +271,7 @@ class Lane:
             self.end_job()
 
     def next_turn_s(self, now: float) -> float | None:
-        """When `turn` is wanted though nothing happens."""
+        """Return when `turn` must be called even if nothing happens."""
         due_s = [one[0] for one in self._unwanted]
         if self._idle_since_s is not None:
             due_s.append(self._idle_since_s + LINGER_S)
@@ -289,7 +289,7 @@ class Lane:
         self.job = self._start(self)
 
     def end_job(self) -> None:
-        """There is nothing to be done for it any more."""
+        """End the job, which has no more calls."""
         job, self.job = self.job, None
         root = next((member for member in self._members.values() if member.index == 0), None)
         if root is not None:
@@ -301,7 +301,7 @@ class Lane:
         self._idle_since_s = None
 
     def job_ended(self, job: Future[Answer]) -> None:
-        """It has its reply."""
+        """Take in the job's reply."""
         if job is not self.job:
             return
         self.job = None
@@ -323,7 +323,7 @@ class Lane:
     # --- workers ------------------------------------------------------------------------------------
 
     def has(self, number: int) -> bool:
-        """Whether it is a worker of the present job."""
+        """Tell whether a worker belongs to the present job."""
         return number in self._members
 
     def joined(self, worker: Worker, now: float) -> None:
@@ -345,7 +345,7 @@ class Lane:
                 del self._groups[group]
 
     def heard(self, number: int, message: messages.FromWorker, buffers: list[Buffer], now: float) -> None:
-        """A message of a member."""
+        """Take in a message of a worker."""
         member = self._members[number]
         self._take(member, number, message, buffers, now)
         match message:
@@ -420,7 +420,7 @@ class Lane:
                 origin.worker.send(messages.InnerResults(content.group, message.is_ok), buffers)
 
     def _unreadable(self, number: int, batch_number: int, buffers: list[Buffer], now: float) -> None:
-        """A worker cannot read a batch: most likely a module is not there, which hits them all."""
+        """Handle a batch that a worker cannot read: most likely a module is missing, in all workers."""
         batch = self._book.batch_of(number, batch_number)
         if batch is None:
             return
@@ -438,13 +438,13 @@ class Lane:
             self._hand_out(group, calls, [False] * len(calls), [error_of(call) for call in calls])
 
     def _fail(self, group: Group, calls: Sequence[int], error_of: Callable[[str], BaseException]) -> None:
-        """Deliver errors that are made of the names of the calls."""
+        """Deliver errors made from the calls' names."""
         self._hand_out(group, calls, [False] * len(calls), [_Unnamed(error_of)] * len(calls))
 
     def _hand_out(
         self, group: Group, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]
     ) -> None:
-        """Have outcomes delivered: snapshots of results; exceptions, dumped or not."""
+        """Deliver outcomes: snapshots of results, and exceptions, pickled or not."""
         content: CallSet = group.content
         items = content.items
         names: dict[int, Any] | None = None
@@ -462,7 +462,7 @@ class Lane:
     # --- sending ------------------------------------------------------------------------------------
 
     def function_of(self, pickled: Pickled) -> FunctionRef:
-        """A function that was pickled; the same one as before if it has the same bytes."""
+        """Return the reference of a pickled function; equal bytes give the same one."""
         buffers = pickled.buffers
         data = bytes(buffers[0])
         number = self._pickled.get(data) if len(buffers) == 1 else None
@@ -477,7 +477,7 @@ class Lane:
         return function
 
     def _forget_functions(self) -> None:
-        """Forget the functions that no calls need; have workers do so, too."""
+        """Forget the functions without calls, here and in workers."""
         needed = {group.content.function.number for group in self._groups}
         unneeded = [number for number in self._functions if number not in needed]
         gone = set(unneeded[: -_FUNCTIONS_KEPT // 2])
@@ -523,7 +523,7 @@ class Lane:
         member.worker.send(message, buffers)
 
     def _ask_for_inner(self) -> None:
-        """Workers with nothing to do get calls that the calls of others want."""
+        """Have idle workers take calls that other workers' calls have submitted."""
         idle = self._book.idle
         if not idle or self._book.has_waiting:
             return
@@ -553,13 +553,13 @@ def size_of(buffers: Sequence[Buffer]) -> int:
 
 
 def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the arguments of a call, for messages. Runs the user's code."""
+    """Return a call's arguments as text, for messages. Runs the user's code."""
     shown = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
     return shown if len(shown) <= _ARGUMENTS_SHOWN else shown[: _ARGUMENTS_SHOWN - 3] + "..."
 
 
 class _Unnamed(NamedTuple):
-    """An error that is made of the name of its call."""
+    """An error made from the name of its call."""
 
     error_of: Callable[[str], BaseException]
 
@@ -574,7 +574,7 @@ def _deliver(
 ) -> None:
     """Give outcomes to their sink. Runs the user's code, which may raise anything.
 
-    `items`: arguments, for messages; None: there is nothing but results that are as they are.
+    `items`: arguments, for messages; None: all outcomes are plain results.
     """
     if items is not None:
         found = [
@@ -623,7 +623,7 @@ def _times(count: int) -> str:
 
 
 def _of_job(error: BaseException, call: str) -> BaseException:
-    """Return the error with which a job has ended, for one of its calls."""
+    """Return the error of one call for the error with which its job ended."""
     if isinstance(error, JobError):
         return JobError(error.field, error.message)
     return JobEnded(f"{error}; it was not done: {call}")

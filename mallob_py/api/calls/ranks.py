@@ -1,4 +1,4 @@
-"""Ranks of an executor's own: a service in a folder of its own, which ends with the executor."""
+"""An executor's own ranks: a service in a folder of its own, which ends with the executor."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LINES_SHOWN = 5
 
 
 class OwnRanks:
-    """Starts so many ranks; `api_dir` is their service's folder. Raises ServiceError if they do not start.
+    """Starts `count` ranks; `api_dir` is their service's folder. Raises ServiceError if they do not start.
 
-    `ended` is done when they have ended, by whatever. They end with the program at the latest.
+    `ended` is done once the ranks have ended for any reason, with the program at the latest.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -43,7 +43,7 @@ class OwnRanks:
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The kernel ends a process with the thread that has started it, which may be one of the caller's.
+        # The kernel ends a process with the thread that started it, and the caller's thread may end early.
         threading.Thread(
             target=_look_after,
             args=(command, self._output, started, self.ended),
@@ -70,7 +70,7 @@ class OwnRanks:
             time.sleep(_LOOK_S)
 
     def last_words(self) -> str:
-        """Return the last that they have printed."""
+        """Return the end of the ranks' output."""
         with suppress(OSError):
             return " ".join(self._output.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
         return ""
@@ -82,7 +82,7 @@ class OwnRanks:
 def _look_after(
     command: list[str], output: Path, started: Future[subprocess.Popen[bytes]], ended: Future[None]
 ) -> None:
-    """Start the ranks, and be there until they have ended."""
+    """Start the ranks, and wait until they have ended."""
     ours = os.getpid()
     try:
         with output.open("wb") as file:
@@ -103,7 +103,7 @@ def _look_after(
 
 
 def _end(ours: int, process: subprocess.Popen[bytes], folder: PrivateFolder) -> None:
-    if os.getpid() != ours:  # a fork of the program that the ranks belong to
+    if os.getpid() != ours:  # a fork of the program that started the ranks
         return
     if process.poll() is None:
         process.terminate()

@@ -1,4 +1,4 @@
-"""Where outcomes of calls go: futures of single calls, the results of a map."""
+"""Sinks of outcomes: futures of single calls, the results of a map."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class CallProgress(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1."""
+        """The part that is done, from 0 to 1; None: unknown."""
         return None if not self.total else min(1.0, self.done / self.total)
 
 
 class Sink(Protocol):
-    """Takes the outcome of each call of a group once."""
+    """Takes one outcome of each call of a group."""
 
     def begin(self, calls: Sequence[int]) -> Sequence[int]:
-        """These are about to be sent; those that are still wanted. Called by the hub's thread."""
+        """Return which of these calls, about to be sent, are still wanted; in the hub's thread."""
         ...
 
     def deliver(self, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]) -> None:
-        """A value for each, or the exception. Called by a thread that delivers; may run the user's code."""
+        """Take a value or an exception for each call; in a delivering thread. May run the user's code."""
         ...
 
     def told(self, call: int, progress: CallProgress) -> None:
-        """A call says how far it is."""
+        """Take a call's report of progress."""
         ...
 
 
 class CallFuture(Future[_T]):
-    """The outcome of one call."""
+    """The future outcome of one call."""
 
-    #: what the function has told by `mallob_py.report_progress`, else (0, None); (1, 1) at the end
+    #: the call's last report by `mallob_py.report_progress`; (0, None) without one; (1, 1) at the end
     _progress = CallProgress(0, None)
-    #: where it stands, once the hub has taken it in
+    #: sink and number of the call, once the hub has taken the call in
     _place: tuple[FutureSink, int] | None = None
 
     def __init__(self) -> None:
@@ -68,21 +68,21 @@ class CallFuture(Future[_T]):
 
     def _check_process(self) -> None:
         if os.getpid() != self._process and not self.done():
-            raise RuntimeError(IN_A_FORK)  # no outcome comes here
+            raise RuntimeError(IN_A_FORK)  # outcomes reach the parent process only
 
     @property
     def progress(self) -> CallProgress:
-        """Return how far the call is, as far as its function tells that (`mallob_py.report_progress`)."""
+        """The call's last report by `mallob_py.report_progress`."""
         if self.done() and self._progress.total is None:
             return CallProgress(1, 1)
         return self._progress
 
 
 class FutureSink:
-    """Futures of calls that were submitted one by one."""
+    """Futures of calls submitted one by one."""
 
     def __init__(self) -> None:
-        #: by call; None: it has its outcome
+        #: futures by number of the call; None: the call has its outcome
         self.futures: list[CallFuture[Any] | None] = []
         self._begun: set[int] = set()
 
@@ -93,7 +93,7 @@ class FutureSink:
         future = self.futures[call]
         try:
             is_wanted = future is not None and future.set_running_or_notify_cancel()
-        except Exception:  # somebody else has given it an outcome
+        except Exception:  # the future was given an outcome by other code
             return False
         if is_wanted:
             self._begun.add(call)
@@ -104,7 +104,7 @@ class FutureSink:
             future, self.futures[call] = self.futures[call], None
             if future is None:
                 continue
-            # Callbacks are the user's code, and somebody else may have given the future an outcome.
+            # Callbacks are the user's code, and other code may have given the future an outcome.
             with suppress(BaseException):
                 if call not in self._begun:
                     if isinstance(value, CancelledError):
@@ -123,7 +123,7 @@ class FutureSink:
 
 
 class _Outcomes:
-    """The outcomes of a map, as they come; its sink."""
+    """The sink of a map: its outcomes, as they arrive."""
 
     def __init__(self, count: int, is_ordered: bool, is_collecting: bool, cancel: Callable[[], None]) -> None:
         self.count = count
@@ -131,9 +131,9 @@ class _Outcomes:
         self.is_collecting = is_collecting
         self.cancel = cancel
         self.values: list[Any] = [None] * count
-        #: 0: not there; 1: a result; 2: an exception
+        #: for each call 0: no outcome; 1: a result; 2: an exception
         self.states = bytearray(count)
-        #: calls whose outcomes have come and were not taken, if they are not taken in order
+        #: calls whose outcomes arrived and were not taken; for unordered maps only
         self.arrived: deque[int] = deque()
         self.done = 0
         self.is_waited_for = False
@@ -169,7 +169,7 @@ class _Outcomes:
             if failed < 0 and self.done < self.count:
                 return
             values = list(self.values)
-        # The user may cancel it at any time.
+        # The user may cancel the future at any time.
         if failed < 0:
             with suppress(InvalidStateError):
                 future.set_result(values)
@@ -180,7 +180,7 @@ class _Outcomes:
 
 
 class _AllResults(Future[_T]):
-    """All results of a map. Whoever cancels it cancels the map."""
+    """The future of all results of a map; cancelling it cancels the map."""
 
     def __init__(self, cancel_map: Callable[[], None]) -> None:
         super().__init__()
@@ -194,11 +194,11 @@ class _AllResults(Future[_T]):
 
 
 class MapResults(Iterator[_T]):
-    """The results of a map: an iterator with a length, which is the number of calls.
+    """The results of a map: an iterator whose length is the number of calls.
 
-    In the order of the calls, or (`ordered=False`) as they come. With `on_error="raise"` the first exception
-    that is met ends the iteration; with "collect" it stands where the result would. An iteration that ends
-    before its last result, by whatever, cancels what has not begun, and stops what has after a second.
+    Results come in the order of the calls or, with `ordered=False`, as they arrive. With `on_error="raise"`
+    the first exception ends the iteration, with "collect" exceptions take the places of results. An iteration
+    that ends early cancels the calls that have not begun, and stops the others after a second.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class MapResults(Iterator[_T]):
         self._count = count
         self._deadline_s = deadline_s
         self._process = os.getpid()
-        #: takes the outcomes
+        #: the sink of the map's outcomes
         self.sink = _Outcomes(count, is_ordered, is_collecting, cancel)
 
     def __len__(self) -> int:
@@ -264,30 +264,29 @@ class MapResults(Iterator[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """Calls that are done, of all."""
+        """The number of calls done, and of all calls."""
         return CallProgress(self.sink.done, self._count)
 
     def cancel(self) -> None:
-        """Begin no further call, stop those that run; what is not done ends with CancelledError."""
+        """Begin no further call and stop the running ones; open calls end with CancelledError."""
         if self.sink.done < self._count:
             self.sink.cancel()
 
     def close(self) -> None:
-        """End the iteration, and cancel what is not done."""
+        """End the iteration, and cancel the open calls."""
         self._taken = self._count
         self.cancel()
 
     def __del__(self) -> None:
-        # One that was never asked for a result lets its calls be done, as the standard library's.
+        # Results never asked for let the calls go on, as in the standard library.
         if self._has_begun and self._taken < self._count and os.getpid() == self._process:
             self.close()
 
     def future(self) -> Future[list[_T]]:
-        """All results as one future, in the order of the calls: `await
-        asyncio.wrap_future(results.future())`.
+        """Return one future of all results, in the order of the calls.
 
-        Its exception is that of the first call, in their order, that has failed (unless they are collected).
-        What is taken by iteration is not in it, so do one or the other.
+        Unless exceptions are collected, the future's exception is that of the first failed call. Results
+        taken by iteration are missing in the future, so use one or the other.
         """
         sink = self.sink
         with sink.changed:
@@ -299,9 +298,9 @@ class MapResults(Iterator[_T]):
 
 
 class LazyResults(Iterator[_T]):
-    """The results of a map that reads its input as results are taken: at most so many calls are under way.
+    """The results of a map that reads its input as results are taken; `buffersize` calls are under way.
 
-    How it ends is as of `MapResults`. Its length is not known.
+    Ends as `MapResults`; its length is unknown.
     """
 
     def __init__(
@@ -316,7 +315,7 @@ class LazyResults(Iterator[_T]):
         abandon: Callable[[Sequence[Future[_T]]], None],
     ) -> None:
         self._has_begun = False
-        #: calls whose results were not taken, in their order
+        #: calls whose results were not taken, in order
         self._under_way: dict[Future[_T], None] = {}
         self._submit = submit
         self._items: Iterator[tuple[Any, ...]] | None = items
@@ -378,16 +377,16 @@ class LazyResults(Iterator[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """Calls whose results were taken."""
+        """The number of calls whose results were taken."""
         return CallProgress(self._done, None)
 
     def cancel(self) -> None:
-        """Begin no further call, stop those that run; what is not done ends with CancelledError."""
+        """Begin no further call and stop the running ones; open calls end with CancelledError."""
         self._items = None
         self._abandon(tuple(self._under_way))
 
     def close(self) -> None:
-        """End the iteration, and cancel what is not done."""
+        """End the iteration, and cancel the open calls."""
         self.cancel()
         self._under_way.clear()
 

@@ -1,9 +1,9 @@
-"""Jobs that are bags of tasks: a search tree, a sum over sources, a sample; exact, whoever comes and goes.
+"""Jobs that are bags of tasks: a search tree, a sum over sources, a sample; exact while workers come and go.
 
-application  a job of a bag: what its author writes, and the worker that is written once
-bag          what tasks are
-laws         what a bag must obey, tried on pieces of it
-ledger       who works on what for whom: accounts and loans, a pure state machine
+application  a job of a bag: the author's part, and the worker
+bag          the tasks
+laws         the laws of a bag, tested on pieces
+ledger       accounts and loans, a pure state machine
 values       results as bytes
 """
 

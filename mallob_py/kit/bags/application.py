@@ -1,4 +1,4 @@
-"""Applications whose jobs are bags of tasks: the author writes the bag, the workers are written here."""
+"""Applications whose jobs are bags of tasks: authors write the bag, this module is the worker."""
 
 from __future__ import annotations
 
@@ -33,75 +33,75 @@ from mallob_py.kit.bags.ledger import Ledger, Neighbours
 from mallob_py.kit.bags.messages import decode, encode
 from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 
-#: an environment variable: the folder where workers write down what they do to their books
-#: (`mallob-py run --log-loans`, `scripts/loans.py`)
+#: environment variable with the folder for logs of workers' books (`mallob-py run --log-loans`,
+#: `scripts/loans.py`)
 LOG_LOANS = "MALLOB_PY_LOG_LOANS"
 _encode = msgspec.json.Encoder().encode
 
-#: between two looks at messages a worker works about so long, not counting when others have its core: it has
-#: to get used to each look anew if it comes after others, and that takes a fraction of a millisecond
+#: target time between two looks at messages, not counting time in which others have the core: looking at once
+#: after others is slower by a fraction of a millisecond
 _CHUNK_S = 0.002
-#: ... and so long where others do have it: messages wait there anyway
+#: the same while others have the core, where messages wait anyway
 _SHARED_CHUNK_S = 0.004
-#: by this factor more or less is as good
+#: factor within which a chunk's duration is right
 _CHUNK_TOLERANCE = 1.5
-#: by so much the chunk grows at most at a time: so a new worker knows soon, and if tasks take longer all of a
-#: sudden, still has its messages after some milliseconds
+#: most growth of the chunk at a time: so a new worker adapts soon, and still reads messages within
+#: milliseconds if tasks suddenly take longer
 _CHUNK_GROWTH = 8.0
-#: after so long it goes its whole round, even if nobody has sent anything and nothing is due
+#: longest time without a whole round, even if no message came and nothing is due
 _ROUND_S = 0.1
 _PARK_S = 1.0
-#: the root's state goes to the job's client so often, and while it leaves, but no larger share of its time
+#: time between checkpoints of the root, also while leaving; at most a fixed share of its time
 _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
-#: ... and so often for so long after a rest of at least so long: its next turn may begin on another host,
-#: with what is saved
+#: the same for a while after a rest at least as long: the next turn may begin on another host, from the
+#: checkpoint
 _TURN_CHECKPOINTS_S = 0.1
 _TURNS_S = 10.0
 _REST_S = 0.1
-#: bags with more bytes than this are warned of: sending them takes as long as a chunk of work
+#: size from which a warning is due: sending such a bag takes as long as a chunk of work
 LARGE_BAG_BYTES = 1 << 20
 
 
 class BagApplication(BagDeclaration, Application):
     """A kind of job that is a bag of tasks. `first_bag` and `bag_from_bytes` must be written.
 
-    The result is exact whatever workers join, leave, are stopped or die (`kit.bags.ledger` says why).
+    The result is exact even if workers join, leave, are stopped or die (`kit.bags.ledger` says why).
     """
 
-    #: the configuration of a small job without input files. It is done once where workers are forked from:
-    #: what bags load at their first use (kernels, modules) is there when a worker begins. None: nothing is
+    #: configuration of a small job without input files, which is run once in the process that workers are
+    #: forked from: so what bags load at first use (kernels, modules) is loaded. None: no such run
     rehearsal: ClassVar[Mapping[str, Any] | None] = None
 
     @abstractmethod
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
-        """All the work. The same each time: after a loss it may be asked for again."""
+        """Return all the work; the same at each call, since a loss may repeat it."""
 
     @abstractmethod
     def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
-        """The inverse of `Bag.to_bytes`."""
+        """Return the bag that `Bag.to_bytes` wrote."""
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Return two results as one. Associative and commutative: results come in any order."""
+        """Combine two results, associatively and commutatively: results come in any order."""
         return one + other
 
     def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The reply's fields for this result (None: there was no task): by default its `value`."""
+        """Return the reply's fields for a result (None: there was no task); by default its `value`."""
         if isinstance(result, np.ndarray | np.generic):
             result = result.tolist()
         return {"value": result}
 
     def best_fields(self, best: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The reply's fields for the best solution (`Bag.best`): by default its number as `value`.
+        """Return the reply's fields for the best solution (`Bag.best`).
 
-        What a tuple has behind that is `best`.
+        By default its number is `value`, and the rest of a tuple `best`.
         """
         fields = {"value": number_of(best)}
         return fields | {"best": _plain(best[1:])} if isinstance(best, tuple) else fields
 
     def read(self, job: JobInput) -> Payload:
-        """Without an input of its own, everything is in the configuration."""
+        """Return an empty payload: without input files, everything is in the configuration."""
         if job.files or job.literals is not None:
             raise InputError("this application takes no input; it is told all by its configuration")
         return {}
@@ -116,19 +116,19 @@ class BagApplication(BagDeclaration, Application):
     def run(self, context: WorkerContext) -> Result | None:
         try:
             return BagWorker(self, context).run()
-        except BagError as error:  # its text says it all
+        except BagError as error:  # the message is complete
             raise InputError(str(error), "application") from error
 
 
 def _plain(value: Any) -> Any:
-    """As JSON takes it."""
+    """Convert a value for JSON."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _told(application: BagApplication, configuration: Mapping[str, Any], found: Counted) -> dict[str, Any]:
-    """The fields of what has been found."""
+    """Return the reply's fields for the tasks done so far."""
     fields: dict[str, Any] = {}
     if found.result is not None or found.best is None:
         fields.update(application.fields(found.result, configuration))
@@ -138,10 +138,10 @@ def _told(application: BagApplication, configuration: Mapping[str, Any], found: 
 
 
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
-    """Have two workers do a job as real ones would, and throw the result away."""
+    """Let two workers do a job as real ones would, and discard the result."""
     payload = application.read(JobInput(configuration=configuration))
     for array in payload.values():
-        array.flags.writeable = False  # as those of workers are, which have kernels of their own
+        array.flags.writeable = False  # as in workers, for which kernels are compiled separately
     work = _Work(application, payload, configuration)
     workers = [Ledger(work, seed) for seed in range(2)]
     root = workers[0]
@@ -174,7 +174,7 @@ class _Work:
 
 
 class _Spent(NamedTuple):
-    """On a chunk: our own time, and what would be right."""
+    """Time spent on a chunk, and the right time."""
 
     own_s: float
     right_s: float
@@ -186,7 +186,7 @@ class _Spent(NamedTuple):
         cpu_s = _cpu_s(before, after)
         if after.ru_nvcsw == before.ru_nvcsw:
             return cls(min(passed_s, cpu_s), _SHARED_CHUNK_S)
-        # Our core was taken from us, and we have waited for something, too: nobody knows for how long.
+        # Our core was taken and we waited for something, too: the shares are unknown.
         return cls(min(passed_s, max(cpu_s, _CHUNK_S)), _CHUNK_S)
 
 
@@ -208,15 +208,15 @@ class BagWorker:
         self._messages = select.poll()
         self._messages.register(context.fileno(), select.POLLIN)
         self._is_leaving = False
-        #: when the next checkpoint is due; only a root has one
+        #: time of the next checkpoint, at the root only
         self._checkpoint_s = math.inf
-        #: when this root last went on after a rest
+        #: time of this root's last resumption
         self._rested_s = -math.inf
-        #: tasks that were done before this root began
+        #: tasks done before this root began
         self._restored = 0
-        #: the best that this root has offered
+        #: the best solution that this root has offered
         self._offered: Any = None
-        #: about how many tasks the job has, as of the last checkpoint (None: nobody knows)
+        #: estimated tasks of the job as of the last checkpoint; None: unknown
         self._total: float | None = None
         self._log: IO[bytes] | None = None
         if folder := os.environ.get(LOG_LOANS):
@@ -225,7 +225,7 @@ class BagWorker:
             self.ledger.books.log = []
 
     def run(self) -> Result | None:
-        """None: it has left."""
+        """Work until the job ends; None: this worker has left."""
         ledger, context = self.ledger, self._context
         while True:
             now = time.monotonic()
@@ -244,7 +244,7 @@ class BagWorker:
                 self._place = place
                 self._settle_in(now)
             ledger.tick(now)
-            self._flush()  # who waits for an answer does not wait for our tasks, too
+            self._flush()  # answers must not wait for our tasks
             if not self._is_leaving:
                 self.work(now)
             self._flush()
@@ -264,18 +264,18 @@ class BagWorker:
                 return None
 
     def _settle_in(self, now: float) -> None:
-        """Our place in the tree, or who is next to us, is another one."""
+        """Adapt to another place in the tree, or to other neighbours."""
         if self._context.index > 0:
             self.ledger.close_root()
             self._checkpoint_s = math.inf
         elif self.ledger.books.root is None:
             last = self._context.last_checkpoint()
             if self._context.leaving or self._context.index > 0:
-                return  # else the job would begin anew, and tell so
+                return  # else the job would begin again, and report that
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # most often its turn goes on here after a rest elsewhere
+            if last is not None:  # most often its turn continues here after a rest elsewhere
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -284,10 +284,10 @@ class BagWorker:
         self._checkpoint_s = min(self._checkpoint_s, now + _TURN_CHECKPOINTS_S)
 
     def _save(self, now: float) -> None:
-        """Have the next root go on from here, if this is the root."""
+        """Write a checkpoint if this is the root."""
         if self.ledger.books.root is None:
             return
-        before_s = time.thread_time()  # a rest meanwhile is none of its cost
+        before_s = time.thread_time()  # thread time, which excludes a rest meanwhile
         data = self.ledger.books.checkpoint()
         self._total = self._expected_total()
         self._offer(self.ledger.books.counted(data))
@@ -306,7 +306,7 @@ class BagWorker:
         return self.ledger.books.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
-        """Have a job that is interrupted or reaches its limit answered with what is done so far."""
+        """Offer what is done so far as the answer of a job that is interrupted or reaches its limit."""
         if found.result is None and found.best is None:
             return
         fields = _told(self._application, self._context.configuration, found)
@@ -317,7 +317,7 @@ class BagWorker:
         self._context.offer(Result(UNKNOWN, fields=fields), value=value)
 
     def work(self, now: float) -> None:
-        """Chunk after chunk, until a message has come, there is something to send, or something is due."""
+        """Work in chunks until a message came, there is something to send, or something is due."""
         ledger = self.ledger
         due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
         usage = getrusage(RUSAGE_THREAD)
@@ -325,7 +325,7 @@ class BagWorker:
             self.count = ledger.chunk_tasks
         while ledger.process(self.count, now) > 0:
             if os.getpid() != self._process:
-                return  # `Bag.process` has forked and come back twice: the context ends the copy
+                return  # `Bag.process` has forked and returned twice: the context ends the copy
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             if ended_s - now - _cpu_s(usage_before, usage) >= _REST_S and self._checkpoint_s < math.inf:
@@ -335,10 +335,10 @@ class BagWorker:
                 return
 
     def _adapt_count(self, spent: _Spent) -> None:
-        """To what a chunk has taken."""
+        """Adapt the number of tasks per chunk to a chunk's duration."""
         factor = spent.right_s / max(spent.own_s, 1e-9)
         if factor > 1.0 and self.ledger.ran_dry:
-            return  # a small bag would say that tasks take no time
+            return  # a small bag would suggest that tasks take no time
         if not 1 / _CHUNK_TOLERANCE <= factor <= _CHUNK_TOLERANCE:
             self.count = max(1, int(self.count * min(_CHUNK_GROWTH, factor)))
 
@@ -350,7 +350,7 @@ class BagWorker:
             self.ledger.receive(message.sender, decode(message.data), now)
 
     def _write_log(self) -> None:
-        """Before anybody is told, so that what others write down of it has its beginning here."""
+        """Write the log before messages are sent, so that other workers' logs never precede this one."""
         if self._log is not None and self.ledger.books.log:
             self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.books.log))
             self.ledger.books.log.clear()

@@ -1,8 +1,8 @@
-"""The interface of a bag of tasks for its author: what the tasks are, and what their results come to.
+"""The interface of a bag of tasks for its author: the tasks, and their result.
 
-A bag holds tasks that can be done in any order and by anybody: open nodes of a search tree, sources of a
-graph, chunks of a sample. Tasks may make new ones. How bags get from worker to worker, and why each task
-counts exactly once whatever comes, goes or dies meanwhile, is told in `ledger`.
+A bag holds tasks that any worker can do in any order: open nodes of a search tree, sources of a graph, chunks
+of a sample. Tasks may make new tasks. `ledger` says how bags get from worker to worker, and why each task
+counts exactly once.
 
 Source: the global load balancing of X10 and its malleable successor, whose bags have the same parts.
 """
@@ -15,38 +15,48 @@ from typing import Any, ClassVar, Protocol
 
 
 class BagError(Exception):
-    """A bag does not do what it must; the text says what."""
+    """A bag breaks its contract; the message says how."""
 
 
 class Bag(ABC):
-    """Tasks to be done, and what those that were done here have come to.
+    """Tasks to do, and the result of those done here.
 
     A bag is plain data and belongs to one worker. It must behave the same after `to_bytes` and back.
 
-    A search for the best of something (branch and bound) also has `best` and `learn`: then what one worker
-    has found spares all others tasks that cannot lead to anything better.
+    A search for the best (branch and bound) also has `best` and `learn`: a solution found by one worker
+    spares all others the tasks that cannot lead to a better one.
     """
 
-    #: whether it depends on the order in which tasks are done how many there are. It does where bags have a
-    #: `best`; say so where it does for another reason
+    #: whether the number of tasks depends on their order, for another reason than a `best`
     counts_vary: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, count: int) -> int:
-        """Do at most about `count` tasks and return how many were done; 0 only if the bag is empty.
+        """Do some tasks.
 
-        A task that takes longer than some 10 ms may be done in parts: return when a part is done (counted as
-        a task), and keep what is needed to go on.
+        Args:
+            count: about the most tasks to do.
+
+        Returns:
+            The number of tasks done; 0 only if the bag is empty. A task of more than some 10 ms may be done
+            in
+            parts: count each part as a task, and keep what is needed to go on.
         """
 
     @abstractmethod
     def split(self) -> Bag | None:
-        """Take about half of the tasks out into a bag of their own; None: it is not worth it."""
+        """Take about half of the tasks out into a new bag; None: not worth it."""
 
     def split_into(self, parts: int) -> list[Bag]:
-        """Take tasks out into at most `parts` bags, for workers that all have nothing yet; an even start.
+        """Take tasks out for an even start of idle workers.
 
-        To be written where it is cheaper or fairer than `split` again and again.
+        Override it if it can be cheaper or fairer than repeated `split`.
+
+        Args:
+            parts: the most bags to make.
+
+        Returns:
+            The bags.
         """
         bags: list[Bag] = []
         while len(bags) < parts and (bag := self.split()) is not None:
@@ -55,62 +65,61 @@ class Bag(ABC):
 
     @abstractmethod
     def merge(self, other: Bag) -> None:
-        """Take in all tasks of `other`, which has no result and is not used any more."""
+        """Take in all tasks of `other`, which has no result and is not used again."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is nothing to be done."""
+        """Tell whether no tasks are left."""
 
     def expected_tasks(self) -> float:
-        """Return about how many tasks are left, those included that these will make; infinity if unknown.
+        """Return the expected number of tasks left, future ones included; infinity: unknown.
 
-        Where it is known, workers ask for more before they have nothing left, and do not give away what is
-        done sooner than sent.
+        If known, workers ask for more tasks in time, and do not send tasks that are done sooner than sent.
         """
         return math.inf
 
     def best(self) -> Any:
-        """The best solution that this bag knows, found or learnt: a number, or a tuple that begins with one.
+        """Return the best solution found or learnt: a number, or a tuple that begins with one.
 
-        The number says how good it is: the larger the better, unless the application `minimizes`. The rest
-        of the tuple is the solution itself: numbers, arrays, texts, tuples of these. None: there is none yet.
-        A tuple that was given must not change any more.
+        The number is the quality: larger is better, unless the application `minimizes`. The rest of the tuple
+        is the solution: numbers, arrays, texts, tuples of these. None: there is none yet. A returned tuple
+        must not change any more.
         """
         return None
 
     def learn(self, best: Any) -> None:  # noqa: B027 (without effect where there is no best)
-        """Another worker has a better one: from now on, do no task that cannot lead to a better one still."""
+        """Take over another worker's better solution, and skip tasks that cannot lead to a better one."""
 
     def current_task(self) -> str:
-        """Which task is at work, in a few words. It is asked for if `process` raises, for the job's reply."""
+        """Describe the task at work in a few words, for the job's reply if `process` raises."""
         return ""
 
     def take_result(self) -> Any:
-        """Return the result of the tasks done since the last call. Then it starts anew.
+        """Return the result of the tasks done since the last call, and start again from none.
 
-        A number, a numpy array, or a tuple of these; None, as here, where nothing counts but the `best`.
+        A number, a numpy array, or a tuple of these; None, as here, if only the `best` counts.
         """
         return None
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """The tasks (not the result), to be sent or kept: flat arrays, nothing pickled."""
+        """Return the tasks, without the result, as bytes to send or keep: flat arrays, nothing pickled."""
 
 
 class Work(Protocol):
-    """The knowledge of a ledger of a job: its first bag, and how bags and results are made."""
+    """A job as its ledgers know it: its first bag, and how bags and results are made."""
 
-    #: whether of two solutions that bags know (`Bag.best`) the one with the smaller number is better
+    #: whether the solution with the smaller number is better
     minimizes: bool
 
     def first_bag(self) -> Bag:
-        """All the work. The same each time: after a loss it may be asked for again."""
+        """Return all the work; the same at each call, since a loss may repeat it."""
         ...
 
     def bag_from_bytes(self, data: bytes) -> Bag:
-        """The inverse of `Bag.to_bytes`."""
+        """Return the bag that `Bag.to_bytes` wrote."""
         ...
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Return two results as one. Associative and commutative: results come in any order."""
+        """Combine two results, associatively and commutatively: results come in any order."""
         ...

@@ -1,6 +1,6 @@
-"""A worker's accounts and the loans that it has given: what is done, what is left, and for whom.
+"""A worker's books: its accounts and the loans that it gave.
 
-A *loan* is a part of an account's bag that another worker has; the account keeps a copy until it is settled.
+A *loan* is a part of an account's bag at another worker; the account keeps a copy until the loan is settled.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mallob_py.kit.bags.incumbent import Incumbent
 from mallob_py.kit.bags.messages import Address, Return, Settle, State
 from mallob_py.kit.bags.values import check_value, decode_value, encode_value
 
-#: a repayment that nobody confirms is sent again after this, growing
+#: delay before an unconfirmed repayment is sent again; it grows
 REPAY_AGAIN_S = 0.5
 
 
 class Counted(NamedTuple):
-    """Tasks that are done, their result and the best solution that is known (None: there is none)."""
+    """Tasks done, their result, and the best solution known (None: none)."""
 
     tasks: int
     result: Any
@@ -30,23 +30,24 @@ class Counted(NamedTuple):
 
 
 class What(Enum):
-    """The kinds of change to a worker's books."""
+    """Kinds of change to a worker's books."""
 
-    #: an account: the root's (0), from a checkpoint with `done` tasks or anew, or for a loan
+    #: opened an account: number 0 is the root's, new or from a checkpoint with `done` tasks; others are for
+    #: loans
     OPENED = "opened"
-    #: a loan of an account, given
+    #: gave a loan from an account
     LENT = "lent"
-    #: an account told its lender or client: `own` tasks done on it here, `done` in all; it is `final`, or not
+    #: reported an account's state: `own` tasks done here, `done` in all, `final` or not
     TOLD = "told"
-    #: an account was handed back; `done` is without its loans
+    #: returned an account; `done` excludes its loans
     RETURNED = "returned"
-    #: a loan's state number `seq` has become part of the account, and the loan is closed
+    #: took state number `seq` of a loan into the account, and closed the loan
     TAKEN = "taken"
-    #: a loan of another is the account's from now on
+    #: took over another worker's loan into the account
     INHERITED = "inherited"
-    #: an account is forgotten
+    #: dropped an account
     DROPPED = "dropped"
-    #: the root's account is settled: the job is done
+    #: settled the root's account: the job is done
     FINISHED = "finished"
 
 
@@ -66,72 +67,72 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 @dataclass(slots=True)
 class Loan:
     borrower: Address
-    #: what we take back if it must be
+    #: the state to take back if the loan fails
     copy: State
     seq: int = 0
     probe_s: float = math.inf
     probes: int = 0
-    #: its borrower may not know yet that we are its lender
+    #: whether the borrower may not know yet that we are its lender
     is_inherited: bool = False
 
 
 @dataclass(slots=True)
 class Account:
-    """An account; `number` 0 is the job itself, which is owed to no other worker."""
+    """An account; number 0 is the job itself, owed to no lender."""
 
     number: int
     lender: Address | None
     bag: Bag | None
     done: int = 0
-    #: of these, the ones that were done on this account and by this worker
+    #: tasks done on this account by this worker, out of `done`
     own: int = 0
     wasted: int = 0
     result: Any = None
     loans: dict[int, Loan] = field(default_factory=dict)
     seq: int = 0
     settle_s: float = math.inf
-    #: what it was repaid or returned by; sent again until somebody confirms it
+    #: message that repaid or returned the account; repeated until it is confirmed
     last_words: Settle | Return | None = None
     repeat_delay_s: float = REPAY_AGAIN_S
-    #: its lender has left; given up then
+    #: deadline for another lender after our lender left; then the account is given up
     orphaned_until_s: float = math.inf
-    #: tasks done when results were taken out of the bag last
+    #: tasks done when results were last taken out of the bag; -1: never
     gathered: int = -1
-    #: tasks done as of the last state that was told to anybody
+    #: tasks done as last reported
     told: int = 0
-    #: how often the last bag that was lent had to be split again
+    #: how often the last loaned bag had to be split again
     halvings: int = 0
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
 
     def untold(self) -> int:
-        """Tasks done, as far as known here, since its state was told last."""
+        """Return the tasks done, as known here, since the last report."""
         return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
 
 
 class Books:
-    """One worker's. `log`: if it is a list, it takes entries of what is done to the books.
+    """The books of one worker. `log`: a list that takes an entry for each change, or None.
 
-    They are to be written before the messages are sent. `now`: of the present step.
+    Entries must be written before messages are sent. `now` is the time of the present step.
     """
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        #: the last one is worked on first
+        #: accounts; the last one is worked on first
         self.accounts: list[Account] = []
-        #: whose account each loan that we have given belongs to
+        #: account of each loan given, by its number
         self.given: dict[int, Account] = {}
         self.incumbent = Incumbent(work.minimizes)
         self.log: list[Entry] | None = None
         self.now = 0.0
-        #: the bytes of the largest bag that was sent or told of here
+        #: bytes of the largest bag sent or reported
         self.largest_bag = 0
-        #: tasks done here for nobody, which no lender has been told of yet
+        #: tasks done in vain and not yet reported to any lender
         self.wasted = 0
 
     def open_root(self, checkpoint: bytes | None = None) -> None:
-        """Begin the job, or go on where a checkpoint was."""
+        """Begin the job, or go on from a checkpoint."""
         assert self.root is None, "the job has begun"
         account = Account(0, None, None)
         self.accounts.insert(0, account)
@@ -145,7 +146,7 @@ class Books:
         self.note(What.OPENED, account, done=account.done)
 
     def open(self, number: int, lender: Address, data: bytes) -> Account:
-        """An account for a loan."""
+        """Open an account for a loan."""
         account = Account(number, lender, self._work.bag_from_bytes(data))
         self._teach(account.bag)
         self.accounts.append(account)
@@ -157,7 +158,7 @@ class Books:
         return self.accounts[0] if self.accounts and self.accounts[0].number == 0 else None
 
     def checkpoint(self) -> bytes:
-        """All of the job, as the root knows it."""
+        """Return the whole job as bytes, as known to the root."""
         assert self.root is not None
         state = self.state(self.root)
         self.note(What.TOLD, self.root, done=state.done, own=self.root.own)
@@ -165,19 +166,19 @@ class Books:
 
     @staticmethod
     def counted(checkpoint: bytes) -> Counted:
-        """Return the count and the result of the tasks of a checkpoint that are done."""
+        """Return a checkpoint's number of tasks done, and their result."""
         state = msgspec.msgpack.decode(checkpoint, type=State)
         result, best = (decode_value(data) if data else None for data in (state.result, state.best))
         return Counted(state.done, result, best)
 
     @property
     def is_finished(self) -> bool:
-        """Whether this is the root and the whole job is done."""
+        """Tell whether this is the root and the whole job is done."""
         account = self.root
         return account is not None and not account.has_work() and not account.loans
 
     def result(self) -> Any:
-        """The result of the whole job (None if there was no task)."""
+        """Return the result of the whole job; None: there was no task."""
         assert self.is_finished
         assert self.root is not None
         self.gather(self.root)
@@ -186,11 +187,11 @@ class Books:
 
     @property
     def best(self) -> Any:
-        """The best solution that is known here (None: there is none); at the end, the best of all."""
+        """The best solution known here (None: none); at the end, the best of all."""
         return self.incumbent.best
 
     def expected_left(self) -> float:
-        """About how many tasks of the job are left, as far as the root knows; infinity: nobody knows."""
+        """Return the expected number of tasks left in the job, as known to the root; infinity: unknown."""
         assert self.root is not None
         bag = self.root.bag
         left = float(bag.expected_tasks()) if bag is not None and not bag.is_empty() else 0.0
@@ -202,12 +203,12 @@ class Books:
         return left
 
     def done(self) -> int:
-        """Tasks done for the job, as far as the root has been told."""
+        """Return the tasks done for the job, as reported to the root."""
         assert self.root is not None
         return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
 
     def wasted_in_all(self) -> int:
-        """The number of tasks done in vain, as far as the root has been told."""
+        """Return the tasks done in vain, as reported to the root."""
         assert self.root is not None
         told = sum(loan.copy.wasted for loan in self.root.loans.values())
         return self.wasted + self.root.wasted + told
@@ -223,7 +224,7 @@ class Books:
     # --- what is found ---------------------------------------------------------------------
 
     def look_for_better(self, bag: Bag) -> None:
-        """Whether a bag has found a better solution than is known: then all of ours learn it."""
+        """Let all accounts learn a better solution that a bag has found."""
         if self.incumbent.found(bag.best(), self.now):
             for account in self.accounts:
                 if account.bag is not bag:
@@ -265,7 +266,7 @@ class Books:
         del self.given[number]
 
     def drop(self, account: Account) -> None:
-        """Forget an account, and whatever was lent of it."""
+        """Drop an account and its loans."""
         self.accounts.remove(account)
         self.note(What.DROPPED, account)
         self.wasted += account.untold()
@@ -273,7 +274,7 @@ class Books:
             del self.given[number]
 
     def told_wasted(self, account: Account) -> None:
-        """What was done in vain is told with this account."""
+        """Report tasks done in vain with this account."""
         account.wasted, self.wasted = account.wasted + self.wasted, 0
 
     def take_in(self, account: Account, state: State) -> None:
@@ -300,7 +301,7 @@ class Books:
             account.gathered = account.done
 
     def state(self, account: Account) -> State:
-        """The account with all that it has lent, as of the last settlements, to be told."""
+        """Return the account's state to report, its loans included as of their last settlements."""
         self.gather(account)
         done, wasted, result = account.done, account.wasted, account.result
         bags: list[bytes] = []

@@ -1,14 +1,14 @@
-"""The best solution that a worker knows, whoever has found it: what a search for the best prunes by.
+"""The best solution known to a worker, found by any worker: a search for the best prunes by it.
 
 Why a search stays exact though workers die
-    Who has heard of a solution does no task that cannot lead to a better one. So the result of its tasks is
-    what it is only together with that solution. Therefore whatever a worker tells of its tasks (a settlement,
-    what it returns, a checkpoint) holds the best solution that it knows, whole and not its number alone; and
-    whoever takes tasks in, takes that in first. So at each moment the best one of all is the one in a state,
-    or is below a task that is left in it. Nobody else needs to live, least of all who has found it.
+    A worker that knows a solution skips tasks that cannot lead to a better one. So the result of its tasks is
+    valid only together with that solution. Therefore each report of tasks (a settlement, a return, a
+    checkpoint) holds the best solution that the worker knows, the whole and not its number alone; and a
+    receiver takes in the solution before the tasks. So at each moment the best solution of all is in a state,
+    or below a task left in that state. No other worker needs to live, not even the finder.
 
-Solutions spread with what is sent anyway (loans, settlements), and from neighbour to neighbour in the job
-tree as soon as there is a better one, each worker telling its neighbours once in a while at most.
+Solutions spread with loans and settlements, and from neighbour to neighbour in the job tree as soon as there
+is a better one, at most at intervals of `TELL_S`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from mallob_py.kit.bags.bag import BagError
 from mallob_py.kit.bags.values import decode_value, encode_value
 
-#: neighbours are told of better solutions at most this often
+#: least time between two messages to neighbours
 TELL_S = 0.01
 
 
 def number_of(best: Any) -> int | float:
-    """The quality of a solution. Raises BagError for what cannot be compared."""
+    """Return the quality of a solution. Raises BagError if it cannot be compared."""
     number = best[0] if isinstance(best, tuple) and best else best
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
         raise BagError(
@@ -36,25 +36,25 @@ def number_of(best: Any) -> int | float:
 
 
 class Incumbent:
-    """One worker's. `data` is what is sent: b"" as long as there is none."""
+    """One worker's best solution. `data` are the bytes to send; b"": none yet."""
 
     def __init__(self, minimizes: bool) -> None:
         self._minimizes = minimizes
         self.best: Any = None
         self.data = b""
-        #: when the neighbours are to be told
+        #: time at which the neighbours must be told
         self.tell_s = math.inf
         self._told_s = -math.inf
 
     def found(self, best: Any, now: float) -> bool:
-        """Whether a bag's best is better than all that was known: then it is what is known."""
+        """Take over a bag's best if it is better than all known; return whether it was."""
         if best is None or best is self.best or not self._is_better(best):
             return False
         self._set(best, encode_value(best), now)
         return True
 
     def heard(self, data: bytes, now: float) -> bool:
-        """Whether another worker's best, as sent, is better than all that was known: then it is known."""
+        """Take over another worker's best if it is better than all known; return whether it was."""
         if not data or data == self.data:
             return False
         best = decode_value(data)
@@ -64,7 +64,7 @@ class Incumbent:
         return True
 
     def spread(self, now: float, tell: Callable[[bytes], None]) -> None:
-        """Tell the neighbours, if they are to be told by now."""
+        """Tell the neighbours if it is time."""
         if now >= self.tell_s:
             self.tell_s = math.inf
             self._told_s = now

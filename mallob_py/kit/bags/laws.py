@@ -1,15 +1,15 @@
-"""The laws that a bag must obey so that results are exact, tried on pieces of a real one.
+"""The laws that a bag must obey so that results are exact, tested on pieces of a real bag.
 
-Workers rely on them and cannot check them while they work: a `split` that loses a task gives a wrong
-result and no error. So authors check, by `mallob-py run NAME --check-laws ...` or in their tests:
+Workers rely on these laws and cannot check them at work: a `split` that loses a task gives a wrong result and
+no error. So authors check them, by `mallob-py run NAME --check-laws ...` or in their tests:
 
     check_bag(SubsetsApplication(), {"weights": [3, 4, 5], "target": 7})
 
-Pieces are cut off the job's first bag until they are small enough to be done here, each several times: as it
-is, in small steps, after its bytes, in halves, in parts, merged. All must come to the same result, and to the
-same number of tasks, unless that depends on the steps by right: since long tasks are done in parts, or since
-what is found spares tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count what `process`
-counts: a worker lends no bag that it expects to be done sooner than sent.
+Pieces are cut off the job's first bag until they are small enough, and each is done in several ways: as it
+is, in small steps, after its bytes, in halves, in parts, merged. All ways must give the same result and the
+same number of tasks, unless the number may vary: because long tasks are done in parts, or solutions found
+spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does: a worker lends no
+bag that it expects to be done sooner than sent.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 if TYPE_CHECKING:
     from mallob_py.kit.app import Payload
 
-#: pieces that have more are not tried
+#: most tasks of a piece that is tested
 TASKS_MAX = 20_000
 _PIECES_MAX = 12
 _CUTS_MAX = 400
 _PARTS = 3
-#: so many times as many tasks as expected are tasks of another kind, if it is so for the middle one of pieces
+#: factor between done and expected tasks, in the median of pieces, from which the two count different things
 _EXPECTED_FACTOR = 10.0
 _EXPECTED_PIECES_MIN = 3
-#: sums of floats depend on their order, so much
+#: relative tolerance of sums of floats, which depend on order
 _TOLERANCE = 1e-9
 
 
 class BrokenLaw(Exception):
-    """A bag breaks one of its laws; the text says which one and how."""
+    """A bag breaks a law; the message says which one and how."""
 
 
 class NothingToCheck(Exception):
-    """No piece of the bag is small enough, or there is none."""
+    """The bag has no piece that is small enough."""
 
 
 class _TooLarge(Exception):
-    """It has more than TASKS_MAX tasks."""
+    """The piece has more than TASKS_MAX tasks."""
 
     def __init__(self) -> None:
         super().__init__(f"a part of the bag comes to more than {TASKS_MAX} tasks; check a smaller job")
 
 
 class MakesBags(Protocol):
-    """A `BagApplication`, as far as its bags go."""
+    """The part of a `BagApplication` that concerns bags."""
 
     minimizes: ClassVar[bool]
 
@@ -69,7 +69,7 @@ class MakesBags(Protocol):
 
 
 class TasksResult(NamedTuple):
-    """The result of a number of tasks; `best` as of `Bag.best`."""
+    """The result of a number of tasks; `best` as in `Bag.best`."""
 
     tasks: int
     result: Any
@@ -82,14 +82,24 @@ def check_bag(
     payload: Payload | None = None,
     seconds_max: float = 10.0,
 ) -> str:
-    """Return what was checked, in one line. Raises BrokenLaw, or NothingToCheck where all pieces are too
-    large.
+    """Check a bag's laws on pieces of a job.
 
-    Looks for further pieces for `seconds_max` at most.
+    Args:
+        application: the application whose bag is tested.
+        configuration: the job's configuration.
+        payload: the job's payload.
+        seconds_max: the time after which no further pieces are sought.
+
+    Returns:
+        One line that says what was checked.
+
+    Raises:
+        BrokenLaw: a law is broken.
+        NothingToCheck: all pieces are too large.
     """
     try:
         return _checked(_Checker(application, configuration, {} if payload is None else payload), seconds_max)
-    except _TooLarge as error:  # what was small enough at first was not when it was split, or done otherwise
+    except _TooLarge as error:  # a piece was small enough at first, but not when split or done otherwise
         raise NothingToCheck(str(error)) from None
 
 
@@ -97,7 +107,7 @@ def _checked(checker: _Checker, seconds_max: float) -> str:
     pieces = checker.pieces(time.monotonic() + seconds_max)
     if not pieces:
         raise NothingToCheck(f"no piece with at most {TASKS_MAX} tasks was found; check a smaller job")
-    checker.check_fold([outcome.result for _, outcome in pieces])  # which the others use
+    checker.check_fold([outcome.result for _, outcome in pieces])  # first, since other checks fold
     for data, outcome in pieces:
         checker.check_piece(data, outcome)
     checker.check_learn(pieces)
@@ -115,13 +125,13 @@ class _Checker:
     def __init__(self, application: MakesBags, configuration: Mapping[str, Any], payload: Payload) -> None:
         self._application = application
         self._given = (payload, configuration)
-        #: whether so many tasks are so many however they are done: not if long ones are done in parts
+        #: whether the number of tasks is the same in all ways; not if long tasks are done in parts
         self._counts = True
 
     # --- pieces ---------------------------------------------------------------------------------
 
     def pieces(self, deadline_s: float) -> list[tuple[bytes, TasksResult]]:
-        """Bags as bytes that can be done here, cut off the first one, and what they come to."""
+        """Cut small enough pieces off the first bag; return them as bytes, with their results."""
         with _named("first_bag"):
             bag = self._application.first_bag(*self._given)
         if bag.counts_vary or type(bag).best is not Bag.best:
@@ -165,7 +175,7 @@ class _Checker:
         return int(done)
 
     def _run(self, bag: Bag, chunk: int = 1000) -> TasksResult:
-        """Do all of it. Raises _TooLarge."""
+        """Do the whole bag. Raises _TooLarge."""
         tasks = 0
         with _named("process"):
             while not bag.is_empty():
@@ -183,7 +193,7 @@ class _Checker:
         return best
 
     def _better(self, one: Any, other: Any) -> Any:
-        """The better of two solutions, either of which may be missing."""
+        """Return the better of two solutions, either of which may be missing."""
         if one is None or other is None:
             return other if one is None else one
         order = -1 if self._application.minimizes else 1
@@ -201,7 +211,7 @@ class _Checker:
     # --- laws of one piece ------------------------------------------------------------------------
 
     def check_piece(self, data: bytes, expected: TasksResult) -> None:
-        """All ways to do it come to the same."""
+        """Check that all ways of doing a piece give the same result."""
         self._check_taken_once(data)
         in_steps = self._in_steps(data)
         if in_steps.tasks != expected.tasks:
@@ -243,7 +253,7 @@ class _Checker:
         return self._bag(data)
 
     def _in_steps(self, data: bytes) -> TasksResult:
-        """With the result taken in between: it must begin anew, and what was taken must stay."""
+        """Do a piece in steps, and take the result in between: it must start anew, and the taken one stay."""
         bag, tasks = self._bag(data), 0
         taken: list[tuple[Any, bytes]] = []
         while not bag.is_empty():
@@ -269,7 +279,7 @@ class _Checker:
     def _check_division(
         self, name: str, data: bytes, expected: TasksResult, began: int, divide: Callable[[Bag], list[Bag]]
     ) -> None:
-        """Apart, and merged again, the parts come to what the whole does."""
+        """Check that parts, done apart or merged again, give the result of the whole."""
         for is_merged in (False, True):
             bag, tasks = self._bag(data), 0
             if began and not bag.is_empty():
@@ -309,7 +319,7 @@ class _Checker:
         self._expect_best(law, found.best, expected.best)
 
     def _expect_best(self, law: str, found: Any, expected: Any) -> None:
-        """Several solutions may be as good as each other; which one is found depends on the order."""
+        """Compare the best solutions by quality: which of several equals is found depends on order."""
         numbers = [None if best is None else number_of(best) for best in (found, expected)]
         if numbers[0] != numbers[1]:
             raise BrokenLaw(f"{law}: the best is {found!r:.80} instead of {expected!r:.80}")
@@ -317,7 +327,7 @@ class _Checker:
     # --- laws of all ------------------------------------------------------------------------------
 
     def check_learn(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> None:
-        """A solution learnt from another piece is kept until there is a better one, and hides none."""
+        """Check that a learnt solution of another piece is kept until a better one, and hides none."""
         for data, outcome in pieces:
             for learnt in (other.best for _, other in pieces if other.best is not None):
                 bag = self._bag(data)
@@ -329,7 +339,7 @@ class _Checker:
                 )
 
     def check_expected(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> bool:
-        """Whether there was anything to check. A single tree may be much smaller or larger than expected."""
+        """Check the median piece's expected tasks, since one tree may differ; return whether it had any."""
         found: list[tuple[float, float, int, Bag]] = []
         for data, outcome in pieces:
             bag = self._bag(data)
@@ -342,7 +352,7 @@ class _Checker:
         if len(found) < _EXPECTED_PIECES_MIN:
             return False
         factor, left, tasks, bag = sorted(found, key=itemgetter(0))[len(found) // 2]
-        is_search = bag.counts_vary or type(bag).best is not Bag.best  # what is found spares tasks
+        is_search = bag.counts_vary or type(bag).best is not Bag.best  # solutions found spare tasks
         if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
             raise BrokenLaw(
                 f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
@@ -380,13 +390,13 @@ class _Checker:
         try:
             outcomes = [self._run(bag) for bag in bags]
         except _TooLarge:
-            return  # they may have the same tasks in another order
+            return  # the tasks may be the same in another order
         self._expect("first_bag is another one each time", outcomes[1], outcomes[0])
 
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Name the method whose code, the author's, raises."""
+    """Name the author's method in exceptions raised by its code."""
     try:
         yield
     except (BrokenLaw, _TooLarge):

@@ -1,52 +1,51 @@
-"""One worker's accounts and loans, as a pure state machine: who works on what for whom.
+"""The ledger: one worker's accounts and loans, a pure state machine that knows who works on what for whom.
 
 Theory of operation
 -------------------
-A worker works on *accounts*. The root's first account is the job itself. Whoever is asked for work and has
-some splits its bag and *lends* the half: it keeps the bytes as a copy until the loan is settled. The
-borrower opens an account for it, works, and lends in turn. An account whose bag is empty and whose loans
-are all settled is repaid: the lender folds the result into its own account and forgets the copy. When the
-root's account has nothing left, the job is done; there is no other detection of termination.
+A worker works on *accounts*. The root's first account is the job itself. A worker that is asked for work
+splits a bag and *lends* one half, of which it keeps the bytes as a copy until the loan is settled. The
+borrower opens an account for the loan, works, and lends in turn. An account whose bag is empty and whose
+loans are all settled is repaid: the lender folds the result into its own account and drops the copy. The job
+is done when the root's account has nothing left; there is no other detection of termination.
 
-What travels, `number` being a loan's, drawn by its lender and never used twice in the job:
+Messages, where `number` is a loan's, drawn by its lender and unique in the job:
 
-    WORK_WANTED(hops, need)    I have nothing to do: to one that is known, chosen at random. Among many, a
-                               few are looked at before the richest of them gives: most of the work
-                               is with few workers, whom hardly anybody asks by chance. Who has nothing
-                               to give passes it on, up to so many times. Who still has work asks, too,
-                               now and then, for half of what somebody has who has much more (`above`).
-                               So it spreads long before anybody runs out of it.
-    LIFELINE(need)             the same to the neighbours, if no request has found anything. Stays with them
-                               until they have something to give,
-    CUT()                      or until somebody else has given.
-    LEND(number, bag, chunk)   the answer, directly to whoever asked. `chunk`: tasks that the lender does at a
-                               time, for who has not done any.
-    SETTLE(number, seq, state) borrower to lender, now and then: what has been done so far, and the tasks
-                               that are left, those lent on included, as the lender's new copy. `final`:
-                               none are left.
-    RETURN(number, state, ...) borrower to lender at its leaving: the same, and the loans it has given itself
-                               with their copies: the lender takes them over,
-    MOVED(number)              and tells their borrowers.
-    FORGET(number)             lender to borrower: repaid, or not a loan of mine: throw the account away.
-    PROBE(number)              lender to borrower, which has been silent: do you still work on it?
-    UNKNOWN(number)            borrower to lender: no.
-    BETTER(best)               to the neighbours: a better solution is known (see `incumbent`).
+    WORK_WANTED(hops, need)     I have nothing to do: to a random known worker. Among many workers, a
+                                few are looked at before the richest of them gives, since most of the work
+                                is with few workers, which random requests hardly ever reach. A worker with
+                                nothing to give passes the request on, up to `hops` times. Workers with work
+                                ask, too, now and then, for half of what a much richer one has (`above`): so
+                                work spreads before any worker runs out of it.
+    LIFELINE(need)              the same to the neighbours, if no request has found work. It stays with them
+                                until they have something to give,
+    CUT()                       or until another worker gave.
+    LEND(number, bag, chunk)    the answer, directly to the asker. `chunk`: tasks that the lender does at a
+                                time, a hint for a borrower that has done none yet.
+    SETTLE(number, seq, state)  borrower to lender, now and then: what is done so far, and the tasks left,
+                                those lent on included, as the lender's new copy. `final`: none are left.
+    RETURN(number, state, ...)  borrower to lender when leaving: the same, and the loans that the borrower
+                                gave with their copies: the lender takes these loans over,
+    MOVED(number)               and tells their borrowers.
+    FORGET(number)              lender to borrower: repaid, or not a loan of mine: drop the account.
+    PROBE(number)               lender to a silent borrower: do you still work on it?
+    UNKNOWN(number)             borrower to lender: no.
+    BETTER(best)                to the neighbours: a better solution is known (see `incumbent`).
 
-LEND and whatever tells of a state have the best solution with them, too.
+LEND and all messages with a state carry the best solution, too.
 
 Why no task is lost or counted twice
-- A loan is settled at most once, since whoever settles it takes it out of the books in the same step; what
-  comes for a number that is not in the books is answered by FORGET and never looked at.
-- A lender takes its copy back (what was done so far into its result, the tasks into its bag) if LEND comes
-  back, if the borrower does not know the loan, or if it has been silent for too long. What the borrower
-  does all the same goes to nobody. So a worker that dies, or is stopped for ever, costs work and no more.
-- A copy is the whole of what was lent: the state that SETTLE tells contains what the borrower has lent on. So
-  nobody else needs to survive, and the root's own state is a checkpoint of the whole job at each moment.
-- Messages may be lost without a word, and come back if their receiver has left; between two workers they keep
-  their order. Who waits asks again.
+- A loan is settled at most once, since settling removes it from the books in the same step; messages for a
+  number that is not in the books are answered by FORGET and ignored.
+- A lender takes its copy back (the part done into its result, the tasks into its bag) if LEND comes back, if
+  the borrower does not know the loan, or if the borrower was silent for too long. Further work of the
+  borrower counts for nothing. So a worker that dies, or is stopped for ever, costs work and no more.
+- A copy is the whole of what was lent: the state in SETTLE contains what the borrower has lent on. So no
+  other worker needs to survive, and the root's own state is always a checkpoint of the whole job.
+- Messages may be lost without notice, and come back if their receiver has left; between two workers they keep
+  their order. A worker that waits asks again.
 
-Nothing here knows of time, processes or sockets: messages, time and "do so many tasks" come in, messages to
-addresses go out. `simulation.bags` and the real worker drive the same object.
+No time, processes or sockets here: messages, time and "do this many tasks" come in, messages to addresses go
+out. `simulation.bags` and the real worker drive the same object.
 """
 
 from __future__ import annotations
@@ -79,70 +78,71 @@ from mallob_py.kit.bags.messages import (
 )
 from mallob_py.kit.bags.others import Others
 
-#: how often somebody who has nothing asks again, growing each time up to the last: slowly, as among
-#: thousands it takes many requests until the last who have much are found
+#: first and longest delay before a worker without work asks again, growing slowly: among thousands it takes
+#: many requests to find the last rich workers
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
-#: who asks once more for a need that was served here is not served again so soon: the loan is on its way
+#: time in which a need that was served here is not served again, since the loan is on its way
 SERVE_AGAIN_S = 0.1
-#: so many that were served are remembered
+#: most served needs remembered
 SERVED_MAX = 256
-#: lifelines may get lost: they are sent again after this
+#: lifelines may get lost: time after which they are sent again
 LIFELINE_AGAIN_S = 0.05
-#: who has just run out of work has so much patience at first: one who works looks up every few milliseconds
+#: patience of a worker that just ran out of work: working ones read messages every few milliseconds
 FIRST_REQUEST_S = 0.004
-#: who has so many chunks left asks already
+#: chunks left at which a worker asks already
 CHUNKS_AHEAD = 2.0
-#: who does not know yet whether that is soon looks again after so many chunks at the latest
+#: most chunks between two looks at the tasks left
 CHUNKS_UNSEEN_MAX = 8
 #: how often a request that cannot be served is passed on
 HOPS = 1
-#: a request looks at so many others before one of them gives, and at no more than this share of those known
+#: most workers that a request looks at before one of them gives, and their largest share of the known workers
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: who has work looks for somebody who has so many times as much, each time when a share of what was left is
-#: done: so who has little looks often. The share is one part of as many as others are known, within these
-#: bounds: among few, work is even soon, and looking again is in vain
+#: a worker looks for a worker that is this many times richer whenever it has done a share of the tasks left,
+#: so poor workers look often. The share is one part in the number of known workers, within these bounds: few
+#: workers are soon even, and looking again would be in vain
 RICHER = 2.0
 LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
-#: a loan of which nothing was heard for so long is asked after
+#: silence of a borrower after which it is probed
 PROBE_S = 2.0
-#: so many questions without an answer, and it is taken back
+#: most probes without an answer before the loan is taken back
 PROBES_MAX = 15
-#: a borrower that was taken over, and has not been heard of since, is told so once more after this: before it
-#: has found its former lender gone and has thrown the work away
+#: delay before a silent borrower that was taken over is told again: it must be less than the time after which
+#: the borrower finds its former lender gone and drops the account
 MOVED_AGAIN_S = 1.5
-#: an account whose lender has left waits so long for another one to take it over
+#: how long an account without lender waits to be taken over
 ORPHANED_S = 2.0
-#: lifelines kept; who is not served asks again elsewhere
+#: most lifelines kept; a worker that is not served asks elsewhere
 ASKERS_MAX = 64
 
 
 def _tells_of_work(message: AnyBagMessage) -> bool:
-    """Whether its sender has some, so that it is worth asking; most come from those who have none."""
+    """Tell whether a message's sender has work and is worth asking; most senders have none."""
     return isinstance(message, Lend) or (isinstance(message, WorkWanted) and message.above > 0.0)
 
 
 class Neighbours:
-    """Stands for the parent and the children, whoever they are now, where an address is wanted."""
+    """Placeholder for the addresses of the present parent and children."""
 
 
 NEIGHBOURS = Neighbours()
 
 
 class Bounds(NamedTuple):
-    """The bounds on what goes from one worker to another, through their ranks."""
+    """Bounds on the bytes from one worker to another, which pass through their ranks."""
 
-    #: a bag of more bytes is split again before it is lent, if it can be
+    #: most bytes of a loan: a larger bag is split again if possible
     loan_bytes: int = 4 << 20
-    #: of an account's states its lender is told no more than this, in the long run: the larger, the rarer
+    #: most bytes per second of an account's states to its lender, in the long run: large states are sent
+    #: rarely
     told_bytes_per_s: int = 16 << 20
-    #: a state of so many bytes is told as often as any
+    #: largest state that is sent without delay
     small_state_bytes: int = 64 << 10
 
     def pause_s(self, state: State) -> float:
-        """How much later than else the next state is told after this one."""
+        """Return the additional delay of the next state after this one."""
         return max(0, sum(map(len, state.bags)) - self.small_state_bytes) / self.told_bytes_per_s
 
 
@@ -150,11 +150,11 @@ BOUNDS = Bounds()
 
 
 def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
-    """What of a bag that was split off is lent at once; the rest goes back to the account's."""
+    """Return the bytes of a part to lend, and put the rest back into the account."""
     assert account.bag is not None
     halvings = 0
     while True:
-        # What is certainly too large, as the last one was, need not be made bytes of to see that.
+        # A bag that is certainly too large, as the last one was, need not be encoded to see it.
         data = bag.to_bytes() if halvings >= account.halvings - 1 else None
         if data is not None and len(data) <= bytes_max:
             break
@@ -170,10 +170,11 @@ def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
 
 
 class Ledger:
-    """One worker's books. `seed` must differ from worker to worker: loan numbers are drawn from it.
+    """One worker's ledger.
 
-    `settle_s`: how often an account is settled in part, if `bounds` allow it. `outbox` takes (address or
-    NEIGHBOURS, message).
+    `seed` must differ from worker to worker: loan numbers are drawn from it. `settle_s`: interval between
+    partial settlements of an account, as far as `bounds` allow. `outbox` takes (address or NEIGHBOURS,
+    message).
     """
 
     def __init__(
@@ -186,50 +187,50 @@ class Ledger:
         self._settle_s = settle_s
         self._hops = hops
         self._bounds = bounds
-        #: those who have nothing, in the order in which they asked, and by which ASK
+        #: waiting workers in the order of their requests, with the request
         self._askers: dict[Address, Lifeline] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
-        #: below how many tasks somebody who has much more is looked for
+        #: number of tasks below which a much richer worker is looked for
         self.level_tasks = math.inf
         self._need = 0
-        #: whether tasks have been done since the last ASK
+        #: whether tasks were done since the last ASK
         self._has_worked = False
-        #: by token, the need that was served here last, and when
+        #: by token: the need that was last served here, and the time
         self._served: dict[int, tuple[int, float]] = {}
-        #: that were to be done by the last call of `process`; before the first one, what is known of others
+        #: tasks of the last chunk; before the first one, what other workers told
         self.chunk_tasks = 1
-        #: until so many have been done here, nobody needs to look how many are left
+        #: number of tasks done up to which the tasks left need not be looked at
         self._enough_until = 0.0
-        #: whether our neighbours may have lifelines of ours, and when they are sent again
+        #: whether neighbours may have our lifelines, and when to send them again
         self._has_lifelines = False
         self._lifelines_s = 0.0
         self._leaving = False
-        #: loans that others have taken over as we left
+        #: loans that other workers took over when this worker left
         self._handed_over: set[int] = set()
         self.outbox: list[tuple[Address | Neighbours, AnyBagMessage]] = []
         #: tasks done by this worker
         self.done_here = 0
-        #: whether the last call of `process` emptied a bag, so that more tasks would have taken no longer
+        #: whether the last call of `process` emptied a bag, so that more tasks would have cost no time
         self.ran_dry = False
 
     # --- the root ------------------------------------------------------------------------------
 
     def open_root(self, now: float, checkpoint: bytes | None = None) -> None:
-        """Begin the job, or go on where a checkpoint was."""
+        """Begin the job, or go on from a checkpoint."""
         self.books.now = now
         self.books.open_root(checkpoint)
         self._serve(now)
 
     def close_root(self) -> None:
-        """This worker is not the root any more: another one is, with books of its own."""
+        """Drop the job's account: another worker is the root now, with books of its own."""
         if (account := self.books.root) is not None:
             self._drop(account)
 
     # --- work ----------------------------------------------------------------------------------
 
     def process(self, count: int, now: float) -> int:
-        """Do about `count` tasks; returns how many were done (0: there is nothing to do)."""
+        """Do about `count` tasks; return how many were done (0: none are left)."""
         self.books.now = now
         for account in reversed(self.books.accounts):
             if account.has_work():
@@ -255,7 +256,7 @@ class Ledger:
     @staticmethod
     def _process(bag: Bag, count: int) -> int:
         try:
-            return index(bag.process(count))  # a number of NumPy's, too; messages take none
+            return index(bag.process(count))  # also converts NumPy's integers, which messages cannot carry
         except Exception as error:
             error.add_note(f"{type(bag).__name__}.process({count}) raised this{_task_at_work(bag)}")
             raise
@@ -264,7 +265,7 @@ class Ledger:
         self.books.incumbent.spread(now, lambda best: self._send(NEIGHBOURS, Better(best)))
 
     def _ask_ahead(self, now: float) -> None:
-        """Ask for more before there is nothing to do, or look for a worker that has much more."""
+        """Ask for more tasks in time, or look for a much richer worker."""
         if self.done_here < self._enough_until:
             return
         left = self.books.expected_tasks()
@@ -275,17 +276,17 @@ class Ledger:
         elif left < self.level_tasks:
             self._ask_one(0, above=RICHER * left)
             self.level_tasks = self.next_level(left)
-        # Half of what is to spare may have been expected in vain.
+        # Half of the tasks to spare may have been expected in vain.
         till_level = left - self.level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
     def next_level(self, left: float) -> float:
-        """Return the number of tasks down to which there is no need to look for a richer worker."""
+        """Return the number of tasks left at which to look for a richer worker."""
         parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self.others.known)))
         return left - left / parts if left < math.inf else math.inf
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do again."""
+        """Return when `tick` must be called again."""
         deadline_s = math.inf if self.books.has_work or self._leaving else self._ask_s
         deadline_s = min(deadline_s, self.books.incumbent.tell_s)
         for account in self.books.accounts:
@@ -295,7 +296,7 @@ class Ledger:
         return deadline_s
 
     def tick(self, now: float) -> None:
-        """Do what is due: settle in part, ask, ask after silent borrowers."""
+        """Do what is due: partial settlements, requests, probes."""
         self.books.now = now
         self._spread(now)
         for account in tuple(self.books.accounts):
@@ -311,14 +312,14 @@ class Ledger:
             self._ask(now, is_first=self._ask_delay_s == FIRST_REQUEST_S)
 
     def neighbours_changed(self, now: float) -> None:
-        """Others are the parent or the children now: who has nothing asks them."""
+        """Ask the new neighbours if this worker has nothing to do."""
         if not self.books.has_work and not self._leaving:
             self._ask_delay_s = ASK_AGAIN_S
             self._lifelines_s = now
             self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
-        """Hand all accounts back (but the job itself, which goes by `checkpoint`), and take in no more."""
+        """Return all accounts except the job itself, which goes by `checkpoint`, and take in no more."""
         self.books.now = now
         self._leaving = True
         self._askers.clear()
@@ -328,7 +329,7 @@ class Ledger:
 
     @property
     def has_left(self) -> bool:
-        """Whether all that was to be handed back has been taken, and the root has what it has lent."""
+        """Tell whether all returned accounts are confirmed, and the root has its loans back."""
         return not any(account.number != 0 or account.loans for account in self.books.accounts)
 
     # --- messages in -----------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class Ledger:
             self.others.heard(source, _tells_of_work(message))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
-        """A message of ours came back: its receiver is not there (any more)."""
+        """Handle a message that came back: its receiver has left, or is not there yet."""
         self.books.now = now
         self._forget(dest)
         match message:
@@ -397,7 +398,7 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float, is_first: bool) -> None:
-        """Ask a worker, and have the neighbours remember us unless this `is_first` and others are known."""
+        """Ask a worker; leave lifelines with the neighbours unless this `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, Lifeline(self.token, self._need))
@@ -407,7 +408,7 @@ class Ledger:
         self._ask_delay_s = min(ASK_GROWTH * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
     def _ask_one(self, hops: int, above: float = 0.0) -> bool:
-        """Send a request to one of those known, if there are any."""
+        """Send a request to a known worker, if there is any; return whether it was sent."""
         self._need += self._has_worked
         self._has_worked = False
         others = list(self.others.known)
@@ -445,14 +446,14 @@ class Ledger:
         self.others.hear_of(message.others)
 
     def _hold(self, asker: Address, message: Lifeline, now: float) -> None:
-        """Give to a neighbour now, or when there is something to give."""
+        """Lend to a neighbour now, or remember its lifeline."""
         if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
             self._askers[asker] = message
 
     def _is_served(self, wanted: WorkWanted | Lifeline, now: float) -> bool:
-        """Whether we have just lent to who asks, for this very need."""
+        """Tell whether the asker was just lent something for this very need."""
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
@@ -466,7 +467,7 @@ class Ledger:
         return False
 
     def _lenders(self) -> list[Account]:
-        """The accounts whose bags take longer to be done than half of them to be sent; the richest first."""
+        """Return the accounts whose halves are sent sooner than done, the richest first."""
         tasks = [
             (account.bag.expected_tasks(), account)
             for account in reversed(self.books.accounts)
@@ -500,7 +501,7 @@ class Ledger:
         )
 
     def _serve(self, now: float) -> None:
-        """Give to those who wait, as long as there is something to give."""
+        """Lend to waiting workers as long as there is something to lend."""
         if not self._askers:
             return
         account = next(iter(self._lenders()), None)
@@ -531,14 +532,14 @@ class Ledger:
     # --- settling ------------------------------------------------------------------------------------
 
     def _close_if_done(self, account: Account, now: float) -> None:
-        """Repay an account that has nothing left."""
+        """Repay an account without tasks and loans."""
         if account.number == 0 or account.has_work() or account.loans or account.last_words is not None:
             return
         account.last_words = self._settlement(account, final=True)
         self._settle(account, now)
 
     def _settle(self, account: Account, now: float) -> None:
-        """Tell the lender: its last words once more if they are not confirmed, else what there is so far."""
+        """Report to the lender: the unconfirmed last message again, or else the present state."""
         assert account.lender is not None
         if account.last_words is not None:
             self._send(account.lender, account.last_words)
@@ -558,7 +559,7 @@ class Ledger:
 
     def _settled(self, source: Address, message: Settle, now: float) -> None:
         if message.number in self._handed_over:
-            return  # it will hear from who has taken it over
+            return  # the worker that took the account over will write
         account = self.books.given.get(message.number)
         if account is None:
             self._send(source, Forget(message.number))
@@ -580,7 +581,7 @@ class Ledger:
             self._close_if_done(account, now)
 
     def _take_back(self, number: int, borrower: Address, now: float) -> None:
-        """Work on what was lent ourselves: its borrower will not."""
+        """Work on a lost loan ourselves."""
         account = self.books.given.get(number)
         if account is None or account.loans[number].borrower != borrower:
             return
@@ -646,17 +647,17 @@ class Ledger:
             return
         account.lender = source
         account.orphaned_until_s = math.inf
-        if account.last_words is not None:  # the former lender may have left before it heard of it
+        if account.last_words is not None:  # the former lender may have left before it heard
             self._settle(account, now)
 
     def _drop(self, account: Account) -> None:
-        """Forget an account: it is repaid, or its lender does without us."""
+        """Drop an account that is repaid, or that its lender no longer wants."""
         self.books.drop(account)
         for number, loan in account.loans.items():
             self._send(loan.borrower, Forget(number))
 
     def _forget(self, other: Address) -> None:
-        """A worker has gone, and what it has asked for with it."""
+        """Forget a worker that has gone, and its requests."""
         self.others.has_gone(other)
         self._askers.pop(other, None)
 
@@ -665,7 +666,7 @@ class Ledger:
 
 
 def _task_at_work(bag: Bag) -> str:
-    """For the note of an exception; what the author's code raises here must not hide it."""
+    """Describe the task at work for an exception's note, which errors of the author's code must not hide."""
     try:
         task = bag.current_task()
     except Exception as error:

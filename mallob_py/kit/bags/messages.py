@@ -1,4 +1,4 @@
-"""What the workers of a bag job tell each other; `ledger.py` says when, and why."""
+"""Messages between the workers of a bag job; `ledger.py` says when and why."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TypeAlias
 
 import msgspec
 
-#: of a worker, as the transport names it; compared and handed back, never looked into
+#: address of a worker, opaque: compared and handed back
 Address: TypeAlias = tuple[int, int]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The state of an account: `done` tasks with a `result` (none: empty), and the `bags` left.
+    """The state of an account: `done` tasks with a `result` (empty: none), and the `bags` left.
 
-    `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell. `best`: the
-    best solution that its tasks were pruned by (none: empty).
+    `wasted`: further tasks done in vain, as far as known; dead workers cannot tell. `best`: the best solution
+    by which the tasks were pruned (empty: none).
     """
 
     done: int
@@ -25,7 +25,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A loan given, as it is handed over with the account it belongs to."""
+    """A loan given, handed over together with its account."""
 
     number: int
     borrower: Address
@@ -34,30 +34,30 @@ class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BagMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what workers send each other."""
+    """Base of all messages between workers."""
 
 
 class WorkWanted(BagMessage, frozen=True, tag=1):
-    #: None: the sender
+    #: the asker; None: the sender
     asker: Address | None
-    #: drawn by each worker once
+    #: random mark of the asker
     token: int
     hops: int
-    #: how often who asks has run out of tasks: asked once more for the same need, nobody gives twice
+    #: how often the asker has run out of tasks: a need is served once, though asked for again
     need: int
-    #: workers whom the sender knows, so that all come to know some from everywhere
+    #: some workers that the sender knows, so that all workers come to know some from everywhere
     others: tuple[Address, ...] = ()
-    #: so many are to be looked at before one gives
+    #: how many workers are still to be looked at before one gives
     looks: int = 0
-    #: of those looked at, who has the most tasks left (None: the sender), and how many
+    #: the worker with the most tasks left of those looked at (None: the sender), and its tasks
     richest: Address | None = None
     most: float = 0.0
-    #: only who has more tasks left than this gives
+    #: a worker gives only if it has more tasks left than this
     above: float = 0.0
 
 
 class Lifeline(BagMessage, frozen=True, tag=9):
-    #: as of a request
+    #: token of the request
     token: int
     need: int
 
@@ -70,9 +70,9 @@ class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
     others: tuple[Address, ...] = ()
-    #: tasks that the lender does between two looks at its messages
+    #: tasks that the lender does between two looks at messages
     chunk: int = 1
-    #: the best solution that the lender knows
+    #: the best solution known to the lender
     best: bytes = b""
 
 
@@ -122,6 +122,6 @@ def encode(message: AnyBagMessage) -> bytes:
 
 
 def decode(data: bytes) -> AnyBagMessage:
-    """Raises msgspec.DecodeError."""
+    """Return a message. Raises msgspec.DecodeError."""
     message: AnyBagMessage = _decoder.decode(data)
     return message

@@ -1,4 +1,4 @@
-"""The other workers of a bag job that one worker knows, to pass requests on to."""
+"""The workers of a bag job that a worker knows, to send requests to."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from random import Random
 
 from mallob_py.kit.bags.messages import Address
 
-#: others that are remembered, and how many of them are told with a request or a bag
+#: most workers remembered, and how many of them a request or a loan names
 KNOWN_MAX = 256
 TOLD = 4
-#: so many that have gone are not remembered again, though others still tell of them
+#: most departed workers remembered, which others may still name
 GONE_MAX = 256
 
 
 class Others:
-    """Those that are there, as far as is known (`known`), and that are no longer there (`gone`)."""
+    """The other workers, as far as known: `known` are there, `gone` have left."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        #: ours, once we have heard it from others
+        #: our own address, once we have heard it from others
         self._address: Address | None = None
         self.known: dict[Address, None] = {}
         self.gone: dict[Address, None] = {}
 
     def is_us(self, address: Address) -> None:
-        """That is our own address."""
+        """Note our own address."""
         self._address = address
         self.known.pop(address, None)
 
     def heard(self, source: Address, tells_of_work: bool) -> None:
-        """It is there; whoever has work is worth to be remembered instead of another."""
+        """Note that a worker is there; a worker with work replaces another one if there are too many."""
         self.gone.pop(source, None)
         if len(self.known) < KNOWN_MAX or tells_of_work:
             self.hear_of((source,))
 
     def hear_of(self, others: Iterable[Address]) -> None:
-        """Remember them, instead of any others if these are too many: so they come to be from everywhere."""
+        """Remember workers, in place of random others if there are too many, so they are from everywhere."""
         for other in others:
             if other != self._address and other not in self.known and other not in self.gone:
                 if len(self.known) >= KNOWN_MAX:
@@ -44,7 +44,7 @@ class Others:
                 self.known[other] = None
 
     def has_gone(self, address: Address) -> None:
-        """It is not asked again, even if others tell of it."""
+        """Ask a worker no more, even if others name it."""
         self.known.pop(address, None)
         self.gone[address] = None
         if len(self.gone) > GONE_MAX:

@@ -13,12 +13,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_value(value: Any) -> bytes:
-    """Raises BagError for what is none of the above."""
+    """Return a value as bytes. Raises BagError for other types."""
     return _encoder.encode(_plain(value))
 
 
 def check_value(value: Any) -> None:
-    """Raises BagError for what `encode_value` does not take."""
+    """Refuse a value that `encode_value` does not take. Raises BagError."""
     match value:
         case tuple():
             for each in value:

@@ -1,7 +1,7 @@
-"""Delivers outcomes to the user's code, which may take its time: unpickling, and callbacks.
+"""Delivering outcomes to the user's code (unpickling, callbacks), which may be slow.
 
-One thread delivers, in order. If it is long at one delivery while others wait, as with a callback that itself
-waits for a call, another thread goes on with these. So no callback keeps a call from being done.
+One thread delivers, in order. If one delivery is slow while others wait, as a callback that waits for a call,
+another thread takes the waiting ones. So no callback keeps a call from being done.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-#: a delivery that takes longer keeps others waiting no more
+#: duration of a delivery after which another thread takes the others
 _LONG_S = 0.1
-#: threads beyond the first that a delivery holds
+#: most threads held by slow deliveries
 _HELD_MAX = 256
 
 
 class Deliverer:
-    """Used by any thread. Its owner must `look` from time to time."""
+    """May be used by any thread. Its owner must call `look` from time to time."""
 
     def __init__(self, name: str, when_done: Callable[[], object] = lambda: None) -> None:
-        """`when_done` is called when all that was put is delivered."""
+        """`when_done` is called once all deliveries are made."""
         self._name = name
         self._when_done = when_done
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], object]] = deque()
-        #: the thread that takes what waits next, and since when it is at a delivery
+        #: the thread that takes the next delivery, and when its present delivery began
         self._current: threading.Thread | None = None
         self._begun_s: float | None = None
-        #: threads that deliver, the held ones too
+        #: all threads that deliver, held ones included
         self._threads: set[int] = set()
         self._at_work = 0
         self._is_closed = False
@@ -45,7 +45,7 @@ class Deliverer:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is called by a delivery."""
+        """Tell whether the caller is called by a delivery."""
         return threading.get_ident() in self._threads
 
     @property
@@ -53,7 +53,7 @@ class Deliverer:
         return not self._waiting and not self._at_work
 
     def look(self, now_s: float) -> float | None:
-        """Have another thread go on if the present one is held. Return when to look again, if at all."""
+        """Start another thread if the present one is held. Return when to look again, None: never."""
         with self._changed:
             if not self._waiting or self._begun_s is None:
                 return None
@@ -64,7 +64,7 @@ class Deliverer:
             return now_s + _LONG_S
 
     def close(self) -> None:
-        """Threads end once they have delivered what is there."""
+        """End the threads after all present deliveries."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -80,7 +80,7 @@ class Deliverer:
             self._threads.add(threading.get_ident())
         try:
             while (delivery := self._next(own)) is not None:
-                with suppress(BaseException):  # a callback may raise anything; it is the user's
+                with suppress(BaseException):  # callbacks are the user's and may raise anything
                     delivery()
                 del delivery
                 self._end_of_one(own)

@@ -1,8 +1,8 @@
-"""The pool that this process is a worker of, for functions that want calls themselves.
+"""The pool to which this process belongs as a worker, for functions that make calls themselves.
 
-A call that waits for others must not keep them from being done. So an executor made within a call gets its
-calls from `pool`: they are offered to all workers of the job, and one of this process's threads does them
-meanwhile, one after the other.
+A call that waits for other calls must not keep these from being done. So an executor made within a call hands
+its calls to `pool`: they are offered to all workers of the job, and one thread of this process does them one
+by one meanwhile.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class InnerPool(Protocol):
-    """Takes calls of one executor that was made within a call."""
+    """Takes the calls of an executor made within a call."""
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is a callback of one of its futures."""
+        """Tell whether the caller is a callback of one of the pool's futures."""
         ...
 
     def submit(
@@ -30,25 +30,25 @@ class InnerPool(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have it called, here or elsewhere; only here if `known`, the function as it was, is None."""
+        """Have a call done here or elsewhere; only here if `known`, the pickled function, is None."""
         ...
 
     def close(self) -> None:
-        """There will be no further calls; those that were submitted are done all the same."""
+        """Take no further calls; do those submitted."""
         ...
 
 
 class Here(Protocol):
-    """A worker's process, as the functions that it calls may know it."""
+    """A worker's process, as seen by the functions that it calls."""
 
     def inner_pool(self) -> InnerPool:
-        """A pool for an executor made within the running call."""
+        """Return a pool for an executor made within the running call."""
         ...
 
     def report_progress(self, done: float, total: float | None) -> None:
-        """The running call tells how far it is."""
+        """Report how far the running call is."""
         ...
 
 
-#: None: this process is no worker of calls
+#: the worker of this process; None: no worker of calls
 worker: Here | None = None

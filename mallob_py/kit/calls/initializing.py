@@ -1,4 +1,4 @@
-"""An executor's `initializer`, called in each worker's process before the first of its calls there."""
+"""An executor's `initializer`, called in each worker's process before the executor's first call there."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mallob_py.kit.calls.values import load, told
 from mallob_py.kit.calls.wire import Buffer
 
 _mutex = threading.Lock()
-#: executors whose initializer has run in this process
+#: marks of executors whose initializer has run in this process
 _done: set[str] = set()
 
 
 class NotInitialized(BrokenExecutor):
-    """The initializer of an executor has raised in a worker: none of its calls is done any more."""
+    """An executor's initializer raised in a worker; none of the executor's calls is done any more."""
 
 
 class Initialized:
-    """A function that has the initializer called before it, once in each process.
+    """A function that calls the initializer first, once per process.
 
-    `mark` names the executor; `initializer` is that and its arguments, pickled.
+    `mark` names the executor; `initializer` is the pickled initializer with its arguments.
     """
 
     def __init__(self, mark: str, initializer: list[Buffer], func: Callable[..., Any]) -> None:

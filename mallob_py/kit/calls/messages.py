@@ -1,8 +1,8 @@
-"""The messages between a client of calls and the workers of its job; buffers travel beside each message.
+"""Messages between a client of calls and the workers of its job; buffers travel beside each message.
 
-Arguments and results are snapshots (`values`), those of a message in one pickle. A *batch* is a number of
-calls of one function that are sent together; `places` are theirs in the batch, from 0 on. What a worker has
-begun it answers; what it has not begun it gives back when it is asked to.
+Arguments and results are snapshots (`values`), all those of a message in one pickle. A *batch* is a number of
+calls of one function sent together; `places` are their places in the batch, from 0. A worker answers calls
+that it has begun, and on request gives back the others.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ CLIENT, WORKER = b"client", b"worker"
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all of them."""
+    """Base of all messages."""
 
 
-# --- of a worker -------------------------------------------------------------------------------------
+# --- from a worker -----------------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first one: who connects, for which of the client's jobs. `python`: its version, as "3.11"."""
+    """The first message: who connects, for which of the client's jobs. `python`: the version, as "3.11"."""
 
     lane: int
     serial: int
@@ -33,14 +33,14 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Place(Message, frozen=True, tag=2):
-    """The worker's index in the job tree, and the job's number of workers as it knows it."""
+    """The worker's index in the job tree, and the job's volume as known to the worker."""
 
     index: int
     volume: int
 
 
 class Results(Message, frozen=True, tag=3):
-    """Outcomes of calls, which took `spent_s` together. `is_ok`: each has returned."""
+    """Outcomes of calls, which took `spent_s` together. `is_ok`: whether each call returned."""
 
     batch: int
     places: list[int]
@@ -49,20 +49,20 @@ class Results(Message, frozen=True, tag=3):
 
 
 class GivenBack(Message, frozen=True, tag=4):
-    """These calls of the batch were not begun and will not be."""
+    """Calls of the batch that were not begun and will not be."""
 
     batch: int
     places: list[int]
 
 
 class Unreadable(Message, frozen=True, tag=5):
-    """A batch's function cannot be unpickled here; the buffer is the error."""
+    """A batch whose function cannot be unpickled here; the buffer is the error."""
 
     batch: int
 
 
 class Told(Message, frozen=True, tag=6):
-    """The call that is running says how far it is."""
+    """Progress of the running call."""
 
     batch: int
     place: int
@@ -71,16 +71,16 @@ class Told(Message, frozen=True, tag=6):
 
 
 class Offered(Message, frozen=True, tag=7):
-    """Calls that a running call wants have not been begun: so many could be done by others."""
+    """The number of calls, submitted by running calls and not begun, that other workers could do."""
 
     count: int
 
 
 class Inner(Message, frozen=True, tag=8):
-    """Answers `Wanted`: `count` calls that a running call wants, `group` as the worker numbers it.
+    """Answer to `Wanted`: `count` calls submitted by a running call; `group` is the worker's number for them.
 
-    Buffers: `function_buffers` for the function, then those of the arguments, each (args, kwargs). `is_kept`:
-    as of `Function`.
+    Buffers: `function_buffers` for the function, then those of the arguments, each (args, kwargs). `is_kept`
+    as in `Function`.
     """
 
     group: int
@@ -89,13 +89,13 @@ class Inner(Message, frozen=True, tag=8):
     is_kept: bool
 
 
-# --- of the client -------------------------------------------------------------------------------------
+# --- from the client -----------------------------------------------------------------------------------
 
 
 class Function(Message, frozen=True, tag=20):
-    """A function for batches that follow; its buffers are a pickle and what belongs to it.
+    """A function for later batches; its buffers are a pickle and its out-of-band data.
 
-    `is_kept`: it is unpickled once, else for each call.
+    `is_kept`: unpickle the function once, else for each call.
     """
 
     function: int
@@ -103,11 +103,10 @@ class Function(Message, frozen=True, tag=20):
 
 
 class Calls(Message, frozen=True, tag=21):
-    """A batch. The buffers are those of its arguments.
+    """A batch; its buffers are those of the arguments.
 
-    `has_keywords`: each item is (args, kwargs), else args. `retries`: so often a call that raises is
-    repeated.
-    `is_whole`: all results are wanted at once.
+    `has_keywords`: items are (args, kwargs), else args. `retries`: how often a call that raises is repeated.
+    `is_whole`: send all results at once.
     """
 
     batch: int
@@ -119,26 +118,26 @@ class Calls(Message, frozen=True, tag=21):
 
 
 class Recall(Message, frozen=True, tag=22):
-    """Give back what is not begun of these batches."""
+    """Give back the calls of these batches that are not begun."""
 
     batches: list[int]
 
 
 class Stop(Message, frozen=True, tag=28):
-    """The results of these calls of a batch are not wanted: interrupt the one that is running."""
+    """Drop these calls of a batch, whose results are not wanted; interrupt the running one."""
 
     batch: int
     places: list[int]
 
 
 class Forget(Message, frozen=True, tag=23):
-    """These functions are of no use any more."""
+    """Drop these functions."""
 
     functions: list[int]
 
 
 class Steer(Message, frozen=True, tag=24):
-    """For the root: the demand, and how many calls of how many are done."""
+    """To the root: the demand, and how many of how many calls are done."""
 
     demand: int
     done: int
@@ -146,19 +145,19 @@ class Steer(Message, frozen=True, tag=24):
 
 
 class Finish(Message, frozen=True, tag=25):
-    """For the root: the job is done."""
+    """To the root: the job is done."""
 
     done: int
 
 
 class Wanted(Message, frozen=True, tag=26):
-    """Give calls of running calls away, so many at most, for others who have nothing to do."""
+    """Give away at most this many calls of running calls, for idle workers."""
 
     count: int
 
 
 class InnerResults(Message, frozen=True, tag=27):
-    """The results of calls that were given away, as in `Results`."""
+    """Results of calls that were given away, as in `Results`."""
 
     group: int
     is_ok: list[bool]

@@ -1,10 +1,9 @@
 """Functions, arguments, results and exceptions as bytes and back: pickles of protocol 5.
 
-A *snapshot* is a value as it was at one moment: the value itself if it cannot be changed (a number, a
-string), else a pickle of its own, so that two calls never share an object. Large arrays travel beside the
-pickle (out-of-band buffers) and are writable where they arrive. What can be found again by its name is sent
-by reference; what cannot (a lambda, a function within a function, whatever the program's own script defines)
-is sent by value, by cloudpickle.
+A *snapshot* is a value at one moment: the value itself if it is immutable (a number, a string), else a
+pickle of its own, so that two calls never share an object. Large arrays travel beside the pickle (out-of-band
+buffers) and are writable at the receiver. Importable objects are sent by reference; others (lambdas,
+functions within functions, names of the program's own script) are sent by value, by cloudpickle.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ import cloudpickle
 from mallob_py.kit.calls.wire import Buffer
 
 _PROTOCOL = 5
-#: smaller ones are copied into the pickle
+#: smaller buffers are copied into the pickle
 _BUFFER_BYTES_MIN = 1 << 13
-#: a script's own names mean something else in a worker
+#: module whose names differ in a worker
 _MAIN = b"__main__"
-#: types whose objects nobody can change
+#: types of immutable objects
 ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
 _NESTED_MAX = 20
 _TRACEBACK_CHARACTERS_MAX = 64_000
 
 
 class CannotSend(pickle.PicklingError):
-    """A function, an argument or a result cannot be pickled; the text says which, and what to do."""
+    """A function, an argument or a result cannot be pickled; the message says which, and what to do."""
 
 
 class CallError(Exception):
-    """Stands for a call's exception that cannot be unpickled here; its text has the type and the message."""
+    """Stand-in for an exception that cannot be unpickled here; the message has its type and message."""
 
 
 class RemoteTraceback(Exception):
-    """Where an exception was raised, in the worker; it is the exception's `__cause__`."""
+    """The worker's traceback of an exception, as the exception's `__cause__`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -53,33 +52,33 @@ class RemoteTraceback(Exception):
 
 
 class Pickled(NamedTuple):
-    """A function: its pickle with what belongs to it, and its name for messages."""
+    """A function: its pickle with out-of-band buffers, and its name for messages."""
 
     buffers: list[Buffer]
     name: str
-    #: whether a worker may load it once for all calls, as there is nothing in it that a call can change
+    #: whether a worker may load it once for all calls, since no call can change it
     is_kept: bool
 
 
 def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
-    """A pickle, and the buffers that belong to it, which are copies unless `is_copied` is False.
+    """Return a pickle and its out-of-band buffers, copied unless `is_copied` is False.
 
     Raises CannotSend, which names `what`.
     """
     buffers: list[Buffer] = [_MAIN]
-    with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle may know better, or says why not
+    with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle may succeed, or says why not
         buffers = _dump(pickle.dumps, value)
     if _MAIN in buffers[0]:
         try:
             buffers = _dump(_dumps_by_value, value)
         except (Exception, SystemExit, GeneratorExit) as error:
             raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
-    # Copied here, as a value may have been pickled twice.
+    # Copied here, since a value may have been pickled twice.
     return [buffers[0], *map(bytearray, buffers[1:])] if is_copied else buffers
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Has code keep the name of its file, for tracebacks."""
+    """Keeps the names of code's files, for tracebacks."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, CodeType):
@@ -111,22 +110,22 @@ def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
 
 
 def load(buffers: Sequence[Buffer]) -> Any:
-    """The inverse of `dump`. Raises whatever unpickling raises."""
+    """Return what `dump` took. Raises all that unpickling raises."""
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
 def are_atoms(values: Iterable[Any]) -> bool:
-    """Whether none of the values can be changed."""
+    """Tell whether all values are immutable."""
     return ATOMS.issuperset(map(type, values))
 
 
 def snapshot(value: Any, what: str, *, is_copied: bool = True) -> Any:
-    """Return an atom as it is, else the list of buffers that `dump` makes. Raises CannotSend."""
+    """Return an immutable value itself, else the buffers that `dump` makes. Raises CannotSend."""
     return value if type(value) in ATOMS else dump(value, what, is_copied=is_copied)
 
 
 def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the arguments as they are if all are atoms, else the list of buffers that `dump` makes.
+    """Return the arguments themselves if all are immutable, else the buffers that `dump` makes.
 
     Raises CannotSend.
     """
@@ -135,17 +134,17 @@ def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """The inverse of `snapshot` and `snapshot_of_call`. Raises whatever unpickling raises."""
+    """Return what `snapshot` or `snapshot_of_call` took. Raises all that unpickling raises."""
     return load(value) if type(value) is list else value
 
 
 def copied(value: Any) -> Any:
-    """Return a snapshot whose restored value may change its buffers, and the given one's stay as they are."""
+    """Copy a snapshot, so that its restored value may change buffers without effect on the given one."""
     return [value[0], *map(bytearray, value[1:])] if type(value) is list else value
 
 
 def packed(snapshots: Iterable[Any]) -> list[Buffer]:
-    """Return snapshots in one pickle, their large buffers beside it; `load` gives their list."""
+    """Return snapshots in one pickle, with large buffers beside it; `load` returns their list."""
     return _dump(pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots])
 
 
@@ -154,7 +153,7 @@ def _beside(buffers: list[Buffer]) -> list[Any]:
 
 
 def pickled(function: Callable[..., Any]) -> Pickled:
-    """Return a function as it is now. Raises CannotSend."""
+    """Return a function as it is now, pickled. Raises CannotSend."""
     if not callable(function):
         raise TypeError(f"{function!r:.80} cannot be called")
     name = name_of(function)
@@ -162,9 +161,9 @@ def pickled(function: Callable[..., Any]) -> Pickled:
 
 
 def is_kept(value: Any, nested: int = 0) -> bool:
-    """Whether there is nothing in a function, or in a value of it, that a call can change.
+    """Tell whether a function, or a value in it, has no part that a call can change.
 
-    Its globals do not count: they are a module's in the worker, which calls there share.
+    Globals do not count: in the worker they are a module's, which calls there share.
     """
     kind = type(value)
     if kind in ATOMS or isinstance(value, type | ModuleType):
@@ -196,9 +195,9 @@ def _is_filled(cell: Any) -> bool:
 
 
 def dump_error(error: BaseException, own_file: str) -> tuple[bytes | None, str, str]:
-    """An exception, its text if it cannot be read, and the traceback without `own_file` at its top.
+    """Return a pickled exception or None, its text, and its traceback without leading `own_file`.
 
-    Raises nothing, whatever the exception's own code does.
+    Raises nothing, even if the exception's own code does.
     """
     message = text = type(error).__name__
     with suppress(BaseException):
@@ -230,7 +229,7 @@ def _dumps_bare(error: BaseException) -> bytes:
 
 
 class _BarePickler(_Pickler):
-    """Pickles exceptions by what they hold, for those whose classes cannot be called with their `args`."""
+    """Pickles exceptions by content, for classes that cannot be called with their `args`."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, BaseException):
@@ -246,7 +245,7 @@ def _error_of(kind: type[BaseException], args: tuple[Any, ...], state: dict[str,
 
 
 def _set(error: BaseException, name: str, value: object) -> None:
-    """Set an exception's attribute past what its class may guard."""
+    """Set an attribute of an exception, even if its class guards it."""
     BaseException.__dict__[name].__set__(error, value)
 
 
@@ -255,10 +254,10 @@ def _is_same(error: Any, other: BaseException) -> bool:
 
 
 def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseException:
-    """The exception, with the worker's traceback as its cause and a note that names the call.
+    """Return the exception, with the worker's traceback as its cause and a note that names the call.
 
-    A StopIteration becomes a RuntimeError (PEP 479), as it would end the iteration that it is raised in.
-    Raises nothing, whatever the exception's own code does.
+    A StopIteration becomes a RuntimeError (PEP 479), since it would end the user's iteration. Raises nothing,
+    even if the exception's own code does.
     """
     data, message, text = dumped
     error: BaseException = CallError(message)
@@ -272,7 +271,7 @@ def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseExcepti
 
 
 def no_stop(error: BaseException) -> BaseException:
-    """Return the exception, or a RuntimeError with it as the cause if it is a StopIteration."""
+    """Return the exception; for a StopIteration, a RuntimeError caused by it."""
     if not isinstance(error, StopIteration):
         return error
     stopped = RuntimeError("the call raised StopIteration")
@@ -283,7 +282,7 @@ def no_stop(error: BaseException) -> BaseException:
 
 
 def _dress(error: BaseException, cause: BaseException, note: str) -> None:
-    """Give an exception its cause and a note, past attributes that its class may guard."""
+    """Give an exception a cause and a note, even if its class guards attributes."""
     with suppress(BaseException):
         _set(error, "__cause__", cause)
         notes = vars(error).setdefault("__notes__", [])
@@ -292,7 +291,7 @@ def _dress(error: BaseException, cause: BaseException, note: str) -> None:
 
 
 def told(error: BaseException) -> str:
-    """Return the type and the message of an exception."""
+    """Return an exception's type and message."""
     try:
         return "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
     except BaseException:
@@ -300,7 +299,7 @@ def told(error: BaseException) -> str:
 
 
 def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | None:
-    """Without the frames of ours that come first; all of them if there are no others."""
+    """Return the traceback without our own leading frames, or whole if there are no others."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename == own_file:
         inner = inner.tb_next
@@ -308,7 +307,7 @@ def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | N
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function, for messages."""
+    """Return a function's name for messages."""
     while (inner := getattr(function, "func", None)) is not None and callable(inner):
         function = inner  # a partial
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -1,12 +1,12 @@
 """Messages with large buffers on a stream socket, and the proof that both ends know the job's key.
 
 A frame is 4 bytes with the size of its head, 4 with the number of buffers, 8 with the size of each, the head
-(a message in msgpack) and the buffers. Buffers are sent from where they lie and received into memory of their
-own, so that an array is copied by the kernel only. Numbers are little endian.
+(a message in msgpack) and the buffers; numbers are little endian. Buffers are sent from their place and
+received into new memory, so only the kernel copies an array.
 
-Unpickling runs code, so no frame is read before the other end has proved that it knows the key: each sends 32
-random bytes and answers those of the other with their HMAC (SHA-256), keyed by the secret and its own role.
-Where there can be no secret, the kernel's word on the other end's user (`peer_user`) takes its place.
+Unpickling runs code, so no frame is read before the other end has proved that it knows the key: each end
+sends 32 random bytes and answers the other's with their HMAC (SHA-256), keyed by the secret and the own role.
+Where no secret is possible, the kernel's word on the other end's user (`peer_user`) replaces the proof.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-#: what can be sent: bytes, or anything else with contiguous memory
+#: what can be sent: bytes, or any other contiguous memory
 Buffer: TypeAlias = Any
 
 KEY_BYTES = 32
 _NONCE_BYTES = 32
 _PREFIX = struct.Struct("<II")
 _SIZE_BYTES = 8
-#: sanity: a head holds numbers of calls and nothing large
+#: bound for sanity: a head holds numbers of calls and nothing large
 _HEAD_BYTES_MAX = 1 << 28
 _BUFFERS_MAX = 1 << 24
-#: of one system call (IOV_MAX is 1024)
+#: most buffers in one system call (IOV_MAX is 1024)
 _VIEWS_AT_ONCE = 256
-#: small buffers are copied together instead
+#: largest buffers that are copied together
 _JOIN_BYTES_MAX = 1 << 13
 _STAGE_BYTES = 1 << 16
 _HANDSHAKE_S = 10.0
@@ -46,7 +46,7 @@ class NotTrusted(Exception):
 
 
 class Frame:
-    """A head, and buffers of the receiver's own."""
+    """A head, and buffers of its own."""
 
     __slots__ = ("buffers", "head")
 
@@ -56,7 +56,7 @@ class Frame:
 
 
 def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
-    """Return what is to be sent, in pieces; the large ones are the buffers themselves."""
+    """Return the pieces of a frame; the large ones are the buffers themselves."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     sizes = struct.pack(f"<{len(views)}Q", *map(len, views))
     parts: list[memoryview] = []
@@ -73,7 +73,7 @@ def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]
 
 
 class FrameWriter:
-    """Sends frames as far as the socket takes them; the rest waits here."""
+    """Sends frames as far as the socket takes them, and keeps the rest."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -87,7 +87,7 @@ class FrameWriter:
         return not self._parts
 
     def flush(self) -> None:
-        """Send what can be sent now. Raises PeerGone."""
+        """Send as much as the socket takes now. Raises PeerGone."""
         parts = self._parts
         while parts:
             views = [parts[index] for index in range(min(len(parts), _VIEWS_AT_ONCE))]
@@ -103,7 +103,7 @@ class FrameWriter:
                 parts[0] = parts[0][sent:]
 
     def flush_all(self) -> None:
-        """Send all, on a socket that blocks. Raises PeerGone."""
+        """Send all, on a blocking socket. Raises PeerGone."""
         while self._parts:
             self.flush()
 
@@ -113,17 +113,17 @@ class FrameReader:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        #: received and not looked at
+        #: bytes received and not decoded
         self._stage = bytearray()
         self._scratch = bytearray(_STAGE_BYTES)
         self._head: bytes | None = None
-        #: of the frame under way: sizes of its buffers, those that are filled, and the one being filled
+        #: for the frame under way: sizes of its buffers, the filled buffers, and the buffer being filled
         self._sizes: tuple[int, ...] = ()
         self._buffers: list[bytearray] = []
         self._filled = 0
 
     def read(self) -> list[Frame]:
-        """All frames that are complete by now. Raises PeerGone when no more can come."""
+        """Return all complete frames. Raises PeerGone when no more can come."""
         frames: list[Frame] = []
         while True:
             self._parse(frames)
@@ -145,7 +145,7 @@ class FrameReader:
                 raise PeerGone
 
     def _target(self) -> memoryview | None:
-        """Where the rest of a large buffer belongs."""
+        """Return the place for the rest of a large buffer."""
         index = len(self._buffers) - 1
         if self._head is None or index < 0 or self._filled == len(self._buffers[index]):
             return None
@@ -167,7 +167,7 @@ class FrameReader:
                 self._head = bytes(memoryview(stage)[sizes_end : sizes_end + head_bytes])
                 begin = sizes_end + head_bytes
             if self._buffers and self._filled < len(self._buffers[-1]):
-                # what was staged before was taken; the rest comes straight into the buffer
+                # the staged bytes go first, the rest comes straight into the buffer
                 count = min(len(stage) - begin, len(self._buffers[-1]) - self._filled)
                 self._buffers[-1][self._filled : self._filled + count] = memoryview(stage)[
                     begin : begin + count
@@ -189,14 +189,14 @@ class FrameReader:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Return the user id of the process at the other end of a Unix socket, as the kernel says."""
+    """Return the user id of the process at the other end of a Unix socket, as the kernel tells."""
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(user)
 
 
 def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:
-    """Both ends call this, before anything else is sent. Raises NotTrusted, PeerGone."""
+    """Prove the key to the other end, which does the same, before all else. Raises NotTrusted, PeerGone."""
     connection.settimeout(_HANDSHAKE_S)
     try:
         own_nonce = os.urandom(_NONCE_BYTES)
@@ -212,7 +212,7 @@ def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, othe
 
 
 class Handshake:
-    """The proof of `prove_and_check` for an end that cannot wait: fed with what comes in."""
+    """The proof of `prove_and_check` for an end that must not block: fed with received bytes."""
 
     def __init__(self, connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:
         self._socket = connection
@@ -223,7 +223,7 @@ class Handshake:
         self._send(self._own_nonce)
 
     def advance(self) -> bool:
-        """Whether it is done. Raises NotTrusted, PeerGone."""
+        """Take in received bytes; return whether the proof is complete. Raises NotTrusted, PeerGone."""
         wanted = 2 * _NONCE_BYTES - len(self._data)
         try:
             data = self._socket.recv(wanted, socket.MSG_DONTWAIT)
