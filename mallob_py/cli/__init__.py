@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command cannot do what it is asked to. One line for the user, exit code 2."""
+    """A command cannot be carried out. One line for the user, exit code 2."""

@@ -1,8 +1,8 @@
 """`mallob-py batch generate | simulate | explain | experiment`: policies for whole jobs, played on traces.
 
-`generate` writes a workload from a published model, as a file for the others; `simulate` has policies side
-by side on one trace, `explain` says why a job of such a schedule started when it did, `experiment` repeats
-what was published. What only one of them needs it imports itself.
+`generate` writes a workload from a published model as a trace; `simulate` runs policies side by side on a
+trace, `explain` says why a simulated job started when it did, `experiment` repeats published experiments.
+Each function imports what only its command needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HEADER = (
     "policy", "jobs", "makespan [s]", "wait [s]", "longest", "turnaround [s]", "slowdown", "bounded", "busy",
     "resizes",
 )  # fmt: skip
-#: so many numbers of jobs are named, and so many spans of a wait told
+#: most job numbers that are named, and most spans of a wait that are shown
 _NAMED = 8
 _SPANS = 40
 
@@ -55,7 +55,7 @@ _SPANS = 40
 
 
 def load(options: TraceOptions) -> Workload:
-    """The workload; what is left out of the trace is said on standard error. Errors: see `worded`."""
+    """Return the workload; report on standard error what is left out. Raises as `worded` says."""
     workload = _read(options)
     if not options.malleable:
         return workload
@@ -92,7 +92,7 @@ def _read(options: TraceOptions) -> Workload:
 
 @contextmanager
 def worded(trace: str) -> Iterator[None]:
-    """Errors of traces and policies as CommandError."""
+    """Turn errors of traces and policies into CommandError."""
     try:
         yield
     except (PolicyTextError, PolicyError, SwfError, ValueError) as error:
@@ -227,12 +227,12 @@ def _lines(told: Explanation) -> Iterator[str]:
         f" after {_s(told.start_s - job.submit_s)} s, ended at {_s(told.end_s)} s"
     )
     spans = [list(span) for _, span in groupby(told.moments, lambda one: (one.hindrance, one.head.id))]
-    # A long wait: its beginning and its end.
+    # A long wait is shown by its beginning and its end.
     shown = spans if len(spans) <= _SPANS else [*spans[: _SPANS // 2], *spans[-_SPANS // 2 :]]
     yield ""
     for place, span in enumerate(shown):
         if len(shown) < len(spans) and place == _SPANS // 2:
-            yield f"... ({len(spans) - len(shown)} such spans left out)"
+            yield f"... ({len(spans) - len(shown)} further spans left out)"
         yield from _span_lines(told, span)
     yield from _start_lines(told)
 
@@ -247,23 +247,23 @@ def _span_lines(told: Explanation, span: Sequence[Moment]) -> Iterator[str]:
     looks = "1 decision" if len(span) == 1 else f"{len(span)} decisions until {_s(span[-1].at_s)} s"
     yield f"at {_s(first.at_s)} s ({looks}): {first.hindrance.value}: {needs}"
     if first.head.id == job.id:
-        position = "it is the head of the queue"
+        position = "the job is the head of the queue"
     else:
         head = f"job {first.head.number} with {_nodes(first.head.low)}"
         position = f"place {first.place} of the queue, whose head is {head}"
     if first.shadow_s is not None:
-        position += f"; by the estimates the head has its nodes at {_s(first.shadow_s)} s"
+        position += f"; by estimates the head gets its nodes at {_s(first.shadow_s)} s"
     yield f"    {position}"
     if first.hindrance is Hindrance.PASSED_OVER and first.shadow_s is not None:
         end_s = first.at_s + job.estimate_s
         if end_s > first.shadow_s:
-            yield f"    started now it would end at {_s(end_s)} s by its estimate, which may delay the head"
+            yield f"    started now, it would end at {_s(end_s)} s by its estimate, which may delay the head"
     started = [number for moment in span for number in moment.started]
     if started:
         yield f"    started meanwhile: {_numbers(started)}"
     promises = [moment.promise_s for moment in span if moment.promise_s is not None]
     if promises:
-        yield f"    it has a reservation for {_s(promises[-1])} s"
+        yield f"    the job has a reservation for {_s(promises[-1])} s"
 
 
 def _start_lines(told: Explanation) -> Iterator[str]:
@@ -316,11 +316,13 @@ def run_experiment(options: BatchExperimentOptions) -> int:
     settings = {name: True for name in ("full", "live") if getattr(options, name)}
     known = inspect.signature(module.run).parameters
     if options.full and "full" not in known:
-        raise CommandError(f"--full: the experiment {options.name} is never shortened")
+        raise CommandError(f"--full: the experiment {options.name} has only one size")
     if options.live and "live" not in known:
-        raise CommandError(f"--live: the experiment {options.name} has no such choice")
+        raise CommandError(f"--live: the experiment {options.name} runs no processes")
     if options.resume and not (options.live or options.name == "bags"):
-        raise CommandError("--resume: only experiments over real processes (bags, elastic --live) go on")
+        raise CommandError(
+            "--resume: only experiments over real processes (bags, elastic --live) can be resumed"
+        )
     try:
         output = Output(Path(options.output), options.name, options.resume)
     except OSError as error:
@@ -335,7 +337,7 @@ def run_experiment(options: BatchExperimentOptions) -> int:
 
 
 def experiment_names() -> tuple[str, ...]:
-    """The modules of `mallob_py.batch.experiments` that can be run; others are helpers of theirs."""
+    """Return the modules of `mallob_py.batch.experiments` that can be run, without helpers."""
     found = (module.name for module in pkgutil.iter_modules(importlib.import_module(_EXPERIMENTS).__path__))
     return tuple(
         name for name in sorted(found) if hasattr(importlib.import_module(f"{_EXPERIMENTS}.{name}"), "run")

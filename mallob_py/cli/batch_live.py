@@ -1,6 +1,6 @@
-"""`mallob-py batch serve | submit | queue | cancel | nodes`: the policies for whole jobs over real ones.
+"""`mallob-py batch serve | submit | queue | cancel | nodes`: policies for whole jobs over real processes.
 
-`serve` schedules; the others ask it, over the socket in its folder.
+`serve` schedules; the other commands ask it over the socket in its folder.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SHOWN = 50
 _WAIT_PERIOD_S = 0.5
 _EVERYTHING = 1 << 31
 _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
-#: behind these, of jobs that are waiting
+#: further column if a job waits
 _REASON = "why it waits"
 
 
@@ -82,7 +82,7 @@ def run_serve(options: BatchServeOptions) -> int:
 
 
 def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
-    """Raises NodesError, OSError."""
+    """Return the machine for the options. Raises NodesError, OSError."""
     from mallob_py.batch.live.machines import Allocation, Hosts, ThisHost
 
     if options.slurm:
@@ -94,7 +94,7 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 
 
 def run_submit(options: BatchSubmitOptions) -> int:
-    """One after the other; the first that is refused ends it."""
+    """Submit the scripts one by one, up to the first that is refused."""
     jobs: list[int] = []
     environment = own_environment()
     directory = os.getcwd()
@@ -117,11 +117,11 @@ def run_submit(options: BatchSubmitOptions) -> int:
 
 
 def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterator[int]:
-    """Submit a script, an array task by task, and say what of it is of no consequence."""
+    """Submit a script, or its array task by task; report its lines without effect."""
     from mallob_py.batch.live.script import ARRAY_JOB, ARRAY_TASK, ScriptError, SlurmLines, slurm_lines
 
     lines = SlurmLines({}, (), 0, [])
-    with contextlib.suppress(ScriptError):  # the scheduler tells of it
+    with contextlib.suppress(ScriptError):  # the scheduler reports the error
         lines = slurm_lines(request.script)
     own, jobs = request.environment, list[int]()
     for place, task in enumerate(lines.tasks or (None,)):
@@ -131,7 +131,7 @@ def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterat
             numbers |= {"SLURM_ARRAY_TASK_MIN": min(tasks), "SLURM_ARRAY_TASK_MAX": max(tasks)}
             first = {ARRAY_JOB: str(jobs[0])} if jobs else {}
             environment = own | {name: str(number) for name, number in numbers.items()} | first
-            # So many begin together, and each of the others when one of them has ended.
+            # The first `at_once` begin together, each later one after the end of an earlier one.
             before = [jobs[place - lines.at_once]] if 0 < lines.at_once <= place else []
             request = msgspec.structs.replace(
                 request, environment=environment, after=[*options.after, *before]
@@ -141,7 +141,7 @@ def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterat
         jobs.append(answer.job)
         yield answer.job
     for line in lines.ignored:
-        say(f"mallob-py batch submit: {script}: {line}: of no consequence here")
+        say(f"mallob-py batch submit: {script}: {line}: ignored")
     for number, line in enumerate(request.script.splitlines(), 1):
         if re.match(r"\s*(exec\s+)?srun\s", line) and shutil.which("srun") is None:
             say(
@@ -152,7 +152,7 @@ def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterat
 
 
 def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
-    """Say how each has ended, in the order of their ends."""
+    """Print each job's end, in the order of ends."""
     from mallob_py.batch.live.launch import RunEnd, Status
 
     left, code = set(jobs), 0
@@ -247,7 +247,7 @@ def _ask(options: Live, request: Request, what: str = "") -> Answer:
 
 
 def folded(lines: Sequence[JobLine]) -> Iterator[JobLine]:
-    """Yield jobs. Those of an array that are in one state are one line, whose name says how many they are."""
+    """Yield lines of jobs, one for all jobs of an array in the same state, with their number in the name."""
     counts = Counter((line.array, line.state) for line in lines)
     for line in lines:
         count = counts.pop((line.array, line.state), 0) if line.array else 1

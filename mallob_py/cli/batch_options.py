@@ -1,4 +1,4 @@
-"""Options of `mallob-py batch ...`: schedulers of whole jobs, on traces and over jobs that really run."""
+"""Options of `mallob-py batch ...`: schedulers of whole jobs, on traces and over real processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_POLICIES = ("fcfs", "easy")
 MALLEABLE = "malleable jobs"
 
 
-# What parses is imported late: the table of options is read by those who need no trace as well.
+# Parsers are imported late: this table is also read where no trace is.
 
 
 def share(text: str) -> float:
@@ -54,26 +54,26 @@ def node_range(text: str) -> NodeRange:
 
 
 def speed_model(text: str) -> SpeedModel:
-    """Parse how the speed of jobs depends on their nodes."""
+    """Parse a job's speed as a function of its nodes."""
     from mallob_py.batch.workload.changes import speed_model_of
 
     return speed_model_of(text)
 
 
 def resize_cost(text: str) -> ResizeCost:
-    """Parse how long jobs stand still when they are resized."""
+    """Parse how long a job stands still when it is resized."""
     from mallob_py.batch.costs import resize_cost_of
 
     return resize_cost_of(text)
 
 
 def names_policy(word: str) -> bool:
-    """Whether a word behind a policy is one more, and not the trace."""
+    """Tell whether a word after a policy is another policy, and not the trace."""
     return re.fullmatch(r"[A-Za-z][\w-]*(:.*)?", word) is not None and not os.path.exists(word)
 
 
 def watts(text: str) -> float:
-    """Power of a node."""
+    """Parse the power of a node."""
     try:
         power_w = float(text)
     except ValueError:
@@ -84,7 +84,7 @@ def watts(text: str) -> float:
 
 
 def policies(text: str) -> tuple[str, ...]:
-    """Policies, several separated by blanks or semicolons (their settings have commas)."""
+    """Parse policies, separated by blanks or semicolons, since their settings have commas."""
     found = tuple(text.replace(";", " ").split())
     if not found:
         raise ValueError("a policy is needed, such as easy:depth=10")
@@ -93,7 +93,7 @@ def policies(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class TraceOptions(Config):
-    """Which trace, and how it is understood."""
+    """Options that name a trace and say how to read it."""
 
     trace: str = positional("TRACE", values.path, INPUT, "workload in SWF; plain, .gz, .bz2 or .xz")
     nodes: int = option(
@@ -124,7 +124,7 @@ class TraceOptions(Config):
         ("batch", "pyss", "elastisim"),
         "batch",
         INPUT,
-        "what happens first at the same second, as in that simulator (default: batch, all ends and "
+        "the simulator whose order of events within a second is used (default: batch: all ends and "
         "submissions before one decision)",
     )
     malleable: float = option(
@@ -139,17 +139,19 @@ class TraceOptions(Config):
         node_range,
         None,
         MALLEABLE,
-        "they run on A to B times the nodes they ask for (default: 0.5:2)",
+        "malleable jobs run on A to B times the nodes asked for (default: 0.5:2)",
     )
     speedup: SpeedModel | None = option(
         "--speedup MODEL",
         speed_model,
         None,
         MALLEABLE,
-        "of these: linear, amdahl:S (serial share), power:RHO, log:RHO, downey:SIGMA; power:0:0.3 draws each "
-        "job's number between two (default: linear)",
+        "their speed: linear, amdahl:S (serial share), power:RHO, log:RHO, downey:SIGMA; power:0:0.3 draws "
+        "each job's number between two (default: linear)",
     )
-    seed: int = option("--seed N", values.count, 0, MALLEABLE, "which jobs these are (default: 0)")
+    seed: int = option(
+        "--seed N", values.count, 0, MALLEABLE, "seed of the choice of malleable jobs (default: 0)"
+    )
     resize_cost: ResizeCost | None = option(
         "--resize-cost G:S",
         resize_cost,
@@ -164,7 +166,7 @@ class TraceOptions(Config):
             return
         for flag, value in (("--malleable-range", self.malleable_range), ("--speedup", self.speedup)):
             if value is not None:
-                raise OptionError(f"{flag} is of the jobs that --malleable makes malleable, such as 50%")
+                raise OptionError(f"{flag} is for malleable jobs; give --malleable as well, such as 50%")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,7 +178,7 @@ class BatchSimulateOptions(TraceOptions, Parallel):
         policies,
         DEFAULT_POLICIES,
         INPUT,
-        "one or several, such as -p fcfs easy:depth=10 (default: fcfs easy)",
+        "one or more policies, such as -p fcfs easy:depth=10 (default: fcfs easy)",
         goes_on=names_policy,
     )
     output: str | None = option(
@@ -204,7 +206,7 @@ class Live(Config):
         values.path,
         ".batch",
         SERVICE,
-        "folder of the scheduler, with its jobs and what they print (default .batch)",
+        "folder of the scheduler, with its jobs and their output (default .batch)",
     )
 
 
@@ -216,10 +218,12 @@ class BatchExplainOptions(TraceOptions, Live):
         "JOB",
         values.count,
         INPUT,
-        "the job's number in the trace; without TRACE, the number of one that waits or runs now (--dir)",
+        "number of a job in the trace; without TRACE, of a waiting or running job (--dir)",
         default=None,
     )
-    policy: str = option("-p --policy P", str, "easy", INPUT, "such as easy:depth=10 (default: easy)")
+    policy: str = option(
+        "-p --policy P", str, "easy", INPUT, "policy to explain, such as easy:depth=10 (default: easy)"
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -244,17 +248,15 @@ class BatchExperimentOptions(Runs):
         values.path,
         None,
         INPUT,
-        "folder with public traces; without it, what needs them is left out",
+        "folder with public traces; without it, parts that need traces are left out",
     )
     full: bool = switch_option(
         "--full",
         INPUT,
-        "longer or more parts of the traces, or more shares of malleable jobs, where an experiment takes few",
+        "whole size: longer or more parts of traces, or more shares of malleable jobs",
     )
-    live: bool = switch_option("--live", INPUT, "over real processes, where an experiment can (elastic)")
-    resume: bool = switch_option(
-        "--resume", INPUT, "go on with what was kept in the output folder (bags, elastic --live)"
-    )
+    live: bool = switch_option("--live", INPUT, "run real processes (elastic only)")
+    resume: bool = switch_option("--resume", INPUT, "resume from the output folder (bags, elastic --live)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,16 +265,16 @@ class BatchGenerateOptions(Config):
 
     kind: str = positional("KIND", str, INPUT, "lublin, lublin-any, cirne, pecs23, glb or kit")
     jobs: int | None = option(
-        "-n --jobs N", values.positive_count, None, INPUT, "how many (default: what is usual for the kind)"
+        "-n --jobs N", values.positive_count, None, INPUT, "number of jobs (default: depends on KIND)"
     )
     nodes: int | None = option(
         "-m --nodes M",
         values.positive_count,
         None,
         INPUT,
-        "size of the machine (default: what is usual for the kind)",
+        "size of the machine (default: depends on KIND)",
     )
-    seed: int = option("--seed S", values.count, 1, INPUT, "another gives other jobs (default: 1)")
+    seed: int = option("--seed S", values.count, 1, INPUT, "seed of all random choices (default: 1)")
     output: str | None = option(
         "-o --output FILE",
         values.path,
@@ -298,7 +300,7 @@ class BatchServeOptions(Live):
         values.positive_count,
         None,
         SCHEDULING,
-        "slots for jobs, all of them on this host (default: one per core)",
+        "number of slots, all on this host (default: one per core)",
     )
     nodes: str | None = option(
         "--nodes FILE",
@@ -308,7 +310,7 @@ class BatchServeOptions(Live):
         "run jobs on these hosts: a line such as `n1 slots=8` for each",
     )
     slurm: bool = switch_option(
-        "--slurm", SCHEDULING, "run jobs on the nodes of the Slurm allocation that this is in"
+        "--slurm", SCHEDULING, "run jobs on the nodes of the Slurm allocation of this process"
     )
     remote_shell: tuple[str, ...] | None = option(
         "--remote-shell CMD",
@@ -325,14 +327,14 @@ class BatchServeOptions(Live):
         str,
         "elastic",
         SCHEDULING,
-        "as of batch simulate, such as easy:depth=10 (default: elastic)",
+        "policy as in batch simulate, such as easy:depth=10 (default: elastic)",
     )
     default_s: float = option(
         "--default-time T",
         values.duration_s,
         86400.0,
         SCHEDULING,
-        "jobs that say no required time are ended after this time (default: 1d)",
+        "time limit of jobs that name none (default: 1d)",
     )
 
     def validate(self) -> None:
@@ -340,7 +342,7 @@ class BatchServeOptions(Live):
         places = {"--slots": self.slots, "--nodes": self.nodes, "--slurm": self.slurm or None}
         given = [flag for flag, value in places.items() if value is not None]
         if len(given) > 1:
-            raise OptionError(f"{given[0]} and {given[1]} are different places for jobs; give one of them")
+            raise OptionError(f"{given[0]} and {given[1]} both say where jobs run; give one of them")
         if self.remote_shell is not None and self.nodes is None:
             raise OptionError("--remote-shell reaches the hosts of --nodes; give that as well")
 
@@ -353,7 +355,11 @@ class BatchSubmitOptions(Live):
         "SCRIPT", values.path, INPUT, "job script, see docs/batch-live.md"
     )
     nodes: int | None = option(
-        "-N --nodes N", values.positive_count, None, JOB, "slots of a rigid job (1), those that others prefer"
+        "-N --nodes N",
+        values.positive_count,
+        None,
+        JOB,
+        "slots of a rigid job (default: 1), preferred slots of a malleable one",
     )
     min_nodes: int | None = option(
         "--min-nodes N",
@@ -368,7 +374,7 @@ class BatchSubmitOptions(Live):
         values.duration_s,
         None,
         JOB,
-        "the job is ended after this time, such as 90s, 5m or 2h (default: what batch serve says)",
+        "time limit of the job, such as 90s, 5m or 2h (default: that of batch serve)",
     )
     name: str | None = option(
         "-J --name NAME", values.word, None, JOB, "name of the job (default: the file's)"
@@ -378,25 +384,31 @@ class BatchSubmitOptions(Live):
         values.path,
         None,
         JOB,
-        "what the job prints goes there, see docs/batch-live.md (default: a file of the scheduler's)",
+        "file for the job's output, see docs/batch-live.md (default: in the scheduler's folder)",
     )
-    errors: str | None = option("-e --error FILE", values.path, None, JOB, "its standard error, if elsewhere")
+    errors: str | None = option(
+        "-e --error FILE",
+        values.path,
+        None,
+        JOB,
+        "file for the job's standard error (default: that of --output)",
+    )
     after: tuple[int, ...] = list_option(
         "--after JOB",
         lambda text: (values.positive_count(text),),
         (),
         JOB,
-        "start when the job of this number has ended, however it has. May be repeated",
+        "start after the end of job number N, successful or not. May be repeated",
     )
     after_ok: tuple[int, ...] = list_option(
         "--after-ok JOB",
         lambda text: (values.positive_count(text),),
         (),
         JOB,
-        "start when this job has ended with exit code 0; if it ends otherwise, do not start at all",
+        "start after job number N has ended with exit code 0; never start if it ends otherwise",
     )
     wait: bool = switch_option(
-        "--wait", OUTPUT, "wait until the jobs have ended, and say how; exit code 1 if one failed"
+        "--wait", OUTPUT, "wait for the ends of the jobs and print them; exit code 1 if a job failed"
     )
 
     @property
@@ -423,9 +435,9 @@ class BatchQueueOptions(Shown):
         values.count,
         0,
         OUTPUT,
-        "also the last N of those that have ended, with how and the file of what they printed",
+        "also list the last N ended jobs, with their ends and output files",
     )
-    all: bool = switch_option("--all", OUTPUT, "all that wait, not the first 50 only")
+    all: bool = switch_option("--all", OUTPUT, "list all waiting jobs, not only the first 50")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -440,9 +452,9 @@ class BatchNodesOptions(Shown):
     """Options of `mallob-py batch nodes`."""
 
     drain: str | None = option("--drain NODE", values.word, None, INPUT, "start nothing new on this node")
-    reason: str | None = option("--reason TEXT", str, None, INPUT, "why, for all who look (with --drain)")
+    reason: str | None = option("--reason TEXT", str, None, INPUT, "reason of --drain, shown to all users")
     resume: str | None = option(
-        "--resume NODE", values.word, None, INPUT, "start jobs on this node again, which was drained or down"
+        "--resume NODE", values.word, None, INPUT, "start jobs again on this drained or failed node"
     )
     take_in: int | None = option(
         "--take-in N",
@@ -452,7 +464,7 @@ class BatchNodesOptions(Shown):
         "have Slurm add N nodes to the allocation of serve --slurm",
     )
     give_back: str | None = option(
-        "--give-back NODE", values.word, None, INPUT, "give this node back to Slurm when its jobs have ended"
+        "--give-back NODE", values.word, None, INPUT, "return this node to Slurm when its jobs have ended"
     )
 
     def validate(self) -> None:
@@ -465,6 +477,6 @@ class BatchNodesOptions(Shown):
         }
         given = [flag for flag, value in deeds.items() if value is not None]
         if len(given) > 1:
-            raise OptionError(f"{given[0]} and {given[1]} are two things; do one at a time")
+            raise OptionError(f"{given[0]} and {given[1]} cannot be combined; do one at a time")
         if self.reason is not None and self.drain is None:
-            raise OptionError("--reason says why a node is drained; give --drain as well")
+            raise OptionError("--reason belongs to --drain; give --drain as well")

@@ -1,4 +1,4 @@
-"""Options of the commands that meet a running service."""
+"""Options of the commands that talk to a running service."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _output_format(help_text: str) -> Any:
 
 
 def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
-    """A field for `make_dataclass`."""
+    """Return a field for `make_dataclass`."""
     kinds: dict[type, tuple[str, Callable[[str], Any]]]
     kinds = {float: ("P", values.priority), int: ("K", values.count)}
     metavar, parse = ("T", values.duration_limit_s) if term.is_duration else kinds[term.type]
@@ -100,8 +100,8 @@ class SubmitOptions(_Terms, Wishes, _Client):
         "FILE",
         values.path,
         JOB,
-        "a formula (or another input), which becomes a job, or a job file (.json), whose fields the "
-        "options below replace; paths in it may be relative to its folder",
+        "a formula or other input for a new job, or a job file (.json), whose fields the "
+        "options below override; paths in a job file may be relative to its folder",
         default=(),
     )
     name: str | None = option(
@@ -128,15 +128,14 @@ class SubmitOptions(_Terms, Wishes, _Client):
         lambda text: (values.identity(text),),
         (),
         JOB,
-        "begin when this job has ended, however it has. May be repeated",
+        "begin after the end of this job, successful or not. May be repeated",
     )
     after_ok: tuple[str, ...] = list_option(
         "--after-ok USER.NAME",
         lambda text: (values.identity(text),),
         (),
         JOB,
-        "begin when this job has ended with a result; if it ends otherwise, end without having begun."
-        " May be repeated",
+        "begin after this job has ended with a result; if it ends otherwise, never begin. May be repeated",
     )
     group: str | None = option(
         "--group NAME",
@@ -163,7 +162,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
     wait: bool = switch_option(
         "--wait",
         OUTPUT,
-        "wait for the replies and print them; implied where results go to a FILE, which is brought then",
+        "wait for the replies and print them; implied by options that name a FILE for results",
     )
     wanted_format: str | None = choice(
         "--output-format",
@@ -176,7 +175,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
 
     @property
     def terms(self) -> dict[str, Any]:
-        """The terms that are given, as in a job file."""
+        """Return the terms given, as in a job file."""
         given = {each: getattr(self, each.name) for each in TERMS}
         return {
             each.file_name: format_duration(value) if each.is_duration else value
@@ -197,7 +196,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
         return any(len(taken) > 1 for _, taken in self.settings)
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings of each job of one input, in order: the last key's values change first."""
+        """Yield the settings of each job of an input; the last key's values change first."""
         keys = [key for key, _ in self.settings]
         for combination in itertools.product(*(taken for _, taken in self.settings)):
             yield dict(zip(keys, combination, strict=True))
@@ -224,7 +223,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
             raise OptionError(f"--name is for one job, but {len(self.files)} FILEs are given")
         count = max(len(self.files), 1) * math.prod(len(taken) for _, taken in self.settings)
         if count > values.SWEEP_MAX:
-            raise OptionError(f"--set: these are {count} jobs; at most {values.SWEEP_MAX} are possible")
+            raise OptionError(f"--set makes {count} jobs; at most {values.SWEEP_MAX} are possible")
         if self.results and self.is_sweep:
             raise OptionError(f"--{next(iter(self.results))} is for one job, but --set makes {count}")
         for key, target in self.results.items():
@@ -260,7 +259,7 @@ class ExplainOptions(_Client):
         "USER.NAME",
         values.identity_or_id,
         JOB,
-        "the job, or its id as `status` lists it; NAME alone is a job of yours",
+        "the job, by name or by its id in `status`; NAME alone is a job of yours",
     )
 
 
@@ -304,7 +303,7 @@ class _Orders(Api):
 
     @property
     def folder(self) -> str:
-        """The folder with that of the orders."""
+        """The folder that contains the folder of orders."""
         return self.api_dir if self.orders is None else self.orders
 
 
@@ -316,14 +315,14 @@ class ResizeOptions(_Orders):
         "CHANGE",
         values.change,
         WORLD,
-        "so many ranks more or fewer, such as +2 or -1, or so many in all, such as =8",
+        "change by +N or -N ranks, or to =N in all",
     )
     hosts: tuple[tuple[str, int | None], ...] = option(
         "--hosts HOST[:N],...",
         values.host_shares,
         (),
         WORLD,
-        "where further ranks start, in turn, at most N there (default: on the first client's host)",
+        "hosts for new ranks, used in turn, at most N ranks each (default: the first client's host)",
     )
     remote_shell: tuple[str, ...] | None = option(
         "--remote-shell CMD",
@@ -337,7 +336,7 @@ class ResizeOptions(_Orders):
     def validate(self) -> None:
         super().validate()
         if self.hosts and self.change.startswith("-"):
-            raise OptionError("--hosts is for ranks that come; which ones leave, the service chooses")
+            raise OptionError("--hosts is for new ranks only; the service chooses the ranks that leave")
         if self.remote_shell is not None and not self.hosts:
             raise OptionError("--remote-shell reaches the hosts of --hosts; give that as well")
 
@@ -354,7 +353,7 @@ class DrainOptions(_Orders):
         values.duration_or_none_s,
         60.0,
         WORLD,
-        "how long workers there may go on with what they do; 0 is not at all (default 1m)",
+        "time that workers there may go on; 0 stops them at once (default 1m)",
     )
 
 
@@ -377,8 +376,8 @@ class _Jobs(_OfUser):
 class StatusOptions(_Jobs):
     """Options of `mallob-py status`."""
 
-    hosts: bool = switch_option("--hosts", OUTPUT, "list the hosts, with their troubles")
-    ended: bool = switch_option("--ended", OUTPUT, "list the jobs that ended last")
+    hosts: bool = switch_option("--hosts", OUTPUT, "list the hosts, with their problems")
+    ended: bool = switch_option("--ended", OUTPUT, "list the last ended jobs")
     measures: bool = switch_option("--measures", OUTPUT, "print the service's numbers")
     json: bool = switch_option("--json", OUTPUT, "print the whole status as JSON")
 
@@ -386,7 +385,7 @@ class StatusOptions(_Jobs):
         super().validate()
         lists = {"--hosts": self.hosts, "--ended": self.ended, "--measures": self.measures}
         if len(asked := [flag for flag, is_asked in lists.items() if is_asked]) > 1:
-            raise OptionError(f"{asked[0]} and {asked[1]} are two lists; ask for one of them")
+            raise OptionError(f"{asked[0]} and {asked[1]} cannot be combined; give one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -398,7 +397,7 @@ class HistoryOptions(_OfUser):
         values.word,
         None,
         OUTPUT,
-        "only jobs that ended so: result, failed, refused, interrupted, time-limit, wallclock-limit,"
+        "only jobs with this end: result, failed, refused, interrupted, time-limit, wallclock-limit,"
         " cpu-limit, or with this result, such as SAT",
     )
     since_s: float | None = option(
@@ -406,19 +405,19 @@ class HistoryOptions(_OfUser):
         values.duration_limit_s,
         None,
         OUTPUT,
-        "only jobs that ended in the last T, such as 2h (default: all that are kept)",
+        "only jobs that ended in the last T, such as 2h (default: all jobs kept)",
     )
     limit: int = option("--limit N", values.count, 50, OUTPUT, "the last N jobs; 0 for all (default 50)")
     follow: bool = switch_option(
-        "--follow", OUTPUT, "go on: tell of each job as it ends, a line each, until Ctrl-C"
+        "--follow", OUTPUT, "also print a line for each job that ends from now on, until Ctrl-C"
     )
-    by_user: bool = switch_option("--by-user", OUTPUT, "what the jobs of each user have cost")
+    by_user: bool = switch_option("--by-user", OUTPUT, "print what each user's jobs have cost")
     json: bool = switch_option("--json", OUTPUT, "print a line of JSON for each job, or user")
 
     def validate(self) -> None:
         super().validate()
         if self.follow and self.by_user:
-            raise OptionError("--follow tells of jobs, --by-user of what has been; ask for one of them")
+            raise OptionError("--follow and --by-user cannot be combined; give one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -480,13 +479,13 @@ class TopOptions(_Jobs):
 class TokenOptions(Api):
     """Options of `mallob-py token`."""
 
-    user: str = positional("USER", values.word, WEB, "whose jobs the token is for")
+    user: str = positional("USER", values.word, WEB, "user whose jobs the token is for")
     remove: bool = switch_option("--remove", WEB, "make the user's token invalid")
 
     def validate(self) -> None:
         super().validate()
         if "." in self.user:
-            raise OptionError(f"USER: {self.user!r} has a dot, so that USER.NAME of a job could be another's")
+            raise OptionError(f"USER: {self.user!r} has a dot, so USER.NAME would be ambiguous")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -506,8 +505,7 @@ class WebOptions(_Client):
         values.path,
         None,
         WEB,
-        "file that holds the secret of who may come in, made at first start "
-        "(default: web/token in the api folder)",
+        "file with the secret that admits users, made at first start (default: web/token in the api folder)",
     )
     allow_paths: str | None = option(
         "--allow-paths DIR",
@@ -521,14 +519,14 @@ class WebOptions(_Client):
         values.path,
         None,
         WEB,
-        "show the scheduler of whole jobs in this folder, too (see `mallob-py batch serve`)",
+        "also show the scheduler of whole jobs in this folder (see `mallob-py batch serve`)",
     )
     upload_limit_bytes: int | None = option(
         "--upload-limit SIZE",
         values.size_limit_bytes,
         256 << 20,
         LIMITS,
-        "largest upload, as it is sent (default 256m)",
+        "largest upload as sent (default 256m)",
     )
     input_limit_bytes: int | None = option(
         "--formula-limit --input-limit SIZE",
@@ -542,5 +540,5 @@ class WebOptions(_Client):
         values.size_limit_bytes,
         16 << 30,
         LIMITS,
-        "all uploads of jobs that have not ended (default 16g)",
+        "most bytes of all uploads of jobs that have not ended (default 16g)",
     )

@@ -1,7 +1,7 @@
-"""`mallob-py doctor`: what is missing or wrong on this machine, each with what to do.
+"""`mallob-py doctor`: problems of this machine, each with advice.
 
-`look` reads everything once into a `Machine`; the checks are functions of that alone. A finding is good, a
-warning, or a fault: something that commands of ours will fail at. Exit code 1: there are faults.
+`look` reads everything once into a `Machine`; the checks are functions of a `Machine` alone. A finding is
+good, a warning, or a fault: something that makes our commands fail. Exit code 1: there are faults.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _DESCRIPTORS_LEAST = 1024
 _PROCESSES_LEAST = 256
 _WATCHES_LEAST, _INSTANCES_LEAST = 1024, 16
 _CLOCK_OFF_MAX_S = 2.0
-#: variables by which a solver's library would use several threads for each worker
+#: variables that make a solver's library use several threads per worker
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: distributions that bring an engine or a door, with the extra of ours that installs each
+#: distributions with an engine or an interface, with the extra that installs each
 _ENGINES = {
     "python-sat": None,
     "pycryptosat": "cryptominisat",
@@ -59,7 +59,7 @@ class Level(Enum):
 
 
 class Finding(NamedTuple):
-    """`advice`: what to do; empty if all is well."""
+    """A finding; `advice` is what to do, empty if all is well."""
 
     level: Level
     subject: str
@@ -68,7 +68,7 @@ class Finding(NamedTuple):
 
 
 class HostSeen(NamedTuple):
-    """Another host, as ssh finds it. `error` is empty if it answers; `ahead_s`: its clock beside ours."""
+    """Another host. `error`: why ssh gets no answer, or ""; `ahead_s`: its clock minus ours."""
 
     name: str
     error: str = ""
@@ -77,30 +77,30 @@ class HostSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything that is looked at. `math.inf`: no limit; None: it cannot be told."""
+    """All facts about the machine. `math.inf`: no limit; None: unknown."""
 
     variables: Mapping[str, str]
-    #: the MPI library's name, or why there is none; whether it is the latter
+    #: the MPI library's name, or why it cannot be loaded
     mpi: str
     mpi_is_missing: bool
     mpiexec: str | None
-    #: total and free bytes of /dev/shm
+    #: bytes of /dev/shm, total and free
     shared_memory: tuple[int, int] | None
     memory_bytes: tuple[int, int] | None
     descriptors: float
     processes: float
     inotify_watches: int | None
     inotify_instances: int | None
-    #: why the host's own name cannot be resolved; empty if it can
+    #: why the host's own name cannot be resolved; "" if it can
     name_error: str
     cores_present: int
     cores_usable: int
-    #: cores' worth of time that control groups allow
+    #: CPU time that control groups allow, in cores
     cores_by_group: float
-    #: installed distributions that matter, by name
+    #: installed versions of the relevant distributions
     versions: Mapping[str, str]
     has_native: bool
-    #: why the temporary folder cannot be written; empty if it can
+    #: why the temporary folder cannot be written; "" if it can
     temporary: str
     hosts: Sequence[HostSeen] = ()
 
@@ -122,7 +122,7 @@ def run_doctor(options: DoctorOptions) -> int:
 
 
 def look(hosts: Sequence[str] = ()) -> Machine:
-    """Read what is to be known of this machine, and of hosts that are reached by ssh."""
+    """Read the facts about this machine, and about hosts reached by ssh."""
     mpi, is_missing = _mpi()
     return Machine(
         variables=dict(os.environ),
@@ -151,7 +151,7 @@ def _path() -> str:
 
 
 def _mpi() -> tuple[str, bool]:
-    """Ask a process of its own: a library that does not fit may end it."""
+    """Load MPI in another process, which a bad library may crash."""
     code = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0])"
     try:
         asked = subprocess.run(
@@ -192,7 +192,7 @@ def _kernel_number(name: str) -> int | None:
 
 
 def _of_groups(file: str) -> Iterator[str]:
-    """Yield the content of a file of this process's control group, and of those above it."""
+    """Yield a file's content in this process's control group and in the groups above."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             place = Path(line.split(":", 2)[2].lstrip("/"))
@@ -276,7 +276,7 @@ def _see(host: str) -> HostSeen:
 
 
 def examine(machine: Machine) -> Iterator[Finding]:
-    """Yield what was found, in the order in which it matters."""
+    """Yield the findings, the most important first."""
     for check in _CHECKS:
         yield from check(machine)
 
@@ -308,14 +308,16 @@ def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
         advice = "start the container with --shm-size=1g or more: large inputs and messages lie there"
         yield Finding(Level.FAULT, "/dev/shm", text, advice)
     elif free < _SHM_LEAST_BYTES:
-        yield Finding(Level.WARNING, "/dev/shm", text, "remove what others have left there (ls -l /dev/shm)")
+        yield Finding(
+            Level.WARNING, "/dev/shm", text, "remove files that other programs left there (ls -l /dev/shm)"
+        )
     else:
         yield Finding(Level.GOOD, "/dev/shm", text)
 
 
 def _check_memory(machine: Machine) -> Iterator[Finding]:
     if machine.memory_bytes is None:
-        yield Finding(Level.WARNING, "memory", "the kernel does not tell", "set --memory-limit yourself")
+        yield Finding(Level.WARNING, "memory", "the kernel reports none", "set --memory-limit yourself")
         return
     total, free = machine.memory_bytes
     text = f"{free / _GB:.1f} GB available of {total / _GB:.1f} GB"
@@ -382,7 +384,7 @@ def _check_variables(machine: Machine) -> Iterator[Finding]:
     for name in _THREADS:
         value = machine.variables.get(name, "1")
         if value != "1":
-            advice = f"unset {name}, or set it to 1: each worker would use so many threads"
+            advice = f"unset {name}, or set it to 1: each worker would use that many threads"
             yield Finding(Level.WARNING, name, f"is {value}", advice)
     inherited = [
         name for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK") if name in machine.variables

@@ -1,4 +1,4 @@
-"""`mallob-py docs [NAME]`: the documents that belong to this version, as text."""
+"""`mallob-py docs [NAME]`: the documents of this version, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGE = Path(mallob_py.__file__).parent
 
 
 def documents() -> dict[str, Path]:
-    """From names to files: in the package where it is installed, else in the sources."""
+    """Return documents by name: from the installed package, else from the sources."""
     folder = _PACKAGE / "docs"
     if not folder.is_dir():
         folder = _PACKAGE.parent / "docs"

@@ -1,11 +1,12 @@
-"""Ctrl-C at any moment: no traceback, exit code 130, and a shell that loops over us ends its loop.
+"""Ctrl-C at any moment: no traceback, exit code 130, and a shell that loops over the command ends its loop.
 
-The script begins with `end_at_once`, long before the command is known to the interpreter; the command
-itself is run between `raise_in_command` and `let_go`. A process that was started with SIGINT ignored, as
-shells do in the background, goes on to ignore it; one that embeds `main` keeps its own handler.
+The script begins with `end_at_once`, long before the command is known; the command runs between
+`raise_in_command` and `let_go`. A process started with SIGINT ignored, as in a shell's background, keeps
+ignoring it; a program that embeds `main` keeps its own handler.
 
-A shell ends its loop if we die of the signal; told 130, bash takes the Ctrl-C for dealt with and goes on.
-So that is how the process ends if the signal came from a terminal, where the shell has got it as well.
+A shell ends its loop if the command dies of the signal; at exit code 130, bash believes that Ctrl-C was
+handled, and goes on. So the process dies of the signal if it came from a terminal, where the shell has got it
+as well.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def end_at_once() -> None:
-    """From now on, Ctrl-C ends this process without further ado; of `solve`, an answer is said first."""
+    """End this process at Ctrl-C from now on, without output; `solve` first prints an answer."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_in_command() -> None:
-    """From now on, Ctrl-C is KeyboardInterrupt."""
+    """Raise KeyboardInterrupt at Ctrl-C from now on."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def let_go() -> None:
-    """The command is over, and so is what could be said: an interpreter that ends prints tracebacks."""
+    """Handle Ctrl-C no more: the command is over, and an ending interpreter prints tracebacks."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def exit_with(code: int) -> NoReturn:
-    """End the process; of the signal that has interrupted it, if a shell is to notice.
+    """End the process with a code, or by the signal that interrupted it if a shell is to notice.
 
-    What was printed has been flushed. `solve` has nothing else to take down, which takes 10 ms.
+    Output must be flushed. Skips the interpreter's clean-up, which takes 10 ms.
     """
     if code == INTERRUPTED and _in_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -62,7 +63,7 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def _in_terminal() -> bool:
-    """Whether Ctrl-C in a terminal reaches us, and with us the shell."""
+    """Tell whether Ctrl-C in a terminal reaches both this process and its shell."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

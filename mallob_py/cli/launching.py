@@ -1,10 +1,9 @@
-"""`mallob-py solve | run | serve | web`: starting the processes that do it, from the options.
+"""`mallob-py solve | run | serve | web`: starting their processes.
 
-What ranks do is apart (`solve_rank`, `run_rank`, `serve_rank`): it imports much more. `solve` and `run` fork
-their ranks where they can. `serve`, unless a launcher has started it, starts ranks, and starts them again
-when they have crashed. `run --check-laws` starts none.
-`web` is a process of its own, beside the service or on any host that shares the api folder; it may start
-before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
+The ranks' part is apart (`solve_rank`, `run_rank`, `serve_rank`), since it imports much more. `solve` and
+`run` fork their ranks where possible. `serve`, unless started by a launcher, starts ranks, and restarts them
+after a crash. `run --check-laws` starts no ranks. `web` is a process beside the service, or on any host that
+shares the api folder; it may start before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -45,34 +44,33 @@ if TYPE_CHECKING:
 
     _Named = TypeVar("_Named", SolveOptions, RunOptions)
 
-#: how often to look whether a folder is free, and the shortest time limit
+#: period of looking for a free folder, and the least time limit
 _LOOK_S = 0.2
 _MOMENT_S = 0.001
-#: so few are always tried
+#: number of ranks that is always tried
 _UNSUSPICIOUS = 4
-#: what a rank needs at least, with its fork server and one worker: memory, and processes with one kept ready
+#: least memory and processes of a rank, with its fork server, one worker, and one kept ready
 _RANK_BYTES = 60 << 20
 _RANK_PROCESSES = 4
-#: data of a rank's process at its start, and all that it maps
+#: least limits of a rank's process: its data at start, and all that it maps
 _RANK_LIMITS = (
     (resource.RLIMIT_DATA, 64 << 20, "data", "-d"),
     (resource.RLIMIT_AS, 256 << 20, "memory", "-v"),
 )
-#: those that were begun early
+#: fork servers that `begin_early` started
 _servers: ForkedServers | None = None
 
 
 def begin_early(words: Sequence[str]) -> None:
-    """Begin, before the options of `solve` are looked at, what takes longest: its fork servers import.
+    """Start the fork servers of `solve`, whose imports take longest, before its options are parsed.
 
-    What they import, the `words` of the command line say: files, and for standard input an application.
-
-    Of a command that is refused then, they end with it. To be called once, by the script: whoever calls
+    The `words` of the command line say what to import: by the files, and for standard input an application.
+    If the command is refused, the servers end with it. To be called once, by the script, since callers of
     `main` may have threads.
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
-        gc.disable()  # until all is imported: that stays, and to look for garbage takes a twelfth of the time
+        gc.disable()  # until all is imported: it stays, and collecting takes a twelfth of the time
         named = dict.fromkeys(word if word in OURS else application_of(word) for word in words)
         others = [name for name in named if name != DEFAULT_APPLICATION]
         _servers = ForkedServers(tuple(others or (DEFAULT_APPLICATION,)))
@@ -148,7 +146,7 @@ def run_run(options: RunOptions) -> int:
 
 
 def _leave_launcher_of_one(ranks: int | None) -> None:
-    """Start ranks as if without a launcher if more are asked for than the one process that it has started."""
+    """Start ranks as if without a launcher if more are wanted than the launcher's one process."""
     is_ours = EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ
     if (ranks or 0) > 1 and in_mpi_world() and not is_ours and declared_world_size(os.environ) == 1:
         forget_launcher_of_one(os.environ)
@@ -164,7 +162,7 @@ def _check_is_there(file: str) -> None:
 
 
 def _with_open_files(options: _Named) -> _Named:
-    """With files that are open in this process, such as `<(...)`, named so that its ranks can open them."""
+    """Rename files that are open in this process, such as `<(...)`, so that ranks can open them."""
     if in_mpi_world():
         return options
     places = {
@@ -179,7 +177,7 @@ def _with_open_files(options: _Named) -> _Named:
 
 
 def _check_takes_no_orders(orders: str | None) -> None:
-    """Refuse orders to ranks that a launcher of MPI has started, which ends them all when one does."""
+    """Refuse `--orders` under a launcher of MPI, which ends all ranks when one ends."""
     if orders is not None and INVITED_VARIABLE not in os.environ:
         raise CommandError("--orders is for ranks that this command starts itself (-n), with MPICH")
 
@@ -194,7 +192,7 @@ def _check_is_installed(application: str) -> None:
 
 
 def _check_laws(options: RunOptions) -> int:
-    """Whether an application keeps what its workers rely on; that needs no ranks."""
+    """Check an application's laws, without ranks; return the exit code."""
     from mallob_py.applications import imported, place_of
     from mallob_py.kit import Application, InputError, JobInput
 
@@ -219,7 +217,7 @@ def _check_laws(options: RunOptions) -> int:
 
 
 def _log_loans(folder: str | None) -> None:
-    """Workers inherit where to."""
+    """Make the folder of loan logs, and tell workers by the environment."""
     if folder is None:
         return
     from mallob_py.kit.bags.application import LOG_LOANS
@@ -272,7 +270,7 @@ def run_serve(options: ServeOptions) -> int:
         now = options if end_s is None else with_time_left(options, end_s - time.monotonic())
         if _allows_forks():
             return _run_forks(now, count, env, stops)
-        # Of an option that is given twice, the second counts.
+        # The last value of a repeated option counts.
         argv = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
         if count != ranks:
             argv += ["-n", str(count)]
@@ -286,20 +284,20 @@ def run_serve(options: ServeOptions) -> int:
 
 
 def _is_first_process() -> bool:
-    """Whether this is what the user has started: of ranks that a launcher has, the first one."""
+    """Tell whether this is the process that the user started, or the first rank of a launcher."""
     if EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ:
         return False
     return all(os.environ.get(variable, "0") == "0" for variable in RANK_VARIABLES)
 
 
 def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:
-    """For ranks that are started now: a time limit counts from the start of the command."""
+    """Return options for ranks started now: a time limit counts from the start of the command."""
     return dataclasses.replace(options, time_limit_s=max(_MOMENT_S, left_s))
 
 
 def _allows_forks() -> bool:
-    """Whether ranks can be forks of this process; imports for them what they are made of, if so."""
-    if threading.active_count() > 1:  # such as one that takes a scheduler's orders
+    """Tell whether ranks can be forks of this process; if so, import what ranks need."""
+    if threading.active_count() > 1:  # such as the thread that takes a scheduler's orders
         return False
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
@@ -337,9 +335,10 @@ def _run_forks(options: ServeOptions, ranks: int, env: Mapping[str, str], stops:
 
 
 def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
-    """Until no other service has a client's folder; False if this one is to end before.
+    """Wait until no other service uses a client's folder; return False if this service must end before.
 
-    Every rank waits, before it starts MPI: the first one takes the folders when all have seen them free.
+    Every rank waits before it starts MPI: the first rank takes the folders when all ranks have seen them
+    free.
     """
     from mallob_py.service.store.lock import holder_of
 
@@ -349,8 +348,8 @@ def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
         while held := next(((each, who) for each in folders if (who := holder_of(each)) is not None), None):
             if not is_told:
                 is_told = True
-                tell(f"{held[0]} is used by a running service ({held[1]}); waiting for its end")
-            # Nobody tells of a lock that is free; to wait in the kernel for it would be deaf to signals.
+                tell(f"{held[0]} is used by a running service ({held[1]}); waiting until it ends")
+            # No event announces a released lock, and blocking on it would ignore signals.
             stops.wait(min(_LOOK_S, until_s - time.monotonic()))
             if stops.first is not None or time.monotonic() > until_s:
                 return False
@@ -400,13 +399,12 @@ def run_token(options: TokenOptions) -> int:
 
 
 def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
-    """Return how many ranks to start: as asked for, else one per slot of a malleable job, or core that we may
-    use.
+    """Return how many ranks to start: as given, else one per slot of a malleable job, or per usable core.
 
-    Raises CommandError if memory or the limits of processes are not made for so many.
+    Raises CommandError if memory or limits of processes do not suffice.
     """
     for limit, needed, what, flag in _RANK_LIMITS:
-        if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # less than 0: as much as they like
+        if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # less than 0: no limit
             raise CommandError(
                 f"a process may have {allowed >> 20} MB of {what}, and a rank needs {needed >> 20} MB:"
                 f" raise that limit (ulimit {flag})"
@@ -424,7 +422,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
 
 
 def _bounds(rooms: list[Room]) -> Iterator[tuple[int, str]]:
-    """Yield numbers of ranks that there could be, and what bounds them."""
+    """Yield possible numbers of ranks, with what bounds each."""
     for room in rooms:
         yield (
             max(1, room.left_bytes // _RANK_BYTES),
@@ -457,11 +455,11 @@ def launch(
     keep_input: bool = False,
     orders: str | None = None,
 ) -> WorldEnd:
-    """Run this same command on so many ranks of this machine.
+    """Run this command on `ranks` ranks of this machine; return the exit code.
 
-    `be_rank(fork server)` is called in each where they can be forks of this process; what ranks of the
-    `command` are made of is then imported before, for all, and the `application` by their fork servers.
-    Otherwise mpiexec starts them with the same arguments.
+    `be_rank(fork server)` is called in each rank if ranks can be forks of this process; what ranks of the
+    `command` need is then imported before the forks, the `application` by their fork servers. Otherwise
+    mpiexec starts the ranks with the same arguments.
     """
     from mallob_py.cli.main import outcome_of
     from mallob_py.runtime.processes import raise_descriptor_limit

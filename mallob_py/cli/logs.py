@@ -1,7 +1,7 @@
-"""`mallob-py logs USER.NAME|ID`: what a job's workers have printed, live or after its end.
+"""`mallob-py logs USER.NAME|ID`: the output of a job's workers, live or after its end.
 
-The last megabyte or two are kept. With `--follow`, it goes on until the job has ended. On a terminal, control
-characters are written out. Exit code: 0; 2 if there is no such job.
+The last one or two megabytes are kept. `--follow` goes on until the job ends. On a terminal, control
+characters are escaped. Exit code: 0; 2 if there is no such job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run_logs(options: LogsOptions) -> int:
     printed: Printed | None = None
     has_printed = False
     while True:
-        goes_on = is_live()  # before the look, so that nothing of its end is missed
+        goes_on = is_live()  # before the look, so that no output at its end is missed
         if printed is None and (number := _number_of(options, api_dir)) is not None:
             printed = Printed(api_dir, number)
         if printed is None and not goes_on:

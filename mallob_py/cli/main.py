@@ -1,12 +1,10 @@
-"""The command line: finds the command, parses its options, imports and runs it alone.
+"""The command line: finds the command, parses its options, imports and runs it.
 
-A rank started by mpiexec or srun comes through here with the same arguments, hence the
-late imports. Exit codes: the command's own; 2 and one line on standard error for anything
-wrong with options or input; 130 after Ctrl-C.
+A rank started by mpiexec or srun comes here with the same arguments, hence the late imports. Exit codes: the
+command's own; 2 with one line on standard error for bad options or input; 130 after Ctrl-C.
 
-However a command ends, what it prints is flushed, and what went wrong is one line. Files of the user that
-cannot be used, wherever that shows, are such a line as well. What is left are errors of ours, which keep
-their traceback.
+Output is flushed however a command ends, and each error is one line, also for unusable files of the user.
+Only errors of ours keep their traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from mallob_py.runtime.notices import limit_of, printable
 
 _HELP = ("-h", "--help", "help")
 _VERSION = ("--version", "-V", "version")
-#: what others call our commands
+#: other programs' names for our commands
 _ELSEWHERE = {
     **dict.fromkeys(("ps", "ls", "list", "jobs", "info"), "status"),
     **dict.fromkeys(("kill", "cancel", "stop", "rm"), "interrupt"),
@@ -44,9 +42,9 @@ _ELSEWHERE_IN_BATCH = {
     **dict.fromkeys(("info", "sinfo"), "nodes"),
     **dict.fromkeys(("run", "sbatch"), "submit"),
 }
-#: commands that several ranks run together
+#: commands run by several ranks together
 _RANK_COMMANDS = ("solve", "run", "serve")
-#: of OSErrors that name no file: what happens to output that is written to somebody else's file
+#: OSErrors without a file name that concern output to another program's file
 _OUTPUT_IS_LOST = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
@@ -59,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Have all three, where a shell has closed some (`>&-`)."""
+    """Open the standard streams that a shell has closed (`>&-`)."""
     open_standard_streams()
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    # Names that users give may have letters that the output's encoding has not: to print them never fails.
+    # Printing must not fail on letters of user names that the output's encoding lacks.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -99,13 +97,13 @@ def _dispatch(given: list[str]) -> int:
 
 
 def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]:
-    """The command, of one word or two, and what stands behind it."""
+    """Return the command, one word or two, and the words after it."""
     two = " ".join(given[:2])
     return (two, given[2:]) if two in commands else (given[0], given[1:])
 
 
 def _without_command(word: str, rest: list[str]) -> int:
-    """The first word names a group of commands without one of them, or nothing."""
+    """Handle a first word that is a group of commands, or unknown."""
     from mallob_py.cli.option_sources import suggestion
     from mallob_py.cli.options import COMMANDS
 
@@ -141,16 +139,16 @@ def _overview(commands: Mapping[str, tuple[str, object]]) -> str:
 
 
 def outcome_of(command: str, work: Callable[[], int]) -> int:
-    """Do the work and flush its output; the exit code."""
+    """Do the work and flush its output; return the exit code."""
     try:
         try:
             return work()
         finally:
-            sys.stdout.flush()  # here, where a reader who has left can still be dealt with
+            sys.stdout.flush()  # here, where a reader that has left can still be handled
     except KeyboardInterrupt:
         return interrupts.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output (head, less) has enough; nothing more may be flushed to it.
+        # The reader (head, less) has enough; nothing more may be flushed to it.
         _give_up_output()
         return 0
     except OSError as error:
@@ -173,7 +171,7 @@ def fail(line: str) -> int:
 
 
 def _line_of(error: OSError) -> str | None:
-    """Return the line that tells the user of an error; None if no file of the user's is to blame for it."""
+    """Return the user's line for an error; None if no file of the user's is to blame."""
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
         return f"{name}: {error.strerror}"
@@ -185,7 +183,7 @@ def _line_of(error: OSError) -> str | None:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    """Errors that are worded for the user. Imported late: most commands have none."""
+    """Return the errors worded for the user. Imported late, since most commands raise none."""
     from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
     from mallob_py.service import ServiceError
 
@@ -193,7 +191,7 @@ def _expected() -> tuple[type[Exception], ...]:
 
 
 def _give_up_output() -> None:
-    with contextlib.suppress(OSError):  # no descriptor is left: the end that follows loses nothing by that
+    with contextlib.suppress(OSError):  # no descriptor is left, and nothing is lost: the end follows
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,11 +1,11 @@
-"""The ranks of one command as a malleable job: orders of a batch scheduler have ranks join and leave.
+"""A command's ranks as a malleable job: a batch scheduler's orders make ranks join and leave.
 
-`serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or the like, say that they take orders
-(`mallob_py.malleable`). An order to grow or shrink becomes one of `mallob-py resize`, in a thread of the
-process that has started the ranks, which none of these depends on.
+`serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or the like, register for orders
+(`mallob_py.malleable`). An order becomes one of `mallob-py resize`, in a thread of the process that started
+the ranks, and that survives each of them.
 
-Each rank is on a slot of its own, and all are on one host. What cannot be carried out is told, and the job is
-a rigid one from then on.
+Each rank has a slot of its own, all on one host. An order that cannot be carried out is reported, and the job
+is rigid from then on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from mallob_py.malleable import Place
     from mallob_py.service.store.lock import DirectoryLock
 
-#: where orders to the ranks of `solve` and `run` come in: by which these have their option `--orders`
+#: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
 
 
 def allotted() -> int | None:
-    """Return how many slots a scheduler has given us that may change their number; None if there is none."""
+    """Return the number of slots from a scheduler that may change it; None: no such scheduler."""
     if os.environ.get("ELASTIC") != "malleable" or "JOB_SOCKET" not in os.environ:
         return None
     from mallob_py import malleable
@@ -42,9 +42,9 @@ def allotted() -> int | None:
 
 @contextlib.contextmanager
 def order_folder(named: str | None) -> Iterator[Path | None]:
-    """A folder for orders to ranks that are no service, if anybody may give any; they find it themselves.
+    """Provide a folder for orders to the ranks of `solve` and `run`; None if orders are impossible.
 
-    It is the one that the user has `named`, if any, which is locked meanwhile. Raises CommandError.
+    A folder `named` by the user is locked meanwhile. Raises CommandError.
     """
     if named is not None:
         lock = _locked(Path(named))
@@ -69,7 +69,7 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
 
 
 def _locked(place: Path) -> DirectoryLock:
-    """By this, commands know that orders are taken there. Raises CommandError."""
+    """Lock a folder, which tells commands that orders are taken there. Raises CommandError."""
     from mallob_py.service import ServiceError
     from mallob_py.service.store.lock import DirectoryLock, holder_of
     from mallob_py.service.store.orders import FOLDER, OrderFolder
@@ -81,7 +81,7 @@ def _locked(place: Path) -> DirectoryLock:
         OrderFolder(place, is_new_service=False).close()
         lock = DirectoryLock(place / FOLDER, tell)
         try:
-            OrderFolder(place, is_new_service=True).close()  # what others have left goes when they are gone
+            OrderFolder(place, is_new_service=True).close()  # removes orders that were left there
         except BaseException:
             lock.close()
             raise
@@ -94,7 +94,7 @@ def _locked(place: Path) -> DirectoryLock:
 
 @contextlib.contextmanager
 def taking_orders(ranks: int, survives: bool, folder: Path | None) -> Iterator[None]:
-    """Meanwhile, pass orders of the scheduler, if there is one, on to this folder, where the ranks look."""
+    """Within the context, pass a scheduler's orders on to this folder, where the ranks look."""
     if folder is None or (slots := allotted()) is None:
         yield
         return
@@ -125,7 +125,7 @@ def _problem(slots: int, ranks: int, survives: bool, hosts: Sequence[str]) -> st
 
 
 class _Job:
-    """The handler, and who starts and ends processes, in one: the ranks themselves move the work."""
+    """Handles orders, and starts and ends processes; the ranks themselves move the work."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         from mallob_py.malleable import Place
@@ -134,7 +134,7 @@ class _Job:
         self._place = Place
         self.places = [Place(number, host) for number, host in enumerate(hosts)]
         self._count = len(hosts)
-        #: no order can be carried out any more
+        #: set once no order can be carried out any more
         self.is_over = threading.Event()
 
     def pre_shrink(self, count: int) -> list[Place]:
@@ -165,7 +165,7 @@ class _Job:
         self.places = [place for place in self.places if place not in places]
 
     def _resize(self, to: int) -> None:
-        """Return when there are so many ranks."""
+        """Have the number of ranks changed; return when it has."""
         from mallob_py.service import ServiceError
         from mallob_py.service.store.orders import Resize, answer_to, give
 
@@ -178,9 +178,9 @@ class _Job:
                     if answer.refusal:
                         self._give_up(answer.refusal)
                     return
-                elif not order.exists():  # the ranks have been started anew
+                elif not order.exists():  # the ranks were restarted
                     order = None
-            except ServiceError:  # they are not up yet
+            except ServiceError:  # the ranks are not up yet
                 order = None
         raise SystemExit  # of this thread
 

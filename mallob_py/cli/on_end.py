@@ -1,12 +1,11 @@
 """`mallob-py serve --on-end COMMAND`: a process beside the service that runs a command for each ended job.
 
-It reads what each client of the service appends to its history. The command is a line for the shell; it finds
-the job's line of the history, JSON, on its standard input, and MALLOB_PY_JOB (USER.NAME) and
-MALLOB_PY_OUTCOME in its environment; nothing of a job becomes part of the line itself. What it prints goes to
-standard error.
+It reads what each client of the service appends to its history. The command is a line for the shell; it gets
+the job's line of the history (JSON) on standard input, and MALLOB_PY_JOB (USER.NAME) and MALLOB_PY_OUTCOME in
+its environment; no part of a job enters the line itself. Its output goes to standard error.
 
-Jobs that end after the service has started are told, each once, also those that end while commands are
-running. The process ends when the service has: it holds the other end of standard input.
+Each job that ends after the start of the service is passed on once, also while commands run. The process ends
+when the service does, which holds the other end of standard input.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import EndedJob
 
 _PERIOD_S = 0.2
-#: commands at a time
+#: most commands at a time
 _AT_ONCE = 4
 #: a command that takes longer is killed
 LIMIT_S = 300.0
-#: jobs that wait for their command; the oldest are given up
+#: most jobs that wait for their command; beyond, the oldest are dropped
 _WAITING_MAX = 10_000
 
 
@@ -43,7 +42,7 @@ class _Running(NamedTuple):
 
 
 class OnEnd:
-    """Runs `command` for each job of the folder that has ended since `since` (seconds of the epoch)."""
+    """Runs `command` for each job of the folder that ended after `since` (seconds since the epoch)."""
 
     def __init__(self, api_dir: Path, command: str, since: float) -> None:
         self._history = RecentHistory(api_dir)
@@ -58,11 +57,11 @@ class OnEnd:
         return not self._waiting and not self._running
 
     def look(self) -> None:
-        """Take in jobs that have ended; start commands, and see to those that run."""
+        """Take in ended jobs, start commands, and reap commands."""
         try:
             jobs = [job for job in self._history.jobs() if job.ended >= self._since]
         except OSError:
-            jobs = []  # a client's folder comes or goes just now
+            jobs = []  # a client's folder is being made or removed
         keys = [(job.client, job.id, job.ended) for job in jobs]
         self._waiting += (job for job, key in zip(jobs, keys, strict=True) if key not in self._seen)
         self._seen = set(keys)
@@ -77,7 +76,7 @@ class OnEnd:
     def _start(self, job: EndedJob) -> None:
         told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
         try:
-            with open(os.memfd_create("job"), "w+b") as line:  # a pipe has not room for every error
+            with open(os.memfd_create("job"), "w+b") as line:  # a pipe may be too small for an error
                 line.write(msgspec.json.encode(job) + b"\n")
                 line.seek(0)
                 process = subprocess.Popen(
@@ -87,7 +86,7 @@ class OnEnd:
                     env=os.environ | told,
                     start_new_session=True,
                 )
-        except (OSError, ValueError) as error:  # such as a name that the environment cannot hold
+        except (OSError, ValueError) as error:  # for example a name that the environment cannot hold
             tell(f"--on-end: {error}; not run for {told['MALLOB_PY_JOB']}")
             return
         self._running.append(_Running(process, job, time.monotonic() + LIMIT_S))
@@ -106,12 +105,12 @@ class OnEnd:
 
 
 def _name(job: EndedJob) -> str:
-    """The job's identity; the file's name if it was refused before its user was known."""
+    """Return the job's identity; if the job was refused before its user was known, the file's name."""
     return f"{job.user}.{job.name}" if job.user else job.name
 
 
 def start(api_dir: Path, command: str) -> None:
-    """Start the process; it ends with all processes that this one forks from now on."""
+    """Start the process, which ends after this process and all its later forks."""
     process = subprocess.Popen(
         [*python(), "-m", "mallob_py.cli.on_end", str(api_dir.absolute()), command, str(time.time())],
         stdin=subprocess.PIPE,
@@ -120,8 +119,8 @@ def start(api_dir: Path, command: str) -> None:
         start_new_session=True,
     )
     assert process.stdin is not None
-    os.dup(process.stdin.fileno())  # stays open when `process` is forgotten
-    process.returncode = 0  # nobody waits for it: it outlives us by its last commands
+    os.dup(process.stdin.fileno())  # stays open when `process` is garbage
+    process.returncode = 0  # no one waits for it: it outlives us by its last commands
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The base of the desks of `solve` and `run`: jobs of one user, handed in at one rank, one at a time.
+"""The base of the desks of `solve` and `run`: jobs of one user, handed in at one rank.
 
-They wait for nobody else: when their last job has ended, so do all ranks.
+All ranks end with the last job.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ if TYPE_CHECKING:
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """Progress of the desk, from which another rank goes on if this one is lost."""
+    """Progress of the desk, from which another rank continues after a loss."""
 
-    #: jobs with an answer, or that failed
+    #: number of jobs that were answered or failed
     count: int = 0
-    #: the result of the last one, and its exit code
+    #: result and exit code of the last job
     result: int = UNKNOWN
     code: int = 0
     has_failed: bool = False
 
 
 class OneDesk(Desk):
-    """The desk if this is its rank, else a place to wait for it: on rank 0, or another if that is lost.
+    """The desk on its rank, elsewhere a stand-in: the desk is on rank 0 or, after its loss, on another rank.
 
-    Only the rank with the desk knows what has been answered. So it tells the others after each answer, also
-    the last one, and whoever takes over begins with what is left, as job number so many: the workers that the
-    others have of it go on.
+    Only the desk's rank knows what is answered. So it tells the other ranks after each answer, also the last
+    one. A rank that takes over begins with the first unanswered job, under its old number, so that the other
+    ranks' workers go on.
     """
 
     def __init__(
         self, rank: Rank, make: Callable[[Answered], Desk], take_orders: Callable[[], None] | None
     ) -> None:
-        """`make(answered)`: begins with what has not been answered yet.
+        """`make(answered)` makes the desk for the jobs that have no answer.
 
-        `take_orders`: has orders come in here, too, if they do; that hears how all ranks are.
+        `take_orders`: has this rank take orders; None: the command takes none.
         """
         self._rank = rank
         self._take_orders = take_orders
         self._hear_of_ranks()
         self._make = make
         self._answered = Answered()
-        #: once it is here
+        #: the desk, once it is on this rank
         self.desk: Desk | None = None
         rank.on_change = self._follow
 
     def open(self) -> Desk:
-        """Return the desk of this rank."""
+        """Return this rank's desk."""
         return self._begin() if self._is_ours() else self
 
     def tell_answered(self, answered: Answered) -> None:
-        """Tell what is answered, in case another rank has to go on."""
+        """Tell the other ranks what is answered."""
         self._answered = answered
         if self._rank.node.survives:
             data = msgspec.msgpack.encode(answered)
@@ -95,11 +95,11 @@ class OneDesk(Desk):
     def _follow(self) -> None:
         self._hear_of_ranks()
         if self.desk is not None:
-            self.tell_answered(self._answered)  # to those who have joined, too
+            self.tell_answered(self._answered)  # also to newcomers
         elif self._is_ours():
             self._rank.set_desk(self._begin())
 
-    # --- as a desk without jobs ---------------------------------------------------------------
+    # --- the interface of a desk, without jobs ------------------------------------------------
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         told = msgspec.msgpack.decode(data, type=Answered)
@@ -107,9 +107,9 @@ class OneDesk(Desk):
 
 
 class OneShotDesk(Desk):
-    """`_is_busy` is set as long as there is a job; `_limit_s` is the end of all."""
+    """`_is_busy` is set while there is a job; `_limit_s` is the end of all jobs."""
 
-    #: how often it is told how a job gets on
+    #: interval between reports of progress
     progress_s: ClassVar[float]
 
     def __init__(self, rank: Rank, time_limit_s: float | None) -> None:
@@ -124,7 +124,7 @@ class OneShotDesk(Desk):
 
     @abstractmethod
     def _begin(self, now: float) -> None:
-        """The next job, or the end."""
+        """Begin the next job, or end."""
 
     @abstractmethod
     def _time_is_up(self, now: float) -> None: ...
@@ -166,13 +166,13 @@ class OneShotDesk(Desk):
         self._rank.pool.read(job, task)
 
     def _brought(self, job: int, description: wire.LocalDescription) -> Description:
-        """Have the description that was read be the job's, and return it as the job is submitted with it."""
+        """Attach the description that was read, and return it as the job is submitted with it."""
         if isinstance(description, wire.Mapped):
             self._rank.transfer.bring(job, description.path)
         return portable(description)
 
     def _interrupt(self, job: int) -> bool:
-        """End it; False if its input was still being read: then nothing follows."""
+        """End a job; return False if its input was still being read, so that no end follows."""
         self._rank.pool.cancel_read(job)
         return self._rank.interrupt(job)
 
@@ -187,10 +187,10 @@ def be_rank(
     desk_of: Callable[[Rank, Answered, Callable[[Answered], None]], OneShotDesk],
     fork_server: socket.socket | None,
 ) -> NoReturn:
-    """Be a rank until the end. One rank has the desk, whose exit code is that of all: rank 0, while it lives.
+    """Be a rank until the end. The exit code is that of the desk, which is on rank 0 unless rank 0 is lost.
 
-    `desk_of(rank, answered, tell_answered)` makes it, for the jobs that have not been answered; it is to tell
-    each time that one has been.
+    `desk_of(rank, answered, tell_answered)` makes the desk for the jobs without an answer; the desk must call
+    `tell_answered` after each answer.
     """
     desks: list[OneShotDesk] = []
     orders = options.orders or os.environ.get(ORDERS_VARIABLE)
@@ -221,7 +221,7 @@ def be_rank(
 
 
 def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
-    """Have a rank take orders from a folder that change the number of ranks."""
+    """Have a rank take orders from a folder to change the number of ranks."""
     from mallob_py.service import ServiceError
     from mallob_py.service.resizing import Resizing
     from mallob_py.service.store.orders import OrderFolder
@@ -235,12 +235,12 @@ def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
 
 
 def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:
-    """Why the stream cannot be written to any more, None if it can; "" if its reader has enough, as head."""
+    """Write lines; return why not, None: written, "": the reader (such as head) has enough."""
     try:
         stream.writelines(lines)
         stream.flush()
     except OSError as error:
-        # Nothing that is still in the stream's buffer may be tried again.
+        # What is still in the stream's buffer must not be tried again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return "" if isinstance(error, BrokenPipeError) else str(error.strerror)
     return None

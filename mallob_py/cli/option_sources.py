@@ -1,16 +1,15 @@
-"""Where option values come from: the command line, the environment, a TOML file, defaults.
+"""Sources of option values: the command line, the environment, a TOML file, defaults.
 
-An options class (see `options`) is a dataclass whose fields are declared with `option`,
-`switch_option` and `positional`. Its fields are the one table that the flags, the help,
-the environment variables (`MALLOB_PY_API_DIR`) and the configuration keys (`api-dir`)
-are made of. Precedence: command line > environment > configuration file > default.
+An options class (see `options`) is a dataclass whose fields are declared with `option`, `switch_option` and
+`positional`. From this table come the flags, the help, the environment variables (`MALLOB_PY_API_DIR`) and
+the configuration keys (`api-dir`). Precedence: command line > environment > configuration file > default.
 
-A configuration file holds options at its top level, for every command that knows them,
-and in a table per command (`[serve]`), which wins over the top level. A key that no
-command knows, or that the table's command does not know, is an error.
+A configuration file holds options at its top level, for every command that has them, and in a table per
+command (`[serve]`), which wins over the top level. A key that no command has, or that the table's command
+does not have, is an error.
 
-Every error is an `OptionError` with one line that names the source at fault. Nothing here
-imports more than argparse, so that each of a thousand ranks can afford to parse its options.
+Every error is an `OptionError`: one line that names the source at fault. This module imports little more than
+argparse, so that each of a thousand ranks can afford to parse its options.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ SOURCES = (
 )
 
 
-#: groups of options that whoever begins needs not; they come behind the others in a command's help
+#: groups of options that beginners do not need, last in a command's help
 _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
 
 
-#: what others call our flags, and ours, of which a command may have one
+#: other programs' names of flags, with our flags, one of which a command may have
 _ELSEWHERE = (
     (
         ("-t", "--time", "--timeout", "--wallclock-limit"),
@@ -54,12 +53,12 @@ _ELSEWHERE = (
 
 
 class OptionError(Exception):
-    """An option that is unknown, cannot be read or contradicts another. One line."""
+    """An option is unknown, unreadable or contradicts another one. One line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptionSpec:
-    """One row of the table. `flags` is empty for a positional argument."""
+    """A row of the table; `flags` is empty for a positional argument."""
 
     name: str
     flags: tuple[str, ...]
@@ -69,7 +68,7 @@ class OptionSpec:
     help: str
     is_switch: bool = False
     is_list: bool = False
-    #: of a flag that takes a list: whether a word behind one of its values is one more of them
+    #: for a flag with a list: whether a word after a value is another value
     goes_on: Callable[[str], bool] | None = None
 
     @property
@@ -79,14 +78,14 @@ class OptionSpec:
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class CommandOptions:
-    """The options of one command: subclasses add fields and say what they contradict."""
+    """The options of one command; subclasses add fields and `validate`."""
 
     def validate(self) -> None:
-        """Raise `OptionError` where values contradict each other."""
+        """Raise `OptionError` if values contradict each other."""
 
 
 def option(flags: str, parse: Callable[[str], Any], default: Any, group: str, help: str) -> Any:
-    """Declare an option by its flags, the last one naming it, and its value's name ("-n --ranks N")."""
+    """Declare an option: `flags` ends with the flag that names the option, and the value's name."""
     return _declare(_spec_with(flags, parse, group, help), default)
 
 
@@ -99,10 +98,10 @@ def list_option(
     *,
     goes_on: Callable[[str], bool] = lambda word: False,
 ) -> Any:
-    """Declare an option that may be given several times, and takes one value or several each time.
+    """Declare an option that may be repeated and takes one or more values each time.
 
-    A word behind a value is one more if `goes_on` says so, so that other arguments may follow. `parse` makes
-    a tuple of each, as the environment and a file have them all in one text.
+    A word after a value is another value if `goes_on` says so, so other arguments may follow. `parse` makes a
+    tuple of each text, since the environment and a file have all values in one text.
     """
     spec = _spec_with(flags, parse, group, help)
     return _declare(dataclasses.replace(spec, is_list=True, goes_on=goes_on), default)
@@ -114,7 +113,7 @@ def _spec_with(flags: str, parse: Callable[[str], Any], group: str, help: str) -
 
 
 def switch_option(flag: str, group: str, help: str) -> Any:
-    """Declare something that is off unless asked for (`--no-...` takes it back)."""
+    """Declare an option that is off by default (`--no-...` resets it)."""
     name = flag.removeprefix("--")
     return _declare(OptionSpec(name, (flag,), values.switch, "", group, help, is_switch=True), False)
 
@@ -122,19 +121,19 @@ def switch_option(flag: str, group: str, help: str) -> Any:
 def positional(
     name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
-    """Declare an argument without a flag: one value, required unless a default is given."""
+    """Declare an argument without a flag, required unless it has a default."""
     return _declare(OptionSpec(name, (), parse, name, group, help), default)
 
 
 def positional_list(
     name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
-    """Declare the arguments without a flag, a tuple; at least one is required unless a default is given."""
+    """Declare arguments without a flag, a tuple; at least one is required unless there is a default."""
     return _declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
 
 
 def job_options(declared: Callable[[], Sequence[JobOption]], *, group: str) -> Any:
-    """Declare the options that applications declare: what is given of them, by their keys."""
+    """Declare the options of applications; the value has the given ones by key."""
     return dataclasses.field(default_factory=dict, metadata={"job options": declared, "group": group})
 
 
@@ -143,7 +142,7 @@ def _declare(spec: OptionSpec, default: Any) -> Any:
 
 
 def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, Any]]:
-    """The rows of a command: field name -> (row, default). Those of an application: `field.key`."""
+    """Return a command's rows: field name -> (row, default). Rows of applications: `field.key`."""
     rows: dict[str, tuple[OptionSpec, Any]] = {}
     for field in dataclasses.fields(options_class):
         if "option" in field.metadata:
@@ -160,7 +159,7 @@ def _spec_of(one: JobOption, group: str) -> OptionSpec:
 
 
 def _gathered(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """By fields, where `chosen` is by rows."""
+    """Return values by field, from `chosen` values by row."""
     fields: dict[str, Any] = {}
     for row, value in chosen.items():
         field, dot, key = row.partition(".")
@@ -182,7 +181,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser(command: str, summary: str, options_class: type[CommandOptions]) -> argparse.ArgumentParser:
-    """The argparse parser of one command; it yields raw text for what was given, and nothing else."""
+    """Return the argparse parser of a command, which yields the raw text of given options only."""
     parser = _Parser(
         prog=f"mallob-py {command}",
         description=summary,
@@ -198,9 +197,10 @@ def make_parser(command: str, summary: str, options_class: type[CommandOptions])
 def add_options(
     parser: argparse.ArgumentParser, options_class: type[CommandOptions]
 ) -> dict[str, argparse.Action]:
-    """Give a parser the rows of a command; the actions by field name."""
+    """Add a command's rows to a parser; return the actions by field name."""
     rows = table(options_class)
-    # What has no flag comes first in its group, its group before others; what applications declare is last.
+    # Arguments without a flag come first in their group, their group first of all; applications' options
+    # last.
     ordered = sorted(rows.items(), key=lambda row: (bool(row[1][0].flags), "." in row[0]))
     groups = {
         name: parser.add_argument_group(name)
@@ -223,7 +223,7 @@ def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, defau
         )
     counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
     nargs = counts[spec.is_list, default is dataclasses.MISSING]
-    # With a default of its own (none), an argument that may be left out is not called required.
+    # With a default (none), an optional argument is not reported as required.
     return group.add_argument(
         attribute, metavar=spec.metavar, nargs=nargs, help=spec.help, default=argparse.SUPPRESS
     )
@@ -235,12 +235,12 @@ def parse_options(
     arguments: Sequence[str],
     environment: Mapping[str, str],
 ) -> CommandOptions:
-    """Collect, parse and validate the options of `command`, one of the `commands` (summary, class)."""
+    """Collect, parse and validate the options of `command`; `commands` has the classes of all commands."""
     summary, options_class = commands[command]
     rows = table(options_class)
     specs = [spec for spec, _ in rows.values()]
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    # argparse forgets what stood behind the dashes when it reads the rest. No argument can hold a NUL.
+    # argparse forgets what stood behind `--` when it parses the rest. No argument can hold a NUL.
     arguments = [*_one_value_each(arguments[:at], specs), *(f"\0{word}" for word in arguments[at + 1 :])]
     parser = make_parser(command, summary, options_class)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
@@ -276,7 +276,7 @@ def _without_nul(raw: Any) -> Any:
 
 
 def _one_value_each(arguments: Sequence[str], specs: Sequence[OptionSpec]) -> list[str]:
-    """`--flag A B` as `--flag A --flag B`, where a flag takes a list."""
+    """Write `--flag A B` as `--flag A --flag B` if the flag takes a list."""
     lists = {flag: spec.goes_on for spec in specs for flag in spec.flags if spec.goes_on is not None}
     told, flag = list[str](), ""
     words = iter(arguments)
@@ -337,7 +337,7 @@ def _from_file(
 
 
 def _by_key(options_class: type[CommandOptions]) -> dict[str, tuple[str, OptionSpec]]:
-    # What a run is about (positional arguments) and the file itself belong on the command line.
+    # Positional arguments and the file itself belong on the command line.
     return {
         spec.name: (attribute, spec)
         for attribute, (spec, _) in table(options_class).items()
@@ -358,7 +358,7 @@ def _parsed_toml(spec: OptionSpec, value: Any, source: str) -> Any:
 
 
 def _read_toml(config_path: str) -> dict[str, Any]:
-    import tomllib  # only those who use a file pay for it
+    import tomllib  # late: only a given file needs it
 
     try:
         with open(config_path, "rb") as file:
@@ -370,8 +370,8 @@ def _read_toml(config_path: str) -> dict[str, Any]:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'WORD'?)` for the known word that is closest, or nothing if none is close."""
-    import difflib  # only a mistake pays for it
+    """Return ` (did you mean 'WORD'?)` with the closest known word, or "" if none is close."""
+    import difflib  # late: only a mistake needs it
 
     close = difflib.get_close_matches(word, sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,13 +1,12 @@
-"""All commands, and all options of each from all sources: one table, typed, and what is made of it.
+"""All commands with their options: one typed table, and what is made of it.
 
-Each class of options is what one command's `run(options) -> int` receives. Flags, help,
-environment variables and configuration keys are made from its fields (see
-`option_sources`), so an option is added there and nowhere else. Guarantee: options that
-reach a command have been parsed and do not contradict each other; that is settled before
-MPI starts, on every rank alike.
+Each class of options is the argument of one command's `run(options) -> int`. Flags, help, environment
+variables and configuration keys come from its fields (see `option_sources`), so an option is added there
+only. Guarantee: options that reach a command are parsed and consistent; this is settled before MPI starts,
+equally on all ranks.
 
-`mallob-py completion SHELL | man` describe the table to shells and readers: a script that completes commands,
-options and files; the manual page, in troff.
+`mallob-py completion SHELL | man` print the table for shells and readers: a script that completes commands,
+options and files; the manual page in troff.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
-    """From a command to its summary and the class of its options.
+    """Commands, each with its summary and the class of its options.
 
-    Modules are imported when they are asked for: a command seldom needs those of others.
+    Modules are imported on demand: a command seldom needs those of others.
     """
 
     def __init__(self, rows: Mapping[str, tuple[str, str, str]]) -> None:
@@ -56,7 +55,7 @@ class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
         return len(self._rows)
 
     def run_of(self, command: str) -> Callable[[Any], int]:
-        """Return the function that runs a command: from its options to the exit code."""
+        """Return the function that runs a command: options in, exit code out."""
         run: Callable[[Any], int] = _imported(self._rows[command][2])
         return run
 
@@ -66,7 +65,7 @@ def _imported(place: str) -> Any:
     return getattr(importlib.import_module(f"mallob_py.cli.{module}"), name)
 
 
-#: every command: its summary, its options, and what runs it
+#: each command's summary, options class and function
 COMMANDS = _Commands(
     {
         "solve": (
@@ -107,22 +106,22 @@ COMMANDS = _Commands(
             "group_tables:run_results",
         ),
         "resize": (
-            "Have the service go on with more or fewer ranks.",
+            "Change the number of ranks of the service.",
             "client_options:ResizeOptions",
             "resize:run_resize",
         ),
         "drain": (
-            "Have a rank, or those of a host, begin nothing new, and leave.",
+            "Have a rank, or all ranks of a host, finish their work and leave.",
             "client_options:DrainOptions",
             "resize:run_drain",
         ),
         "explain": (
-            "Say why a job waits, has the volume it has, or how it has ended.",
+            "Say why a job waits, why it has its volume, or how it ended.",
             "client_options:ExplainOptions",
             "jobs:run_explain",
         ),
         "logs": (
-            "Show what a job's workers have printed, live or after its end.",
+            "Show the output of a job's workers, live or after its end.",
             "client_options:LogsOptions",
             "logs:run_logs",
         ),
@@ -148,7 +147,7 @@ COMMANDS = _Commands(
             "report:run_check_proof",
         ),
         "simulate": (
-            "Play many PEs on a stream of jobs in virtual time.",
+            "Simulate many PEs on a stream of jobs in virtual time.",
             "study_options:SimulateOptions",
             "simulate:run_simulate",
         ),
@@ -158,7 +157,7 @@ COMMANDS = _Commands(
             "simulate:run_experiment",
         ),
         "batch simulate": (
-            "Play policies for whole jobs on a trace, side by side.",
+            "Simulate policies for whole jobs on a trace, side by side.",
             "batch_options:BatchSimulateOptions",
             "batch:run_simulate",
         ),
@@ -183,17 +182,17 @@ COMMANDS = _Commands(
             "batch_live:run_submit",
         ),
         "batch queue": (
-            "Show the jobs of that scheduler.",
+            "Show the jobs of the scheduler of whole jobs.",
             "batch_options:BatchQueueOptions",
             "batch_live:run_queue",
         ),
         "batch cancel": (
-            "End jobs of that scheduler.",
+            "End jobs of the scheduler of whole jobs.",
             "batch_options:BatchCancelOptions",
             "batch_live:run_cancel",
         ),
         "batch nodes": (
-            "Show who is on which slot.",
+            "Show which job is on which slot.",
             "batch_options:BatchNodesOptions",
             "batch_live:run_nodes",
         ),
@@ -230,7 +229,7 @@ COMMANDS = _Commands(
 def parse(
     command: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> CommandOptions:
-    """The options of `command` from all sources. Raises `OptionError`; `--help` exits."""
+    """Return the options of `command` from all sources. Raises `OptionError`; `--help` exits."""
     return parse_options(command, COMMANDS, arguments, os.environ if environment is None else environment)
 
 
@@ -256,17 +255,17 @@ def run_man(options: ManOptions) -> int:
     page.description = "share cores among many malleable jobs, such as SAT formulas"
     page.source = f"mallob-py {__version__}"
     page.manual = "User commands"
-    page.date = ""  # the same page from the same version
+    page.date = ""  # so that a version has one page
     page.add_section("exit status", "=", _EXIT_STATUS)
     print(page, end="")
     return 0
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """`mallob-py` with a subparser for each command, and one below another for commands of two words.
+    """Return a parser for `mallob-py` with subparsers, nested for commands of two words.
 
-    Nothing is parsed with it: each command has its own (`option_sources.make_parser`), from the same table.
-    Actions know what completes them (`complete`, see shtab), and choices where there are some.
+    It parses nothing: each command has a parser of its own from the same table
+    (`option_sources.make_parser`). Actions know their completions (`complete`, see shtab) and choices.
     """
     parser = argparse.ArgumentParser(
         prog="mallob-py",

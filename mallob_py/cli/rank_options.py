@@ -1,4 +1,4 @@
-"""Options of the commands that run ranks, and what ranks make of them."""
+"""Options of the commands that run ranks, and the ranks' settings made of them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 _RESERVE = Reserve(share=0.05)
 RANK_LOSSES = ("auto", "survive", "restart")
-#: names of files that stand for standard input
+#: file names for standard input
 STANDARD_INPUT = ("-", "/dev/stdin")
 
 
 def _launched_ranks() -> int | None:
-    """Return how many ranks mpiexec, srun and the like say that they started; None without any."""
-    from mallob_py.runtime.world.mpi import declared_world_size  # only for who needs it: --help is quick
+    """Return the number of ranks started by mpiexec, srun and the like; None without a launcher."""
+    from mallob_py.runtime.world.mpi import declared_world_size  # late, so that --help is quick
 
     declared = declared_world_size(os.environ)
     return declared if declared > 1 else None
@@ -64,12 +64,12 @@ class _World(Config):
         values.positive_count,
         None,
         WORLD,
-        "number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
+        "number of ranks to start (default: one per core; under mpiexec or srun: as they started)",
     )
     many_ranks: bool = switch_option(
         "--many-ranks",
         WORLD,
-        "start as many ranks as asked for, even if memory and process limits are not made for them",
+        "start all ranks, even if memory or process limits do not suffice",
     )
     solvers: int = option(
         "--threads --solvers T",
@@ -84,7 +84,7 @@ class _World(Config):
         1,
         WORLD,
         "workers that this rank runs at a time (default 1); auto: its cores over --threads. "
-        "Ranks may differ, and get shares by it",
+        "Ranks may differ, and get shares of jobs in proportion",
     )
     warm: int = option("--warm K", values.count, 1, WORLD, "worker processes kept ready per PE (default 1)")
     memory_limit_bytes: int | None = option(
@@ -99,7 +99,7 @@ class _World(Config):
         values.size_limit_bytes,
         None,
         LIMITS,
-        "refuse a job with an input file of more than this, decompressed, such as 2g; reading a formula "
+        "refuse a job with a larger input file, decompressed, such as 2g; reading a formula "
         "takes about six times its size in memory (default: no limit)",
     )
     memory_reserve: Reserve | None = option(
@@ -107,7 +107,7 @@ class _World(Config):
         values.memory_reserve,
         _RESERVE,
         LIMITS,
-        "memory of the host, or of this process's control group, to be left free: below it, suspended "
+        "memory to keep free on the host or in this process's control group: below it, suspended "
         "workers are given up, then running ones paused (default 5%%; 0: never)",
     )
     time_limit_s: float | None = option(
@@ -115,7 +115,7 @@ class _World(Config):
         values.duration_limit_s,
         None,
         LIMITS,
-        "end after this time, such as 90s, 5m or 2h; each of several files of solve has this time with "
+        "end after this time, such as 90s, 5m or 2h; in solve, each of several files has this time with "
         "a PE (default: no limit)",
     )
     rank_timeout_s: float | None = option(
@@ -123,16 +123,16 @@ class _World(Config):
         values.silence_limit_s,
         30.0,
         LIMITS,
-        "end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
+        "end all ranks if a rank is silent for this long, and name it (default 30s; 0: never)",
     )
     rank_loss: str = choice(
         "--rank-loss",
         RANK_LOSSES,
         "auto",
         LIMITS,
-        "what the death of a rank means to the others: survive, they go on with its work, if the "
-        "launcher lets them; restart, all end, and `serve` starts them again; auto (default), survive if "
-        "ours, MPICH's or Open MPI's with ULFM has started them",
+        "what the other ranks do when a rank dies: survive: they go on with its work, if the "
+        "launcher lets them; restart: all end, and `serve` starts them again; auto (default): survive if "
+        "started by us, by MPICH's launcher, or by Open MPI's with ULFM",
     )
     job_cache: int = option(
         "--job-cache C", values.count, 4, SCHEDULING, "suspended workers that each PE keeps (default 4)"
@@ -165,7 +165,7 @@ class _World(Config):
         values.log_size_limit_bytes,
         100 << 20,
         FILES,
-        "so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
+        "most bytes of logs that a rank keeps in DIR, over all runs; the oldest go first "
         "(default 100m; 0: no limit)",
     )
     stimuli_dir: str | None = option(
@@ -173,7 +173,7 @@ class _World(Config):
         values.path,
         None,
         FILES,
-        "to find a fault: write all that each rank is told, and what it wants done, to "
+        "for debugging: write each rank's stimuli and effects to "
         "DIR/<start of the run>/<rank>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
     )
     tmp_dir: str | None = option(
@@ -181,7 +181,7 @@ class _World(Config):
         values.path,
         None,
         FILES,
-        "folder of the file that tells Mallob's clients where the api-dir is (default: the system's)",
+        "folder of the file that names the api-dir to Mallob's clients (default: the system's)",
     )
 
     def validate(self) -> None:
@@ -204,7 +204,7 @@ class _OneShot(_World):
         values.path,
         None,
         WORLD,
-        "take orders of `mallob-py resize` and `drain`, which get the same option (default: take none)",
+        "take orders of `mallob-py resize` and `drain` with the same --orders (default: take none)",
     )
 
 
@@ -224,7 +224,7 @@ class SolveOptions(Wishes, _OneShot):
         values.word,
         None,
         INPUT,
-        "what the files are: SAT, MAXSAT or SMT (default: what their names end with says, else SAT)",
+        "kind of the files: SAT, MAXSAT or SMT (default: by their suffixes, else SAT)",
     )
     output: str | None = option(
         "--output FILE",
@@ -245,7 +245,7 @@ class SolveOptions(Wishes, _OneShot):
         if sum(file in STANDARD_INPUT for file in self.files) > 1:
             raise OptionError("standard input is one formula, but is named more than once")
         if (self.configuration or {}).get("model", "literals") != "literals":
-            raise OptionError("--configuration: model is for the service; solve prints literals")
+            raise OptionError("--configuration: model is for a service only; solve prints literals")
         given = {f"--{key}": target for key, target in self.results.items()}
         if self.output is not None:
             given = {"--output": self.output} | given
@@ -261,7 +261,7 @@ class SolveOptions(Wishes, _OneShot):
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
 
     def application_of(self, file: str) -> str:
-        """Return the application that works on one of the files."""
+        """Return the application for one of the files."""
         return self.application or application_of(file)
 
     def _check_wishes_fit(self) -> None:
@@ -282,7 +282,7 @@ class _AnyApplication(_World):
         values.path,
         None,
         FILES,
-        "have workers of bags of tasks write down here what they lend and settle, for scripts/loans.py",
+        "folder where workers of bags of tasks log their loans, for scripts/loans.py",
     )
 
 
@@ -306,16 +306,16 @@ class RunOptions(_AnyApplication, _OneShot):
         values.json_object,
         None,
         INPUT,
-        "the whole configuration; --set comes on top of it",
+        "the whole configuration, which --set extends",
     )
-    quiet: bool = switch_option("--quiet", OUTPUT, "no line on the terminal that tells of progress")
+    quiet: bool = switch_option("--quiet", OUTPUT, "show no progress on the terminal")
     json: bool = switch_option(
-        "--json", OUTPUT, "print the whole reply as JSON, as where the output is no terminal"
+        "--json", OUTPUT, "print the whole reply as JSON, as is done without a terminal"
     )
     check_laws: bool = switch_option(
         "--check-laws",
         OUTPUT,
-        "do not run the job: try on parts of it what workers rely on (a bag keeps its tasks)",
+        "do not run the job, but test on parts of it the laws that workers rely on",
     )
 
     @property
@@ -353,35 +353,35 @@ class ServeOptions(Api, _AnyApplication):
     durable: bool = switch_option(
         "--durable",
         SERVICE,
-        "accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
+        "let accepted jobs and replies survive a loss of power; costs small jobs some milliseconds",
     )
     max_job_file_bytes: int = option(
         "--max-job-file SIZE",
         values.size_bytes,
         8 << 20,
         SERVICE,
-        "a larger job file is refused before it is read (default 8m); inputs belong into files",
+        "refuse larger job files unread (default 8m); inputs belong into files",
     )
     results_dir: str | None = option(
         "--results-dir DIR",
         values.path,
         None,
         SERVICE,
-        "jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
+        "let jobs write proofs, cores and solutions to new files below DIR and nowhere else "
         "(default: jobs.<i>/results in the api folder)",
     )
     allow_code: bool = switch_option(
         "--allow-code",
         SERVICE,
-        "jobs of other users, and over HTTP, may bring code that runs with the service's rights (CALLS: "
-        "Python functions); default: only jobs of the service's own user may",
+        "let other users' jobs, and jobs over HTTP, bring code that runs with the service's rights (CALLS: "
+        "Python functions); default: only jobs of the service's own user",
     )
     on_end: str | None = option(
         "--on-end COMMAND",
         values.word,
         None,
         SERVICE,
-        "a line for the shell, run for each job that ends: with the job's line of the history, JSON, on "
+        "command line for the shell, run for each job that ends, with the job's history line (JSON) on "
         "standard input, and MALLOB_PY_JOB and MALLOB_PY_OUTCOME in its environment",
     )
     preload: tuple[str, ...] = list_option(
@@ -389,8 +389,8 @@ class ServeOptions(Api, _AnyApplication):
         values.words,
         (),
         SERVICE,
-        "import these kinds of jobs, such as UTS, before the first one comes: its workers begin at once "
-        "then (default: at the first one, on each rank)",
+        "import these applications, such as UTS, at the start, so that their first jobs begin at once "
+        "(default: at the first job, on each rank)",
         goes_on=lambda word: not word.startswith("-"),
     )
     chain_timeout_s: float = option(
@@ -398,15 +398,15 @@ class ServeOptions(Api, _AnyApplication):
         values.duration_s,
         3600.0,
         SERVICE,
-        "an incremental job ends if no further revision comes for so long (default 1h)",
+        "end an incremental job if no revision comes for this long (default 1h)",
     )
     users: str | None = option(
         "--users FILE",
         values.path,
         None,
         SERVICE,
-        "weights and limits of users, in this TOML file (docs/operating.md); default: all have the same "
-        "weight and no limits",
+        "TOML file with weights and limits of users (docs/operating.md); default: equal "
+        "weights and no limits",
     )
     restarts: int = option(
         "--restarts N",
@@ -445,7 +445,7 @@ def settings_of(
     time_limit_s: float | None = None,
     output_dir: str | None = None,
 ) -> WorldSettings:
-    """Return the settings that every rank of a world is told."""
+    """Return the settings that every rank of a world gets."""
     from mallob_py.protocol import config
     from mallob_py.runtime.boot import WorldSettings
 
@@ -473,7 +473,7 @@ def settings_of(
 
 
 def event_log_of(options: ServeOptions | SolveOptions | RunOptions) -> Callable[[int, int, float], EventLog]:
-    """From a rank, its first PE and when the system started to its event log; all clocks start then."""
+    """Return a maker of event logs, from rank, first PE and the system's start; all clocks start there."""
     from mallob_py.service.telemetry.event_log import EventLog, LogFiles, run_name
 
     def open_log(rank: int, first_pe: int, start_unix_s: float) -> EventLog:

@@ -1,4 +1,4 @@
-"""Replies as text for people: JSON on few lines, answers in a few lines, tables of many answers."""
+"""Replies for people: JSON on few lines, answers in a few lines, tables of many answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mallob_py.cli.values import printable
 
 _WIDTH = 100
 _INDENT = "  "
-#: fields of a result that `answer_lines` says otherwise, or not at all
+#: fields of a result that `answer_lines` omits or shows otherwise
 _SAID = frozenset(("resultcode", "resultstring", "outcome", "solution"))
 
 
 def json_text(value: Any, indent: str = "") -> str:
-    """JSON with a key on each line; a list of numbers or short words fills lines of 100 columns."""
+    """Return JSON with a key per line; lists of numbers or short words fill lines of 100 columns."""
     inner = indent + _INDENT
     if isinstance(value, dict) and value:
         fields = (f"{inner}{json.dumps(key)}: {json_text(field, inner)}" for key, field in value.items())
@@ -28,7 +28,7 @@ def json_text(value: Any, indent: str = "") -> str:
 
 
 def _filled(texts: Sequence[str], indent: str) -> str:
-    """A list of these items: on one line, or on lines that are full."""
+    """Return a list of items on one line, or on full lines."""
     if len(indent) + sum(map(len, texts)) + 2 * len(texts) <= _WIDTH:
         return f"[{', '.join(texts)}]"
     lines, line = [], indent + _INDENT
@@ -41,7 +41,7 @@ def _filled(texts: Sequence[str], indent: str) -> str:
 
 
 def answer_lines(reply: Mapping[str, Any]) -> list[str]:
-    """Return a reply with a result as text: a line with outcome and time, then its fields, a line each."""
+    """Return a reply's result as text: a line with outcome and time, then a line per field."""
     result, stats = reply["result"], reply["stats"]
     outcome = result.get("outcome", "result")
     ended = "" if outcome == "result" else f" ({outcome})"
@@ -61,8 +61,8 @@ def _one_line(value: Any) -> str:
 
 
 def answer_table(rows: Iterable[tuple[Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
-    """A table of (settings, USER.NAME, reply): a column for each setting, then answer, time and job."""
-    from mallob_py.text_table import format_table  # only who has several replies
+    """Return a table of (settings, USER.NAME, reply): a column per setting, then answer, time and job."""
+    from mallob_py.text_table import format_table  # late: needed for several replies only
 
     rows = list(rows)
     keys = list(dict.fromkeys(key for settings, _, _ in rows for key in settings))

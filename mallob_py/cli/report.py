@@ -1,10 +1,8 @@
-"""`mallob-py report | check-proof`: what runs have left behind, in tables, and whether a proof among it
-holds.
+"""`mallob-py report | check-proof`: tables of past runs, and checks of proofs.
 
 `report LOGDIR` makes tables of a run, real or simulated, from its event logs. `check-proof FORMULA PROOF`
-says whether a proof in LRAT shows that a formula is unsatisfiable: VERIFIED, exit code 0; or NOT VERIFIED
-with the first step of the proof that is wrong, exit code 1. Exit code 2 if one of the files cannot be
-read.
+checks a proof in LRAT that a formula is unsatisfiable: VERIFIED, exit code 0; or NOT VERIFIED with the first
+wrong step, exit code 1. Exit code 2 if a file cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from mallob_py.service.telemetry.report import (
 )
 from mallob_py.text_table import format_cell, format_table
 
-# A report for people stays readable when a run had thousands of jobs; --json has them all.
+# A report stays readable for runs of thousands of jobs; --json has all of them.
 _JOBS_SHOWN_MAX = 40
 _BAR_WIDTH = 40
 
@@ -42,7 +40,7 @@ def run_report(options: ReportOptions) -> int:
     try:
         runs = runs_of(log_dir)
         if not runs:
-            raise CommandError(f"{log_dir} holds no logs of a run (what a --log-dir is for)")
+            raise CommandError(f"{log_dir} holds no logs of a run; logs are written by --log-dir")
         *older, run = runs
         events = read_events(run, _warn)
     except OSError as error:
@@ -62,7 +60,7 @@ def run_report(options: ReportOptions) -> int:
 
 
 def describe(report: Report) -> str:
-    """The whole report as text."""
+    """Return the report as text."""
     pes = f" with {report.pes} PEs" if report.pes != report.ranks else ""
     sections = [
         f"{report.ranks} ranks{pes} ({report.mode}), {_when(report)}{format_cell(report.duration_s)} s, "
@@ -77,7 +75,7 @@ def describe(report: Report) -> str:
 
 
 def _outcomes(report: Report) -> str:
-    """Such as "12 jobs (7 SAT, 4 UNSAT, 1 wallclock-limit)"."""
+    """Return, for example, "12 jobs (7 SAT, 4 UNSAT, 1 wallclock-limit)"."""
     counts = Counter(job.result or job.outcome for job in report.jobs)
     told = ", ".join(f"{count} {what}" for what, count in counts.most_common())
     return f"{len(report.jobs)} jobs ({told})" if told else "0 jobs"
@@ -153,7 +151,7 @@ def _reuse(reuse: ReuseFigures) -> str:
 
 
 def _omitted(count: int) -> str:
-    return f"\n... and {count - _JOBS_SHOWN_MAX} more (all in --json)" if count > _JOBS_SHOWN_MAX else ""
+    return f"\n... and {count - _JOBS_SHOWN_MAX} more (--json has all)" if count > _JOBS_SHOWN_MAX else ""
 
 
 # --- check-proof -------------------------------------------------------------------------
@@ -170,7 +168,7 @@ def run_check_proof(options: CheckProofOptions) -> int:
         read_steps,
     )
 
-    gc.disable()  # there are no cycles, and looking for them among millions of clauses takes its time
+    gc.disable()  # there are no cycles, and looking for some among millions of clauses is slow
     began_s = time.monotonic()
     try:
         checker = Checker(read_clauses(options.formula))

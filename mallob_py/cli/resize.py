@@ -1,6 +1,6 @@
-"""`mallob-py resize | drain`: the ranks of a running service, from the outside (`service/store/orders.py`).
+"""`mallob-py resize | drain`: orders to the ranks of a running service (`service/store/orders.py`).
 
-Both wait until it is done and say so. After Ctrl-C the order is taken back, unless it is under way.
+Both wait until the order is carried out. Ctrl-C takes it back, unless it is under way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mallob_py.service.store.orders import (
 )
 
 _LOOK_S = 0.01
-#: the folder's lock is nobody's for a moment when its rank leaves
+#: time for which the folder's lock may be free while its rank leaves
 _GONE_S = 5.0
 
 
@@ -47,7 +47,7 @@ def run_drain(options: DrainOptions) -> int:
 
 
 def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order) -> int:
-    """Raises CommandError."""
+    """Hand in an order and wait; return the exit code. Raises CommandError."""
     if not _is_running(options):
         raise CommandError(
             f"no service is running on {options.api_dir}"
@@ -60,7 +60,7 @@ def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order
             answer = _awaited(path, options)
         except KeyboardInterrupt:
             take_back(path)
-            say(f"mallob-py {command}: taken back, unless it was under way")
+            say(f"mallob-py {command}: the order is taken back, unless it was under way")
             return INTERRUPTED
     except ServiceError as error:
         raise CommandError(str(error)) from None
@@ -80,7 +80,7 @@ def _is_running(options: ResizeOptions | DrainOptions) -> bool:
 
 
 def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> Answer:
-    """Raises ServiceError if there will be no answer."""
+    """Wait for the answer to an order. Raises ServiceError if none will come."""
     seen_s = time.monotonic()
     while (answer := answer_to(order)) is None:
         now_s = time.monotonic()
@@ -89,7 +89,7 @@ def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> Answer:
         elif now_s > seen_s + _GONE_S:
             take_back(order)
             who = "the service" if options.orders is None else "what took orders there"
-            raise ServiceError(f"{who} has ended, or was started anew, before that was done")
+            raise ServiceError(f"{who} ended or restarted before the order was carried out")
         time.sleep(_LOOK_S)
     return answer
 

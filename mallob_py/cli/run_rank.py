@@ -1,10 +1,9 @@
 """A rank of `mallob-py run`: one job of any application, its result as JSON.
 
-Standard output gets what a service would reply to the job, as one line of JSON, or, if it is a terminal and
-JSON is not asked for, the answer in a few lines. It gets nothing if the job fails; then standard error says
-why. If standard error is a terminal, a line there tells how the job is getting on. Exit code: as the
-application declares for its result's code, else 0; without a result (a limit) 1 unless declared; 2 if the
-job failed; 128 + the number of a signal that ended it.
+Standard output gets the job's reply as one line of JSON or, on a terminal without --json, the answer in a few
+lines; nothing if the job fails, in which case standard error says why. If standard error is a terminal, a
+line there shows progress. Exit code: as the application declares for the result's code, else 0; without a
+result (a limit) 1 unless declared; 2 if the job failed; 128 + the number of a signal that ended it.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from mallob_py.service.jobs import reply as replies
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.telemetry.status import interim_of, progress_of
 
-#: there is one
+#: number of the job
 _JOB = 1
-#: an application may take so long to be imported: at its first use its kernels are compiled
+#: longest import of an application: kernels are compiled at first use
 _IMPORT_S = 600.0
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -72,7 +71,7 @@ def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
 
 
 class RunDesk(OneShotDesk):
-    """The desk of `run` on rank 0: the job, then the end of all ranks."""
+    """The desk of `run`: one job, then the end of all ranks."""
 
     progress_s = 0.5
 
@@ -83,9 +82,9 @@ class RunDesk(OneShotDesk):
         answered: Answered,
         tell_answered: Callable[[Answered], None],
     ) -> None:
-        """End at once if a lost rank has `answered` already; tell when that has been done."""
+        """End at once if a lost rank has `answered` already; call `tell_answered` after the answer."""
         super().__init__(rank, options.time_limit_s)
-        #: a rank imports no application; a helper process tells
+        #: traits from a helper process, since a rank imports no application
         known = rank.pool.wait_for_applications(options.application, _IMPORT_S)
         self._declared = known[options.application]
         if self._declared.problem:
@@ -146,7 +145,7 @@ class RunDesk(OneShotDesk):
             self._fail(ended.reason or "the job has failed")
             return
         if ended.body is None:
-            # Nobody but us ends a job before its time: it is our own limit, however it was done.
+            # Only our own limit ends a job early.
             ended = msgspec.structs.replace(ended, outcome=Outcome.TIME_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
@@ -163,7 +162,7 @@ class RunDesk(OneShotDesk):
         self._end()
 
     def _tell_interim(self, now: float) -> None:
-        """The best so far, if a signal has ended the job before its time."""
+        """Print the best answer so far, if a signal ended the job early."""
         record = self._rank.node.pe.client.jobs.get(_JOB)
         if self._is_over or record is None or record.interim is None:
             return
@@ -172,7 +171,7 @@ class RunDesk(OneShotDesk):
         self._write(replies.ending_of(ended), statistics)
 
     def _write(self, ending: replies.Ending, statistics: replies.JobStatistics) -> str | None:
-        """Why that is not possible, None if it is."""
+        """Write the reply; return why not, None if written."""
         reply = replies.result_reply(self._job, _JOB, ending, statistics, "", inline_max=sys.maxsize)
         lines = [reply.body.decode()]
         if not self._prints_json:
@@ -190,7 +189,7 @@ class RunDesk(OneShotDesk):
     def _end(self) -> None:
         self._is_over = True
         self._tell_answered(Answered(1, code=self._code))
-        self._is_busy = False  # the others hear of it before the end
+        self._is_busy = False  # the other ranks hear this before the end
 
     # --- progress ---------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class RunDesk(OneShotDesk):
         self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
 
     def _progress(self, now: float) -> str:
-        """Return the progress that the application tells, if it does."""
+        """Return the application's progress as text, if it reports any."""
         if (record := self._rank.node.pe.client.jobs.get(_JOB)) is None:
             return ""
         far = far_text(progress_of(record.progression, now), interim_of(record.interim))

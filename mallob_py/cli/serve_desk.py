@@ -1,4 +1,4 @@
-"""Where the jobs of `mallob-py serve` come in: the job folder of a client, on the rank that has it."""
+"""The desk of `mallob-py serve`: a client's job folder, on the client's rank."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from mallob_py.service.store.in_folder import Watching
 def open_desk(
     options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], is_taken_over: bool = False
 ) -> Service:
-    """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
+    """Return the desk of a client. Raises `boot.DeskError`.
 
-    `is_taken_over`: from a rank that is gone.
+    `clients`: the ranks of all clients, kept up to date; `is_taken_over`: from a lost rank.
     """
     api_dir = Path(options.api_dir)
 
@@ -55,7 +55,7 @@ def open_desk(
         raise boot.DeskError(str(error)) from error
     if client == 0 and not is_taken_over:
         for folder in orphaned_folders(api_dir, options.clients):
-            complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
+            complain(f"{folder} holds unanswered jobs of a client that does not run; raise --clients")
     known = rank.pool.wait_for_applications()
     results_dir = (
         directory.path / RESULTS_FOLDER if options.results_dir is None else Path(options.results_dir)
@@ -65,7 +65,7 @@ def open_desk(
         client,
         clients,
         {name: _use_of(one) for name, one in known.items()},
-        # of one that cannot be asked nobody knows what it does
+        # An application that cannot be asked may run code.
         CodeRule({name for name, one in known.items() if one.runs_code or one.problem}, options.allow_code),
         functools.partial(with_defaults, options.defaults),
         rules,
@@ -82,7 +82,7 @@ def open_desk(
 
 
 def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:
-    """Say that jobs are taken in now, once for the service, and once when a client has moved."""
+    """Announce that jobs are accepted, once for the service, and again when a client has moved."""
     if has_moved:
         tell(f"jobs in {folder} go on at rank {rank.rank}")
     elif client == 0:
@@ -90,11 +90,11 @@ def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:
 
 
 def _check_results_dir(results_dir: str, api_dir: str) -> None:
-    """Raises DeskError."""
+    """Refuse a folder of results that overlaps the api folder. Raises DeskError."""
     paths = [os.path.realpath(results_dir), os.path.realpath(api_dir)]
     if os.path.commonpath(paths) in paths:
         raise boot.DeskError(
-            f"--results-dir {results_dir} and --api-dir {api_dir} overlap, so that jobs could write job files"
+            f"--results-dir {results_dir} and --api-dir {api_dir} overlap, so jobs could write job files"
             " and replies; name another folder for results"
         )
     try:
@@ -132,7 +132,7 @@ def _use_of(application: ApplicationTraits) -> InputUse:
 def with_defaults(
     defaults: Mapping[str, Any], application: str, configuration: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A job's configuration with what the service's options say, unless it says so itself."""
+    """Return a job's configuration, completed by the service's options."""
     whole = dict(configuration)
     for declared in our_declarations():
         one = declared.service_option
@@ -143,9 +143,9 @@ def with_defaults(
     return whole
 
 
-#: a process that was killed holds its locks until it is gone
+#: interval of trying to lock a folder: a killed process holds its locks until it is gone
 _TRY_AGAIN_S = 0.2
-#: how long a folder may be held by somebody else before people are told
+#: how long a folder may be locked by another process before a message
 _PATIENCE_S = 5.0
 
 
@@ -153,30 +153,31 @@ _PATIENCE_S = 5.0
 class _Wanted:
     """A client to be taken over."""
 
-    #: since when, and when it is tried next
+    #: when the takeover began, and when it is next tried
     since_s: float
     next_try_s: float
-    #: what other clients have said to it
+    #: messages of other clients to this client
     said: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class ClientDesks(Desk):
-    """The clients of one rank (a `runtime.rank.Desk`): most often none or one, more where ranks were lost.
+    """The clients of one rank (a `runtime.rank.Desk`): mostly none or one, more after losses of ranks.
 
-    A client whose rank was lost is taken over with its folder: its journal says which jobs have no reply, and
-    these go on under their numbers, as after a restart of the service. Its lock is the judge of who has it:
-    as long as somebody holds that, such as a rank that hangs on another host, we try again now and then.
+    A client whose rank is lost is taken over with its folder: its journal names the jobs without a reply,
+    which go on under their numbers, as after a restart of the service. The folder's lock decides who has the
+    client: while another process holds the lock, such as a hanging rank on another host, the takeover is
+    tried again.
 
-    A rank with its one first client has that as its desk. From a takeover on, this stands between: it passes
-    on what the rank has to say, by the job that it is about.
+    A rank with only its first client uses that client's desk directly; after a takeover, this object passes
+    on what concerns a job to the job's client.
     """
 
     def __init__(self, options: ServeOptions, rank: Rank, ranks: Sequence[int]) -> None:
-        """`ranks`: of all clients, always as they are now."""
+        """`ranks`: the ranks of all clients, kept up to date."""
         self._options = options
         self._rank = rank
         self._ranks = ranks
-        #: by client
+        #: services by client
         self._services: dict[int, Service] = {}
         #: clients to be taken over
         self._wanted: dict[int, _Wanted] = {}
@@ -184,12 +185,12 @@ class ClientDesks(Desk):
         self._is_between = False
 
     def begin_with(self, client: int) -> Service:
-        """Its desk, from the start. Raises `boot.DeskError`."""
+        """Open the first client's desk. Raises `boot.DeskError`."""
         service = self._services[client] = open_desk(self._options, self._rank, client, self._ranks)
         return service
 
     def follow(self, moved: Sequence[int]) -> None:
-        """The world has changed, and these clients have moved to other ranks."""
+        """Adapt to a changed world, in which these clients have moved to other ranks."""
         now = self._rank.now()
         for wanted in self._wanted.values():
             wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]
@@ -257,7 +258,7 @@ class ClientDesks(Desk):
         for service in self._services.values():
             service.hand_over()
 
-    # --- what a job's client is to hear -----------------------------------------------------
+    # --- messages for a job's client ----------------------------------------------------------
 
     def _client_of(self, job: int) -> Service | None:
         return next((service for service in self._services.values() if service.has(job)), None)

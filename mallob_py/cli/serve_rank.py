@@ -1,6 +1,6 @@
-"""A rank of `mallob-py serve`: on client ranks with the job folder of a client (`serve_desk.py`).
+"""A rank of `mallob-py serve`, which has a client's job folder if it is a client's rank (`serve_desk.py`).
 
-A client's folder goes to another rank when its own is lost (`holders`).
+A client's folder moves to another rank when its rank is lost (`holders`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def be_rank(options: ServeOptions) -> NoReturn:
     can_have_guard = guard.is_needed(os.environ)
     is_fork = guard.is_fork(os.environ)
     if is_of_mpi and not is_fork and not is_invited(os.environ):
-        # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
+        # MPI's launcher may miss the end of its proxy, our parent, and nothing else would end this process.
         die_with(os.getppid(), signal.SIGKILL)
-    is_alone = declared_world_size(os.environ) == 1  # it has nobody to lose but those who will join
+    is_alone = declared_world_size(os.environ) == 1  # no other rank can be lost, except later newcomers
     rank_loss = RankLoss.wanted(
         options.rank_loss, is_alone or can_have_guard or is_fork or spares_others(os.environ)
     )
@@ -62,7 +62,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     ranks = rank.node.founders.ranks
     first = [boot.client_rank(client, rank.node.founders) for client in range(min(options.clients, ranks))]
-    #: the ranks of all clients; always this list
+    #: ranks of all clients; this list is updated in place
     present = holders(first, rank.node.placement.members)
     rank.tell_news_to(present[0])
     if options.clients > ranks and rank.rank in first:
@@ -70,7 +70,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     desks: list[ClientDesks] = []
 
     def follow() -> None:
-        """The world has changed: other ranks may have clients now."""
+        """Adapt to a changed world, in which other ranks may have clients."""
         before, present[:] = present.copy(), holders(first, rank.node.placement.members)
         rank.tell_news_to(present[0])
         moved = [client for client, holder in enumerate(present) if holder != before[client]]
@@ -98,7 +98,7 @@ def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks
 
 
 def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, is_new_service: bool) -> None:
-    """The rank of the first client speaks for the service."""
+    """Have the first client's rank take orders to the service."""
     from mallob_py.service.resizing import Resizing
     from mallob_py.service.store.in_folder import Watching
     from mallob_py.service.store.orders import OrderFolder
@@ -112,8 +112,8 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
 
 
 def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:
-    """By client: the rank that has its folder, of those that are left; `first` had them in the beginning.
+    """Return the rank of each client's folder among the ranks left; `first` are the clients' first ranks.
 
-    It has the PE that is told what others keep for the client (`protocol.succession`).
+    It is the rank whose PE is told what other PEs keep for the client (`protocol.succession`).
     """
     return [heir_of(own, members) for own in first]

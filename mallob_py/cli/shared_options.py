@@ -1,4 +1,4 @@
-"""Options of several commands, declared once, and the groups of --help."""
+"""Options shared by several commands, and the groups of --help."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def choice(flag: str, names: Sequence[str], default: str | None, group: str, help: str) -> Any:
-    """Declare an option that takes one of these names."""
+    """Declare an option whose value is one of some names."""
     return option(f"{flag} {'|'.join(names)}", one_of(*names), default, group, help)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Config(CommandOptions):
-    """The option of every command. (`dataclass` would import a tokenizer to make these words itself.)"""
+    """The option of every command. (`dataclass` would import a tokenizer to write these docstrings.)"""
 
     config: str | None = option("--config FILE", values.path, None, "configuration", "TOML file with options")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Api(Config):
-    """The options of every command that meets a service."""
+    """The options of every command that talks to a service."""
 
     api_dir: str = option(
         "--api-dir DIR",
@@ -60,7 +60,7 @@ class Api(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Parallel(Config):
-    """The options of every command that makes several runs."""
+    """The options of every command that runs several simulations."""
 
     jobs: int | None = option(
         "--jobs N", values.positive_count, None, WORLD, "runs at a time (default: one per core)"
@@ -81,13 +81,13 @@ class Runs(Parallel):
 
 
 def _declared_options() -> tuple[JobOption, ...]:
-    """Where several applications have an option, it is the same."""
+    """Return the applications' options; an option of several applications is the same in all."""
     return tuple({one.flag: one for declared in our_declarations() for one in declared.options}.values())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Wishes(CommandOptions):
-    """The wishes for a job, however it is handed in; `wishes` are as its application declares them."""
+    """Settings of a job, for all commands that hand in jobs; `wishes` are declared by its application."""
 
     configuration: Mapping[str, Any] | None = option(
         "--configuration JSON",
@@ -100,14 +100,14 @@ class Wishes(CommandOptions):
 
     @property
     def results(self) -> dict[str, str]:
-        """Files that are asked for, by their keys in a configuration."""
+        """Requested result files, by configuration key."""
         keys = {key for declared in our_declarations() for key in declared.result_files}
         return {key: wish for key, wish in self.wishes.items() if key in keys}
 
     def configuration_with(self, results: Mapping[str, str]) -> dict[str, Any]:
-        """A job's configuration: what `--configuration` says, these options in its words, and result files.
+        """Return a job's configuration: `--configuration`, the declared options, and result files.
 
-        Where the job is to write these depends on who runs it.
+        The caller chooses the paths of `results`, since these depend on who runs the job.
         """
         return {**(self.configuration or {}), **self.wishes, **results}
 

@@ -1,7 +1,7 @@
 """`mallob-py simulate | experiment`: many PEs on a stream of jobs, in virtual time.
 
-`simulate [SETTING]` plays one setting; `experiment NAME` repeats an experiment of the paper, or puts a
-question to the protocol.
+`simulate [SETTING]` runs one setting; `experiment NAME` repeats an experiment of the paper, or measures the
+protocol.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.5
 _BAR_WIDTH = 30
-#: experiments that play whole systems; the others have sizes of their own
+#: experiments that simulate whole systems; others have sizes of their own
 _PLAYED = ("uniform", "priorities", "realistic")
-#: those that go through sizes, of which the largest take the most time
+#: experiments over growing sizes, of which the largest take most of the time
 _GROWING = ("matching", "balancing")
 
 
@@ -69,7 +69,7 @@ def _replay(path: Path) -> int:
 
 
 def progress_bar(seconds: float) -> Progress:
-    """Redraws one line of the terminal: how far, how fast, how long still."""
+    """Return a function that redraws a line on the terminal: progress, speed, time left."""
     began_s = time.monotonic()
     drawn_s = 0.0
 
@@ -118,7 +118,7 @@ def run_experiment(options: ExperimentOptions) -> int:
 
 
 def _sizes_up_to(options: ExperimentOptions, sizes: Sequence[Any]) -> list[Any]:
-    """Return the sizes up to a limit; a size is a number of PEs, or a pair of that and something else."""
+    """Return the sizes up to the given limit; a size is a number of PEs, or a pair that begins with one."""
     pes = [size[0] if isinstance(size, tuple) else size for size in sizes]
     if options.pes is None:
         return list(sizes)

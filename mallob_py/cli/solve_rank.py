@@ -1,15 +1,15 @@
-"""A rank of `mallob-py solve`: answers as text, in the format that is usual for each kind of file.
+"""A rank of `mallob-py solve`: answers as text, in the usual format of each kind of file.
 
-Several files are jobs that share the ranks, up to a number at once, each with a time limit of its own that
+Several files are jobs that share the ranks, up to a bound at once; each has a time limit of its own, which
 does not count while the job rests. Standard output gets the answers in the order of the files, each as soon
-as it and all before it are there, as the application of each file declares them (for a formula the answer
-`s` and a model, `v` lines). Where that format has comments (`c`), these tell what happens meanwhile; on a
-terminal a table follows. UNKNOWN is the answer to a file that was tried; a comment tells of a file that was
-not begun. Exit code: the application's for the answer to the one file given (10, 20; 0 for unknown), 0 for
-several files, 2 if an input could not be read. What is not answered when a signal comes is unknown.
+as it and all earlier ones are there, as the file's application declares them (for a formula an `s` line and a
+model in `v` lines). If the format has comments (`c`), they report progress; on a terminal a table follows.
+UNKNOWN answers a file that was tried; a comment names a file that was not begun. Exit code: for one file the
+application's (10, 20; 0 for unknown), 0 for several files, 2 if an input could not be read. A signal leaves
+open answers unknown.
 
-A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
-left. Of several solutions each gets its own `v` lines, closed by 0.
+The worker that finds the answer writes the proof or core; none is left unless the answer is UNSATISFIABLE.
+Each of several solutions has its own `v` lines, closed by 0.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ from mallob_py.runtime.processes import bytes_read
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
-#: for solutions to arrive that were found within the time limit
+#: time for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
-#: files whose jobs share the ranks, at most
+#: most files whose jobs share the ranks
 _AT_ONCE_MAX = 1024
-#: between two looks at what is being read
+#: least time between two looks at progress of reading
 _LOOK_MIN_S = 0.05
 
 
 class _File:
-    """One file, and what is known of its answer."""
+    """A file and its answer."""
 
     def __init__(self, job: int, path: str, application: type[Declaration]) -> None:
         self.job = job
         self.path = path
         self.application = application
-        #: None: it waits for its turn to be read
+        #: when reading began; None: it waits
         self.begun_s: float | None = None
         self.is_submitted = False
-        #: comments that wait until the answers to all files before are written
+        #: comments held back until all earlier answers are written
         self.comments: list[str] = []
-        #: None: there is none yet
+        #: lines of the answer; None: no answer yet
         self.answer: list[str] | None = None
-        #: for the table: a word for the answer, and times
+        #: for the table: the answer in a word, and times
         self.word = "failed"
         self.row: tuple[float | None, float | None, int | None] = None, None, None
 
     @property
     def is_read_now(self) -> bool:
-        """Whether its input is being read, or waits for a reader."""
+        """Whether the input is being read, or waits for a reader."""
         return self.begun_s is not None and not self.is_submitted and self.answer is None
 
 
@@ -91,7 +91,7 @@ def _open_output(path: str | None, mode: Literal["a", "w"]) -> TextIO:
 
 
 class SolveDesk(OneShotDesk):
-    """The desk of `solve` on rank 0: the jobs of all files, then the end of all ranks."""
+    """The desk of `solve`: the jobs of all files, then the end of all ranks."""
 
     progress_s = 5.0
 
@@ -103,12 +103,12 @@ class SolveDesk(OneShotDesk):
         answered: Answered,
         tell_answered: Callable[[Answered], None],
     ) -> None:
-        """Begin where a lost rank has ended, if files are `answered`; tell of each further one."""
+        """Begin after the `answered` files of a lost rank; call `tell_answered` after each answer."""
         self._is_single = len(options.files) == 1
         super().__init__(rank, options.time_limit_s if self._is_single else None)
-        #: of each of several files
+        #: time limit of each of several files
         self._each_limit_s = None if self._is_single else options.time_limit_s
-        #: when a look is due at what is being read
+        #: when to look at progress of reading
         self._look_at_s = math.inf
         self._tell_answered = tell_answered
         self._quiet = options.quiet
@@ -118,7 +118,7 @@ class SolveDesk(OneShotDesk):
         jobs = enumerate(options.files, start=1)
         files = [_File(job, path, declaration_of(options.application_of(path))) for job, path in jobs]
         self._result_keys = {key for file in files for key in file.application.result_files}
-        #: those without a written answer, in their order, and by their jobs
+        #: files without a written answer, in order, and by job
         self._files = deque(files[answered.count :])
         self._by_job = {file.job: file for file in self._files}
         self._waiting = deque(self._files)
@@ -127,7 +127,7 @@ class SolveDesk(OneShotDesk):
         self._output = output
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # What is found by then is to be the answer; only who does not give it in time is interrupted.
+            # Until then an offered answer counts; a job without one is interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
@@ -135,18 +135,18 @@ class SolveDesk(OneShotDesk):
         self._failed = answered.has_failed
         self._was_stopped = False
         self._code = answered.code
-        #: the result of the last file
+        #: result of the last file
         self._result = answered.result
 
     @property
     def exit_code(self) -> int:
-        """2 as soon as an input failed; the answer's code for a single formula; else 0.
+        """2 once an input failed; the answer's code for a single formula; else 0.
 
-        After a signal that kept a formula from any answer, 128 + its number.
+        128 + its number after a signal that left a formula without answer.
         """
         if self._failed:
             return 2
-        # `close` tells it
+        # `close` reports the signal
         if self._is_single and self._files and (offered := self._offered(self._files[0])) is not None:
             return exit_code_of(self._files[0].application.exit_codes, wire.decode_result(offered).code)
         if self._was_stopped and self._is_single and self._code:
@@ -164,12 +164,12 @@ class SolveDesk(OneShotDesk):
             self._output.close()
 
     def _offered(self, file: _File) -> bytes | None:
-        """The best that there is for a file, before it has its answer."""
+        """Return the best answer offered for a file without an answer."""
         record = self._rank.node.pe.client.jobs.get(file.job)
         return None if record is None or record.interim is None else record.interim.body
 
     def _is_tried(self, file: _File) -> bool:
-        """Whether workers have been at a file."""
+        """Tell whether workers have worked on a file."""
         record = self._rank.node.pe.client.jobs.get(file.job)
         return record is not None and record.started_s is not None
 
@@ -185,7 +185,7 @@ class SolveDesk(OneShotDesk):
         super().turn(now)
 
     def _begin(self, now: float) -> None:
-        """Have the next files read, as many as may share the ranks."""
+        """Have the next files read, up to the bound."""
         self._is_busy = True
         if not self._files:
             self._rank.stop()
@@ -213,7 +213,7 @@ class SolveDesk(OneShotDesk):
         return {**self._configuration, "solutions-within": max(0.0, within_s)}
 
     def _tell_progress(self, now: float) -> None:
-        # imports much, which short jobs do without
+        # here, since these modules import much that short jobs do without
         from mallob_py.service.telemetry.status import interim_of, progress_of
 
         file = self._files[0]
@@ -257,7 +257,7 @@ class SolveDesk(OneShotDesk):
     # --- limits -----------------------------------------------------------------------------
 
     def _end_reads(self, now: float) -> None:
-        """Leave files unknown whose reading has taken all their time."""
+        """Answer UNKNOWN for files whose reading took all their time."""
         assert self._each_limit_s is not None
         left_s = math.inf
         for file in [one for one in self._by_job.values() if one.is_read_now]:
@@ -272,14 +272,14 @@ class SolveDesk(OneShotDesk):
         self._look_at_s = now + max(_LOOK_MIN_S, left_s)
 
     def _time_is_up(self, now: float) -> None:
-        """Answer UNKNOWN for the one formula."""
+        """Answer UNKNOWN for a single formula."""
         file = self._files[0]
         self._tell(file, "the time limit is reached")
         if not self._interrupt(file.job):
             self._leave_unanswered()
 
     def _leave_unanswered(self) -> None:
-        """End with what there is: the best so far, UNKNOWN for what was tried, and nothing for the rest."""
+        """End: the best answers so far, UNKNOWN for files that were tried, nothing for others."""
         for file in list(self._files):
             if file.answer is not None:
                 continue
@@ -327,7 +327,7 @@ class SolveDesk(OneShotDesk):
         self._go_on()
 
     def _fail(self, file: _File, reason: str) -> None:
-        """Nothing is known of a file, not even that its answer is unknown."""
+        """Fail a file: even UNKNOWN is no answer."""
         self._complain(reason if self._is_single or file.path in reason else f"{file.path}: {reason}")
         self._result = UNKNOWN
         self._tidy_up()
@@ -343,7 +343,7 @@ class SolveDesk(OneShotDesk):
             self._next_progress_s = math.inf
 
     def _answer_with(self, file: _File, answer: bytes | None) -> None:
-        """Answer a file with this result, or UNKNOWN."""
+        """Answer a file with a result, or UNKNOWN."""
         if answer is None:
             self._answer(file, UNKNOWN, ())
             return
@@ -360,7 +360,7 @@ class SolveDesk(OneShotDesk):
         self._answer(file, body.code, solution, fields)
 
     def _tidy_up(self) -> None:
-        """Before the answer, so that a file is there exactly with the answer that it is for."""
+        """Remove files of other answers before the answer is printed."""
         for key in self._result_keys:
             if not isinstance(path := self._configuration.get(key), str):
                 continue
@@ -370,14 +370,14 @@ class SolveDesk(OneShotDesk):
             try:
                 result_file.discard(path)
             except OSError as error:
-                if self._failed:  # by the same, and that has been said
+                if self._failed:  # by the same error, already reported
                     continue
                 say(f"mallob-py solve: {path}: cannot be removed: {error.strerror}")
 
     # --- output ---------------------------------------------------------------------------
 
     def _tell(self, file: _File, text: str) -> None:
-        """Write a comment on a file, now or when its answer is the next one."""
+        """Write a comment on a file, now or when its answer is next."""
         if self._quiet or not (comment := file.application.comment):
             return
         text = printable(text)
@@ -401,7 +401,7 @@ class SolveDesk(OneShotDesk):
         file.answer = list(self._answer_lines(file, code, solution, fields or {}))
 
     def _write_answers(self) -> None:
-        """Write the answers whose turn it is."""
+        """Write the answers that are next."""
         while self._files and self._files[0].answer is not None:
             file = self._files[0]
             self._write(self._output, file.answer or [])
@@ -417,7 +417,7 @@ class SolveDesk(OneShotDesk):
                 self._files[0].comments = []
 
     def _tell_table(self) -> None:
-        """Sum up several files for people."""
+        """Print a table of several files."""
         if self._is_single or not self._is_for_terminal:
             return
         from mallob_py.text_table import format_table
@@ -432,14 +432,14 @@ class SolveDesk(OneShotDesk):
         self, file: _File, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
     ) -> Iterator[str]:
         if not self._is_single:
-            yield f"{file.application.comment or '; '}{printable(file.path)}\n"  # whose answer it is
+            yield f"{file.application.comment or '; '}{printable(file.path)}\n"  # names the answer's file
         several = {"solutions": True} if "solutions" in self._configuration else {}
         result = {**fields, "resultcode": code, **several}
         for line in file.application.answer_lines(result, solution):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
-        """Write lines; if that is not possible any more, further answers are not needed."""
+        """Write lines; if that fails, write no further answers."""
         if (problem := write_to(stream, lines)) is not None:
             if problem:
                 self._complain(f"the answer cannot be written: {problem}")

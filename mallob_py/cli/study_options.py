@@ -1,5 +1,4 @@
-"""Options of the commands that need no service: on simulated time, logs, proofs, and the command line
-itself."""
+"""Options of the commands without a service: simulations, logs, proofs, and the command line itself."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class ReportOptions(Config):
         "LOGDIR",
         values.path,
         INPUT,
-        "a --log-dir (its newest run is told of), or the folder or file of one run within it",
+        "a --log-dir, whose newest run is reported, or the folder or file of a run in it",
     )
     json: bool = switch_option("--json", OUTPUT, "print the tables as JSON")
 
@@ -60,17 +59,17 @@ class CheckProofOptions(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Played(Config):
-    """The options of the commands that play in virtual time."""
+    """Options of the commands in virtual time."""
 
     pes: int | None = option("--pes M", values.simulated_pes, None, INPUT, "number of PEs")
     seconds: float | None = option(
-        "--seconds T", values.duration_s, None, INPUT, "virtual time to play, such as 600, 10m or 1h"
+        "--seconds T", values.duration_s, None, INPUT, "virtual time to simulate, such as 600, 10m or 1h"
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimulateOptions(_Played):
-    """Options of `mallob-py simulate`. None: what the setting says."""
+    """Options of `mallob-py simulate`. None: as in the setting."""
 
     setting: str | None = positional(
         "SETTING",
@@ -99,8 +98,8 @@ class SimulateOptions(_Played):
         values.path,
         None,
         INPUT,
-        "play again what `--log-stimuli` has written, a file or a folder, and tell the first line with "
-        "other effects; or a plan that `make fuzz` has written",
+        "replay a file or folder written by `--log-stimuli`, and report the first line with "
+        "other effects; or replay a plan written by `make fuzz`",
     )
     json: bool = switch_option("--json", OUTPUT, "print the measures as JSON")
 
@@ -116,12 +115,12 @@ class SimulateOptions(_Played):
         }
         for name, value in given.items():
             if self.replay is not None and value is not None:
-                raise OptionError(f"{name} has no meaning beside --replay: what is played is all in the file")
+                raise OptionError(f"{name} has no meaning beside --replay, whose file says all")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExperimentOptions(Runs, _Played):
-    """Options of `mallob-py experiment`. None: the experiment's own."""
+    """Options of `mallob-py experiment`. None: as in the experiment."""
 
     name: str = positional("EXPERIMENT", one_of(*EXPERIMENTS), INPUT, ", ".join(EXPERIMENTS))
     setting: str | None = option(
@@ -161,7 +160,7 @@ class DoctorOptions(CommandOptions):
     """Options of `mallob-py doctor`."""
 
     hosts: tuple[str, ...] = option(
-        "--hosts A,B", values.words, (), INPUT, "look at these hosts as well: ssh, and their clocks"
+        "--hosts A,B", values.words, (), INPUT, "also check these hosts: ssh, and their clocks"
     )
 
 

@@ -1,7 +1,7 @@
-"""Parsers of single option values: text in, typed value out, `ValueError` with a plain reason.
+"""Parsers of option values: text in, typed value out, `ValueError` with a reason in plain words.
 
-They serve the flags, the configuration file and the environment alike, so they see text
-only. Durations and sizes carry units ("5m", "2g"); "0" means "no limit" and gives None.
+They serve the command line, the configuration file and the environment. Durations and sizes have units ("5m",
+"2g"); "0" means "no limit" and gives None.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from mallob_py.service.jobs.durations import parse_duration_s
 if TYPE_CHECKING:
     from mallob_py.service.telemetry.status import JobInterim, JobProgress
 
-#: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
+#: most PEs of a rank: beyond, one event loop is too slow, and the number is a typo anyway
 CAPACITY_MAX = 256
-#: beyond it no machine has the memory
+#: most simulated PEs: beyond, no machine has the memory
 SIMULATED_PES_MAX = 1 << 20
-#: ranks show once a second that they live, and a busy machine may hold them up
+#: least silence limit: ranks signal life once a second, and a busy machine may delay them
 SILENCE_MIN_S = 3.0
-#: a turn takes this long at least
+#: least length of a turn
 SLICE_MIN_S = 0.02
-#: below it nothing of interest is left
+#: least log size: below, nothing useful is left
 LOG_SIZE_MIN_BYTES = 1 << 20
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration_limit_s(text: str) -> float | None:
-    """A time limit in seconds: "300", "300s", "5m", "2h", "1d", "100ms"; "0" is no limit."""
+    """Parse a time limit to seconds: "300", "300s", "5m", "2h", "1d", "100ms"; "0": no limit."""
     return parse_duration_s(text) or None
 
 
 def duration_s(text: str) -> float:
-    """A time in seconds above 0: "300", "300s", "5m", "2h", "1d", "100ms"."""
+    """Parse a time above 0 to seconds: "300", "300s", "5m", "2h", "1d", "100ms"."""
     seconds = parse_duration_s(text)
     if not seconds:
-        raise ValueError(f"{text!r} is no time at all")
+        raise ValueError(f"{text!r} is not a time above 0")
     return seconds
 
 
 def duration_or_none_s(text: str) -> float:
-    """A time in seconds, as above; "0" is none."""
+    """Parse a time to seconds; "0" is allowed."""
     return parse_duration_s(text)
 
 
 def slice_s(text: str) -> float:
-    """Parse the length of a turn, in seconds; "0": there are none."""
+    """Parse the length of a turn to seconds; "0": no turns."""
     seconds = duration_or_none_s(text)
     if 0 < seconds < SLICE_MIN_S:
         raise ValueError(f"{text!r} is less than {SLICE_MIN_S:g} s, and not 0")
@@ -58,17 +58,17 @@ def slice_s(text: str) -> float:
 
 
 def change(text: str) -> str:
-    """A change of the number of ranks: "+2", "-1", "=8"."""
+    """Parse a change of the number of ranks: "+2", "-1", "=8"."""
     sign, digits = text[:1], text[1:]
     if sign not in ("+", "-", "=") or not (digits.isascii() and digits.isdecimal()):
         raise ValueError(f"{text!r} is not a change such as +2, -1 or =8")
     if int(digits) < 1:
-        raise ValueError(f"{text!r} is no change" if sign != "=" else "at least one rank has to stay")
+        raise ValueError(f"{text!r} changes nothing" if sign != "=" else "at least one rank has to stay")
     return text
 
 
 def silence_limit_s(text: str) -> float | None:
-    """Parse how long a rank may be silent: "30s"; "0" is no limit."""
+    """Parse the longest silence of a rank: "30s"; "0": no limit."""
     seconds = duration_limit_s(text)
     if seconds is not None and seconds < SILENCE_MIN_S:
         raise ValueError(f"{text!r} is less than {SILENCE_MIN_S:g} s")
@@ -76,7 +76,7 @@ def silence_limit_s(text: str) -> float | None:
 
 
 def size_limit_bytes(text: str) -> int | None:
-    """A size in bytes: "1048576", "512m", "2g" (powers of 1024; "2gb" and "2gib" too); "0" is no limit."""
+    """Parse a size to bytes: "1048576", "512m", "2g" (powers of 1024; also "2gb", "2gib"); "0": no limit."""
     lowered = text.strip().lower()
     digits = lowered.rstrip("kmgtib")
     unit = lowered[len(digits) :]
@@ -92,15 +92,15 @@ def size_limit_bytes(text: str) -> int | None:
 
 
 def size_bytes(text: str) -> int:
-    """A size as above, but not 0."""
+    """Parse a size above 0 to bytes."""
     size = size_limit_bytes(text)
     if size is None:
-        raise ValueError(f"{text!r} is nothing")
+        raise ValueError(f"{text!r} is not a size above 0")
     return size
 
 
 def memory_reserve(text: str) -> Reserve | None:
-    """A size as above, or a share of the memory that there is, such as "5%"; "0" is none."""
+    """Parse a size, or a share of the memory such as "5%"; "0": none."""
     if not text.strip().endswith("%"):
         try:
             size_bytes = size_limit_bytes(text)
@@ -117,7 +117,7 @@ def memory_reserve(text: str) -> Reserve | None:
 
 
 def log_size_limit_bytes(text: str) -> int | None:
-    """Parse how much a rank's logs may take: "100m"; "0" is no limit."""
+    """Parse the most bytes of a rank's logs: "100m"; "0": no limit."""
     size_bytes = size_limit_bytes(text)
     if size_bytes is not None and size_bytes < LOG_SIZE_MIN_BYTES:
         raise ValueError(f"{text!r} is less than 1m")
@@ -132,7 +132,7 @@ def _integer(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A whole number >= 0."""
+    """Parse a whole number >= 0."""
     number = _integer(text)
     if number < 0:
         raise ValueError(f"{text} is negative")
@@ -140,7 +140,7 @@ def count(text: str) -> int:
 
 
 def positive_count(text: str) -> int:
-    """A whole number >= 1."""
+    """Parse a whole number >= 1."""
     number = _integer(text)
     if number < 1:
         raise ValueError(f"{text} is less than 1")
@@ -148,7 +148,7 @@ def positive_count(text: str) -> int:
 
 
 def simulated_pes(text: str) -> int:
-    """Parse how many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
+    """Parse the number of PEs of a simulated system: 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)
     if number > SIMULATED_PES_MAX:
         raise ValueError(f"{text} exceeds {SIMULATED_PES_MAX}")
@@ -156,7 +156,7 @@ def simulated_pes(text: str) -> int:
 
 
 def capacity(text: str) -> int | None:
-    """Parse how many PEs a rank hosts: from 1 to CAPACITY_MAX; "auto" is None."""
+    """Parse the number of PEs of a rank: 1 to CAPACITY_MAX; "auto" gives None."""
     if text.strip().lower() == "auto":
         return None
     try:
@@ -169,7 +169,7 @@ def capacity(text: str) -> int | None:
 
 
 def priority(text: str) -> float:
-    """A finite number > 0."""
+    """Parse a finite number > 0."""
     try:
         number = float(text)
     except ValueError:
@@ -180,21 +180,21 @@ def priority(text: str) -> float:
 
 
 def path(text: str) -> str:
-    """A path that is not empty (whether it exists is for the command to say)."""
+    """Parse a path that is not empty; it need not exist."""
     if not text or "\0" in text:
         raise ValueError("a path is needed")
     return text
 
 
 def word(text: str) -> str:
-    """Any text that is not empty."""
+    """Parse a text that is not empty."""
     if not text:
         raise ValueError("it is empty")
     return text
 
 
 def host_shares(text: str) -> tuple[tuple[str, int | None], ...]:
-    """Hosts with commas in between, each with how many at most: "node2", "node2:4,node3"."""
+    """Parse hosts, separated by commas, each with its most ranks: "node2", "node2:4,node3"."""
     from mallob_py.runtime.remote_shell import HOST_NAME
 
     found: dict[str, int | None] = {}
@@ -203,20 +203,20 @@ def host_shares(text: str) -> tuple[tuple[str, int | None], ...]:
         if match is None or (match[2] and not int(match[2])):
             raise ValueError(f"{each!r} is no host such as node2, or node2:4 for four ranks there")
         if match[1] in found:
-            raise ValueError(f"{match[1]} is there twice; {match[1]}:2 is for two ranks there")
+            raise ValueError(f"{match[1]} is named twice; {match[1]}:2 is for two ranks there")
         found[match[1]] = int(match[2]) if match[2] else None
     return tuple(found.items())
 
 
 def remote_command(text: str) -> tuple[str, ...]:
-    """A remote shell, as the words of a command."""
+    """Parse a remote shell to the words of a command."""
     from mallob_py.runtime.remote_shell import command_words
 
     return command_words(text)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words with commas in between."""
+    """Parse words separated by commas."""
     found = tuple(each.strip() for each in text.split(","))
     if not all(found):
         raise ValueError(f"{text!r} is no list of words with commas in between")
@@ -233,7 +233,7 @@ def group_name(text: str) -> str:
 
 
 def identity(text: str) -> str:
-    """A job as USER.NAME, or as the NAME of a job of whoever runs the command."""
+    """Parse a job's identity: USER.NAME, or NAME for a job of the caller."""
     from mallob_py.service.client import login_name
 
     user, dot, name = text.partition(".") if "." in text else (login_name(), ".", text)
@@ -243,7 +243,7 @@ def identity(text: str) -> str:
 
 
 def identity_or_id(text: str) -> str:
-    """A job as USER.NAME, as NAME, or by its number."""
+    """Parse a job as USER.NAME, NAME or number."""
     if text.isascii() and text.isdecimal():
         return text
     try:
@@ -253,12 +253,12 @@ def identity_or_id(text: str) -> str:
 
 
 def is_descriptor(path: str) -> bool:
-    """Whether it names an open file of the process that looks, as a shell's `<(...)` does."""
+    """Tell whether a path names an open file of the process that looks, as a shell's `<(...)` does."""
     return re.fullmatch(r"/(dev|proc/self)/fd/[0-9]+", path) is not None
 
 
 def port(text: str) -> int:
-    """A TCP port, 0 for any."""
+    """Parse a TCP port; 0 is any free one."""
     number = count(text)
     if number > 65535:
         raise ValueError(f"{text} exceeds 65535")
@@ -266,7 +266,7 @@ def port(text: str) -> int:
 
 
 def switch(text: str) -> bool:
-    """On or off, as an environment variable or a configuration file says it."""
+    """Parse a boolean from an environment variable or a configuration file."""
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
@@ -276,7 +276,7 @@ def switch(text: str) -> bool:
 
 
 def assignment(text: str) -> tuple[tuple[str, Any]]:
-    """KEY=VALUE, as the only one of a list; the value as JSON if it is any, else as text."""
+    """Parse KEY=VALUE to a list of one; VALUE is JSON if possible, else text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ValueError(f"{text!r} is not of the form KEY=VALUE")
@@ -286,14 +286,14 @@ def assignment(text: str) -> tuple[tuple[str, Any]]:
         return ((key, value),)
 
 
-#: a sweep over more values is a mistake
+#: most values of a sweep: more are a mistake
 SWEEP_MAX = 100_000
 
 
 def sweep(text: str) -> tuple[tuple[str, tuple[Any, ...]]]:
-    """KEY=VALUE, KEY=FROM..TO or KEY=VALUE,VALUE...: a key and the values it takes, the only one of a list.
+    """Parse KEY=VALUE, KEY=FROM..TO or KEY=VALUE,VALUE...: a list of one key with its values.
 
-    Each value is JSON if it is any, else a text; so a list or a text with a comma is written as JSON.
+    Each value is JSON if possible, else text; so a list, or a text with a comma, must be written as JSON.
     """
     ((key, value),) = assignment(text)
     if not isinstance(value, str) or value != text.partition("=")[2]:
@@ -313,7 +313,7 @@ def _is_integer(text: str) -> bool:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """An object such as {"seed": 1}."""
+    """Parse a JSON object such as {"seed": 1}."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -327,7 +327,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def age_text(age_s: float) -> str:
-    """Such as 4.2s, 3:07, 2:15:00 or 3d04h."""
+    """Return an age as text, such as 4.2s, 3:07, 2:15:00 or 3d04h."""
     if age_s < 60:
         return f"{age_s:.1f}s"
     minutes, seconds = divmod(int(age_s), 60)
@@ -338,7 +338,7 @@ def age_text(age_s: float) -> str:
 
 
 def progress_text(progress: JobProgress) -> str:
-    """Such as 1.23M tasks, 456k/s, or 12 of 40 sources (30%), 0.5/s."""
+    """Return progress as text, such as 1.23M tasks, 456k/s, or 12 of 40 sources (30%), 0.5/s."""
     unit = f" {progress.unit}" if progress.unit else ""
     text = f"{short_number(progress.done)}{unit}"
     if progress.total is not None:
@@ -348,7 +348,7 @@ def progress_text(progress: JobProgress) -> str:
 
 
 def interim_text(interim: JobInterim) -> str:
-    """Such as cost 184, at least 179: the value is left out if it is not to be seen."""
+    """Return an interim answer as text, such as cost 184, at least 179; a hidden value is left out."""
     parts = []
     if interim.value is not None and interim.label:
         parts.append(f"{interim.label} {_exact(interim.value)}")
@@ -362,14 +362,14 @@ def _exact(number: float) -> str:
 
 
 def far_text(progress: JobProgress | None, interim: JobInterim | None) -> str:
-    """Return how far a job is, and what it has to offer so far; empty if it tells neither."""
+    """Return a job's progress and interim answer as text; "" if it has neither."""
     done = "" if progress is None else progress_text(progress)
     best = "" if interim is None else interim_text(interim)
     return ", ".join(filter(None, (done, best)))
 
 
 def short_number(number: float) -> str:
-    """Three digits or so: 0.25, 12, 4.56k, 1.23M."""
+    """Return a number with about three digits: 0.25, 12, 4.56k, 1.23M."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * size:
             return f"{number / size:.3g}{letter}"
@@ -377,5 +377,5 @@ def short_number(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with whatever would move the cursor, change colours, end or turn the line escaped."""
+    """Escape all characters that move the cursor, change colours, or end or reverse the line."""
     return notices.printable(text)

@@ -37,7 +37,7 @@ def test_a_head_waits_for_nodes_and_says_who_overtook_it(
     assert lines[3] == (
         "at 2 s (2 decisions until 3 s): too few nodes were free: needs 4, 1 to 2 free, 1 job runs"
     )
-    assert lines[4] == "    it is the head of the queue; by the estimates the head has its nodes at 11 s"
+    assert lines[4] == "    the job is the head of the queue; by estimates the head gets its nodes at 11 s"
     assert lines[5:] == [
         "    started meanwhile: job 3",
         "at 11 s: started, 4 nodes free (ended then: jobs 1, 3)",
@@ -52,7 +52,7 @@ def test_a_job_that_would_delay_the_head_is_told_so(trace: str, capsys: pytest.C
 
 
 def test_a_reservation_is_told(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "    it has a reservation for 11 s" in explained(trace, 2, capsys, "conservative")
+    assert "    the job has a reservation for 11 s" in explained(trace, 2, capsys, "conservative")
 
 
 def test_a_job_that_starts_at_once_has_nothing_to_explain(

@@ -16,7 +16,7 @@ from waiting import DEADLINE_S
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
-WAITS = "waiting for its end"
+WAITS = "waiting until it ends"
 
 
 @contextlib.contextmanager
