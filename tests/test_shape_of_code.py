@@ -83,7 +83,7 @@ def test_the_rank_is_hands_only() -> None:
 
 def test_no_function_is_too_long() -> None:
     lengths = {
-        f"{path} {each.name}": each.end_lineno - each.lineno + 1
+        f"{path} {each.name}": each.end_lineno - each.lineno + 1 - (ast.get_docstring(each) or "").count("\n")
         for path, tree in _trees("mallob_py", "apps", "scripts")
         for each in ast.walk(tree)
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None

@@ -1,26 +1,25 @@
 """The job-file service: jobs come as files in `in/`, replies go to `out/`.
 
-`store` keeps files, `jobs` knows what is to become of them, `telemetry` tells of it; `service.py` is the
-client of a rank that holds all this together, with a job's way through it in `intake.py`,
-`desk_machine.py`, which decides, `inputs.py` and `endings.py`; `client.py` is what others see of it.
+`store` keeps files, `jobs` decides on jobs, `telemetry` reports. `service.py` is a client's service on its
+rank, with a job's way through it in `intake.py`, `desk_machine.py` (which decides), `inputs.py` and
+`endings.py`; `client.py` is the view from outside.
 
-Here are the two kinds of errors of this floor: the user's job file is wrong, or our surroundings are.
+The two errors defined here: the user's job file is wrong, or our surroundings are.
 """
 
 from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """The service cannot start or go on here. The message says what to do about it."""
+    """The service cannot start or go on here. The message says what to do."""
 
 
 class JobFileError(Exception):
-    """A job file is refused. Becomes the error reply of that file.
+    """A job file is refused, with this error as its reply.
 
-    `field` is the job-file field at fault ("" for the file as a whole). `identity` is the
-    "user.name" whose reply this error may take; None says that the reply must go to a file
-    named after the job file, since the identity is invalid or belongs to somebody else. `user` is that of the
-    identity and `group` the job's, where these are known.
+    `field` is the field at fault ("": the whole file). `identity` is the "user.name" whose reply file may
+    hold the error; None: the reply's file is named after the job file, since the identity is invalid or
+    another job's. `user` is the identity's user and `group` the job's group, if known.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""The service from outside, from any process: submitting jobs, waiting for replies, jobs that have none yet.
+"""The service from outside: submitting jobs, waiting for replies, listing jobs without one; in any process.
 
-Needs nothing but the client's folder, whether a service runs or not, so that scripts may copy the idea:
-write under a name that starts with "~", rename into `in/`, watch `out/`. File names are unique, so that an
-error reply finds its way to the right submitter even if two submit the same job at once. If the service is
-durable, so are submissions: `submit` returns when the job is on the disk.
+It needs the client's folder only, with or without a running service, so scripts may do the same: write under
+a name that starts with "~", rename into `in/`, watch `out/`. File names are unique, so an error reply reaches
+the right submitter even if two users submit the same job at once. With a durable service submissions are
+durable: `submit` returns when the job is on the disk.
 
-A job file goes from `in/` to `journal/`, and from there its reply to `out/`, always by renames (see
-`store.journal`). Looked at in this order (`PendingJobs`) no job is missed: who is in neither place has its
-reply. The identity of a job stands in its file, which is read once.
+A job file moves from `in/` to `journal/`, and its reply to `out/`, always by renames (see `store.journal`).
+`PendingJobs` looks in this order and so misses no job: a job in neither place has its reply. A job's identity
+stands in its file, which is read once.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from mallob_py.service.store.journal import contents, contents_of_file, ended_be
 from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.spare_file import SpareFile
 
-#: permissions of job files, unless told otherwise
+#: default permissions of job files
 PUBLIC = 0o666
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Where the reply will appear: at `reply_path`, or at `error_path` if refused as a file."""
+    """A job handed in: its reply appears at `reply_path`, or at `error_path` if the file is refused."""
 
     reply_path: Path
     error_path: Path
-    #: of the job file, while it is in `in/` and in the journal
+    #: name of the job file in `in/` and in the journal
     file_name: str
-    #: inode and modification time of an older reply of that name, which is not ours
+    #: inode and modification time of an older reply with this name
     older: tuple[int, int] | None
 
 
@@ -67,10 +67,10 @@ def submit(
     spare: SpareFile | None = None,
     file_mode: int = PUBLIC,
 ) -> Submission:
-    """Hand in a job (the fields of a job file). `user` and `name` must be strings.
+    """Hand in a job, given as the fields of a job file; `user` and `name` must be strings.
 
-    `spare`: of the folder `in`, if there is one. `file_mode`: permissions of the job's file, as `os.open`
-    takes them.
+    `spare`: a spare file of the folder `in`. `file_mode`: permissions of the job's file, as `os.open` takes
+    them.
     """
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
@@ -84,7 +84,7 @@ def submit(
         flush_policy = flush_policy_of(client_dir)
         content = json.dumps(job).encode("ascii")
         if file_mode != PUBLIC or spare is None or not spare.put(temporary, content):
-            # What others may not read goes into a new file: one that is there already may be another user's.
+            # A file with restricted permissions must be new: an existing one may be another user's.
             more = 0 if file_mode == PUBLIC else os.O_EXCL
             with open(temporary, "wb", opener=lambda path, how: os.open(path, how | more, file_mode)) as file:
                 file.write(content)
@@ -99,24 +99,24 @@ def submit(
 
 
 def login_name() -> str:
-    """The user name under which a job is submitted, unless told otherwise."""
+    """Return the default user name of jobs."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
-        return "user"  # a container's user id without a name
+        return "user"  # a container's user id may have no name
 
 
 def interrupt(api_dir: Path, user: str, name: str, client: int = 0, *, is_quiet: bool = False) -> Submission:
-    """Ask for the end of a live job; the reply is that job's, or an error if there is none.
+    """End a live job; its reply is the job's, or an error if there is no such job.
 
-    `is_quiet`: there is no error, for a caller that does not wait for it.
+    `is_quiet`: without that error, for callers that do not wait.
     """
     request = {"user": user, "name": name, "interrupt": True}
     return submit(api_dir, request | {"quiet": True} if is_quiet else request, client)
 
 
 def withdraw(api_dir: Path, submission: Submission, client: int = 0) -> bool:
-    """Take a job file back, unless a service has taken it in."""
+    """Take a job file back; return False if a service has taken it in."""
     try:
         os.unlink(api_dir / f"jobs.{client}" / "in" / submission.file_name)
     except OSError:
@@ -129,7 +129,7 @@ def wait(
     timeout_s: float | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The reply; until then `meanwhile` is called every few milliseconds. Raises TimeoutError."""
+    """Wait for the reply, calling `meanwhile` every few milliseconds. Raises TimeoutError."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     delay_s = _POLL_DELAY_MIN_S
     while True:
@@ -143,8 +143,8 @@ def wait(
 
 
 def reply_to(submission: Submission) -> dict[str, Any] | None:
-    """The reply, if there is one."""
-    # The error first: a reply under the job's name could be that of the job in our way.
+    """Return the reply, if there is one."""
+    # The error first: a reply under the job's name may be that of a live job with this name.
     if os.access(submission.error_path, os.F_OK) and (reply := read_reply(submission.error_path)) is not None:
         return reply
     if signature_of(submission.reply_path) in (None, submission.older):
@@ -153,15 +153,15 @@ def reply_to(submission: Submission) -> dict[str, Any] | None:
 
 
 def service_is_running(api_dir: Path, client: int = 0) -> bool:
-    """Whether a service takes jobs here (otherwise they wait until one starts).
+    """Tell whether a service takes jobs here; without one, jobs wait.
 
-    Raises OSError if that cannot be told now.
+    Raises OSError if that is unknown now.
     """
     return is_locked(api_dir / f"jobs.{client}")
 
 
 def folder_of(api_dir: Path, client: int) -> Path:
-    """Where jobs and replies of one client go. Raises ServiceError if no service has ever been there."""
+    """Return the folder of a client. Raises ServiceError if no service has ever used it."""
     client_dir = (api_dir / f"jobs.{client}").absolute()
     try:
         is_there = (client_dir / "in").is_dir()
@@ -186,7 +186,7 @@ def signature_of(path: Path) -> tuple[int, int] | None:
 
 
 def read_reply(path: Path) -> dict[str, Any] | None:
-    """None if there is none. Raises ServiceError if it is not as a service has written it."""
+    """Return a reply; None: there is none. Raises ServiceError if no service wrote the file so."""
     try:
         reply = json.loads(contents(os.fspath(path)))
     except FileNotFoundError:
@@ -203,14 +203,14 @@ def read_reply(path: Path) -> dict[str, Any] | None:
 
 
 _TRIES = 10
-#: of a job file; in a larger one no job is looked for
+#: most bytes of a job file that is searched for its identity
 _READ_BYTES_MAX = 1 << 26
-#: more files are not looked into for a warning
+#: most files that are read for a warning
 _LOOKED_INTO_MAX = 5000
 
 
 def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
-    """Those of these jobs that have no reply, no file, and have not ended: none where too many files wait."""
+    """Return the given jobs without reply and file that have not ended; none if too many files wait."""
     missing = [one for one in identities if not os.path.lexists(client_dir / "out" / reply_name(one))]
     if not missing:
         return []
@@ -225,7 +225,7 @@ def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
 
 
 def unknown_job(client_dir: Path, identity: str) -> str:
-    """Return what to tell who asks for a job that is not there; `submit` adds a number to names of files."""
+    """Return the message about an unknown job; it allows for numbers that `submit` adds to file names."""
     hint = ""
     with contextlib.suppress(OSError):
         known = [name.removesuffix(".json") for name in os.listdir(client_dir / "out")]
@@ -238,7 +238,7 @@ def unknown_job(client_dir: Path, identity: str) -> str:
 
 
 class PendingJob(NamedTuple):
-    """What a job file says of its job; `group` is "" if the job is in none."""
+    """A job as its file names it; `group` is "" without a group."""
 
     user: str
     name: str
@@ -247,7 +247,7 @@ class PendingJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Jobs without a reply: the names of their job files, and their identities; those that are in groups."""
+    """The jobs without a reply: names of their files, identities, and the jobs that are in groups."""
 
     file_names: frozenset[str]
     identities: frozenset[str]
@@ -255,19 +255,19 @@ class Pending:
 
 
 class _File(NamedTuple):
-    """A job file; it keeps its inode and time on its way."""
+    """A job file, recognised by inode and time wherever it moves."""
 
     name: str
     signature: tuple[int, int]
 
 
 class PendingJobs:
-    """The jobs of one client without a reply yet. `look` costs two listings and reading what is new."""
+    """The jobs of one client without a reply. `look` costs two listings and reading new files."""
 
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"
         self._journal_dir = client_dir / "journal"
-        #: by file; None for what is no job
+        #: job in each file; None: the file is no job
         self._known: dict[_File, PendingJob | None] = {}
 
     def look(self) -> Pending:
@@ -275,7 +275,7 @@ class PendingJobs:
             try:
                 return self._look()
             except FileNotFoundError:
-                continue  # a file has moved on under our eyes; what is known stays known
+                continue  # a file moved meanwhile; known files stay known
         return self._look()
 
     def _look(self) -> Pending:
@@ -286,7 +286,7 @@ class PendingJobs:
             if is_job_file(name):
                 file = _File(name, signature)
                 still_known[file] = self._job(file, self._in_dir / name)
-        # Twice, as a listing may miss a reply that appears in its place behind what was listed already.
+        # Twice, since a listing may miss a reply that replaces a file already listed.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
         for own_name, signature in journal.items():
             match entry := parse_entry(own_name):
@@ -298,7 +298,7 @@ class PendingJobs:
                         leaving_names.add(refused)
                     leaving_identities.add(entry.identity)
                 case Kept() | ChainEnd() | None:
-                    pass  # it has its reply, or gets none
+                    pass  # the job has its reply, or gets none
                 case other:
                     assert_never(other)
         self._known = still_known
@@ -317,7 +317,7 @@ class PendingJobs:
 
 
 def _job_in(path: Path) -> PendingJob | None:
-    """Return the job of a file, None if it is none. Raises FileNotFoundError."""
+    """Return the job in a file; None: the file is no job. Raises FileNotFoundError."""
     try:
         fields = json.loads(contents_of_file(os.fspath(path), _READ_BYTES_MAX))
     except FileNotFoundError:
@@ -332,7 +332,7 @@ def _job_in(path: Path) -> PendingJob | None:
 
 
 def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
-    """Names with inode and time, without what is being written. Raises FileNotFoundError."""
+    """Return names with inode and time, without unfinished files. Raises FileNotFoundError."""
     try:
         entries = os.scandir(folder)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
-"""What becomes of a client's jobs, decided without clock, files or ranks: the machine behind a client's desk.
+"""The machine behind a client's desk: decides what becomes of jobs, without clock, files or ranks.
 
-The machine is told what happens: jobs are accepted, inputs come, PEs tell of jobs, users want jobs to end,
-time passes. It decides which job is free to begin (`jobs/holds.py`), which begins next and which is to make
-room (`jobs/line.py`), on which terms (`jobs/users.py`), and what is done with a job that is not to begin. Its
-`Hands` carry that out: those of the service (`service.py`), or those of a simulation.
-Every job goes its way by the table in `protocol/job_life.py`.
+It is told what happens: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs, time passes. It
+decides which job is free to begin (`jobs/holds.py`), which begins next and which makes room (`jobs/line.py`),
+on which terms (`jobs/users.py`), and what happens to a job that must not begin. Its `Hands` carry that out:
+those of the service (`service.py`) or of a simulation. Every job follows the table in `protocol/job_life.py`.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook
 
-#: per turn
+#: bounds of one turn
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
-#: so often at most do jobs get other terms
+#: least time between two changes of jobs' terms
 _TERMS_PERIOD_S = 0.1
 
 
 class Hands(Protocol):
-    """What the machine has done by others. Each call may tell the machine something at once."""
+    """The deeds that the machine orders. Each call may tell the machine something at once."""
 
     def now(self) -> float: ...
 
     def begin(self, job: LiveJob, now: float) -> None:
-        """Read the input of a job, or submit it at once; or end it, as it cannot be run."""
+        """Read the input of a job, or submit the job at once; end a job that cannot be run."""
 
     def end_lacking(self, job: LiveJob, now: float) -> None:
-        """End a job as `Holds.lacking` says."""
+        """End a job for the reason in `Holds.lacking`."""
 
     def end_chain_by(self, job: LiveJob, now: float) -> None:
-        """End a chain of revisions by the job that says so, and that job."""
+        """End a chain of revisions, and the job that demands this."""
 
     def end_at_limit(self, job: LiveJob, now: float) -> None:
-        """End a job that has reached its wallclock limit while it waits for its next turn."""
+        """End a job that reached its wallclock limit while waiting for its next turn."""
 
     def end_unsubmitted(self, job: LiveJob, now: float) -> None:
-        """End a job that is interrupted while it is not at its PE, or once all of its input has come."""
+        """End an interrupted job outside its PE, after its input if that is under way."""
 
     def set_back(self, job: int) -> None: ...
 
@@ -55,15 +54,15 @@ class Hands(Protocol):
     def set_terms(self, job: int, terms: Terms, now: float) -> None: ...
 
     def tell_clients(self, work: AtWork) -> None:
-        """Tell all other clients what is at work here."""
+        """Tell all other clients which jobs are at work here."""
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        """Note whether a crash may be a job's fault from now on."""
+        """Note whether the job may be to blame for a crash from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeskSetting:
-    """The setting of a machine: PEs, and the terms of `Config` that matter to it."""
+    """The setting of a machine: PEs, and the relevant terms of `Config`."""
 
     pes: int
     ageing_s: float
@@ -83,15 +82,15 @@ class DeskMachine:
             self.jobs, users, setting.pes, setting.ageing_s, setting.window, setting.residents_per_pe
         )
         self._next_terms_s = -math.inf
-        #: (when, job): the wallclock limits of jobs that have been given up; some are over, or at work
+        #: (when, job): wallclock limits of jobs that were given up; some of these jobs are over or at work
         self._limits: list[tuple[float, int]] = []
         self._may_begin = False
-        #: when `turn` has something to do, but for what is held
+        #: when `turn` has work, held jobs aside
         self._deadline_s = -math.inf
 
     @property
     def deadline_s(self) -> float:
-        """Return when `turn` has something to do."""
+        """When `turn` has work to do."""
         return min(self._deadline_s, self.holds.deadline_s)
 
     # --- what happens -----------------------------------------------------------------------------
@@ -113,16 +112,16 @@ class DeskMachine:
         self._note_deadline()
 
     def stalls(self, job: LiveJob) -> None:
-        """Note that a job's input does not come; another job may begin meanwhile."""
+        """Note that a job's input stalls; another job may begin meanwhile."""
         self.line.set_aside(job)
         self._look_again()
 
     def goes_on(self, job: LiveJob) -> None:
-        """Note that a job's input comes again, if it stalled at all."""
+        """Note that a job's input has resumed, if it had stalled."""
         self.line.bring_back(job)
 
     def interrupt(self, job: LiveJob, now: float) -> None:
-        """End a job early, wherever it is."""
+        """End a job early, in any state."""
         if job.state is JobState.AT_PE:
             self._hands.interrupt(job.id)
         else:
@@ -140,7 +139,7 @@ class DeskMachine:
         self._look_again()
 
     def was_given_up(self, news: JobGivenUp, is_saved: bool, now: float) -> None:
-        """Have a job wait for its next turn, since it was set back and is not at its PE any more."""
+        """Have a job that has left its PE wait for its next turn."""
         job, spent = self.jobs[news.job], news.spent
         before_s = 0.0 if job.spent is None else job.spent.pe_s
         job.spent, job.last_turn_s = spent, spent.pe_s - before_s
@@ -163,32 +162,32 @@ class DeskMachine:
         return interruptions
 
     def resize(self, pes: int, moved: Collection[int]) -> None:
-        """Note another number of PEs, and other clients that begin anew on other ranks."""
+        """Note the number of PEs, and the clients that begin anew on other ranks."""
         self.users.follow(pes, moved)
         self.line.resize(pes)
         self._may_begin = True
         self._note_deadline()
 
     def hear(self, client: int, message: AtWork) -> None:
-        """Another client tells what is at work there."""
+        """Take in another client's message about its jobs at work."""
         self.users.hear(client, message)
         self._note_deadline()
 
-    # --- what the hands ask for ---------------------------------------------------------------------
+    # --- reports of the hands -----------------------------------------------------------------------
 
     def reads(self, job: LiveJob, now: float) -> None:
-        """Note that a helper reads a job's input from now on."""
+        """Note that a helper begins to read a job's input."""
         self.jobs.happens(job, Happening.READ)
         job.reading_s = now
 
     def terms(self, job: LiveJob, is_lasting: bool, now: float) -> Terms | None:
-        """Return the terms on which a job whose input is there is submitted; None: it waits in line again.
+        """Return the terms for submitting a job whose input is there; None: the job waits in line again.
 
-        `is_lasting`: whether it cannot begin anew.
+        `is_lasting`: whether the job cannot begin anew.
         """
         if is_lasting:
             has_place = self.line.claim(job)
-            self._look_again()  # a job that has a place of its own leaves one of the window
+            self._look_again()  # a job with an express place frees a place of the window
             if not has_place:
                 self._rests(job, now)
                 return None
@@ -198,7 +197,7 @@ class DeskMachine:
     # --- decisions ----------------------------------------------------------------------------------
 
     def _free(self, now: float) -> None:
-        """Let go on what has waited long enough for its time and for others."""
+        """Free the jobs whose arrival time has come and whose dependencies have ended."""
         for number in self.holds.ready(now):
             job = self.jobs[number]
             if self.holds.lacking(number) is not None:
@@ -207,13 +206,13 @@ class DeskMachine:
                 self._hands.end_chain_by(job, now)
             else:
                 self.jobs.happens(job, Happening.FREED)
-                if now > job.accepted_s:  # it was held
+                if now > job.accepted_s:  # the job was held
                     job.since_s = now
                 self.line.put(job)
                 self._may_begin = True
 
     def _begin(self, now: float) -> None:
-        """Begin the jobs whose turn it is, as many as one turn bears."""
+        """Begin the next jobs, as many as fit one turn."""
         for _ in range(_BEGIN_AT_ONCE):
             job = self.line.next()
             self._may_begin = job is not None and len(self.line) > 0
@@ -225,7 +224,7 @@ class DeskMachine:
                 return
 
     def _set_terms(self, now: float) -> None:
-        """Have jobs go on with other terms where others have come or gone."""
+        """Change the terms of jobs after other jobs have come or gone."""
         self._next_terms_s = now + _TERMS_PERIOD_S
         for number, terms in self.users.changes().items():
             self._hands.set_terms(number, terms, now)

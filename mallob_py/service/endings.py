@@ -1,7 +1,7 @@
-"""The ends of jobs and of chains of revisions: a job ends by its one reply, and nothing of it is kept then.
+"""The ends of jobs and of chains: a job ends with its one reply, and then nothing of it is kept.
 
-Most jobs end in the PE. Before they get there, they are interrupted, reach a limit while their input is read,
-or fail: their input or their own file cannot be read, or they have ended the service too often.
+Most jobs end in the PE. A job may end earlier: interrupted, at a limit while its input is read, or failed,
+since its input or its own file cannot be read or it has crashed the service too often.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 
 def early_statistics(live: LiveJob, now: float) -> JobStatistics:
-    """The statistics of a job that is not at work: those from before it was given up, if it was at work."""
+    """Return the statistics of a job that is not at work, from before it was given up if it was at work."""
     total_s = now - live.accepted_s
     if (spent := live.spent) is None:
         return JobStatistics(total_s=total_s)
@@ -63,7 +63,7 @@ class Endings:
     # --- in the PE ------------------------------------------------------------------------------
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
-        """The PE is done with a job."""
+        """Reply to a job that ended in the PE."""
         live, stats = self._machine.jobs[ended.job], ended.stats
         statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
         if ended.outcome is Outcome.FAILED:
@@ -84,17 +84,17 @@ class Endings:
             self._rank.log.write(now, LogEvent.ANSWERED, answered)
         return ending
 
-    # --- before it --------------------------------------------------------------------------------
+    # --- before the PE ----------------------------------------------------------------------------
 
     def end_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
-        """A job is interrupted, or has reached a limit."""
+        """End a job that is interrupted or has reached a limit."""
         self._reply(live, Ending(outcome), statistics)
         self._leave_early(live, outcome, statistics, now)
 
     def fail_early(
         self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
     ) -> None:
-        """A job cannot be run. If it is a revision, its chain goes on without it."""
+        """Fail a job that cannot be run; a revision's chain goes on without it."""
         file, (number, revision, chain) = live.known_file, self._numbers(live)
         reply = failure_reply(file, number, field, message, statistics, revision)
         if chain is not None:
@@ -104,7 +104,7 @@ class Endings:
         self._leave_early(live, Outcome.FAILED, statistics, now)
 
     def lose(self, live: LiveJob, error: JobFileError, now: float) -> None:
-        """The file of an accepted job cannot be read again."""
+        """Fail an accepted job whose file cannot be read again."""
         if self._chains.place_of(live.id) is not None:
             self._chains.drop(live.id)
         error = JobFileError(error.field, error.message, live.identity)
@@ -113,7 +113,7 @@ class Endings:
         self._leave_early(live, Outcome.FAILED, early_statistics(live, now), now)
 
     def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
-        """Log what the PE logs of all others."""
+        """Log the end, as the PE does for jobs that end there."""
         self._status.counters.replied(outcome.value)
         self._forget(live, now, outcome)
         fields = {
@@ -131,7 +131,7 @@ class Endings:
     # --- chains of revisions ------------------------------------------------------------------------
 
     def end_chain_by(self, live: LiveJob, now: float) -> None:
-        """End a chain by a file that asks for that, the one kind of file without a reply."""
+        """End a chain by a file that demands this, the only kind of file without a reply."""
         if (chain := self._chains.chain_to_end(live.id)) is None:
             self._directory.dismiss(live.id)
         else:
@@ -140,7 +140,7 @@ class Endings:
         self._forget(live, now, Outcome.RESULT)
 
     def end_chain(self, chain: Chain, why: str) -> None:
-        """No further revision is waited for."""
+        """End a chain: no further revision is awaited."""
         self._directory.end_chain(chain.first)
         self._let_go(chain, why)
 
@@ -151,7 +151,7 @@ class Endings:
         self._chains.end(chain, why)
         self._rank.end_chain(chain.first)
 
-    # --- the reply, and then nothing ------------------------------------------------------------------
+    # --- the reply -----------------------------------------------------------------------------------
 
     def _reply(self, live: LiveJob, ending: Ending, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
@@ -163,7 +163,7 @@ class Endings:
         self._status.job_ended(live, ending.outcome, statistics, ending.name, code=ending.code)
 
     def _discard_solution_before(self, live: LiveJob) -> None:
-        """A program that asks again and again would fill the folder, one solution each."""
+        """Remove the previous revision's solution file: many revisions would fill the folder."""
         if live.is_incremental and (place := self._chains.place_of(live.id)) is not None:
             chain, revision = place
             if revision.number:
@@ -174,7 +174,7 @@ class Endings:
             self._directory.discard_solution(revision.job, revision.identity)
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
-        """The internal id and revision in a job's reply, and its chain."""
+        """Return the internal id and revision in a job's reply, and its chain."""
         if not live.is_incremental or (place := self._chains.place_of(live.id)) is None:
             return live.id, 0, None
         chain, revision = place
@@ -182,7 +182,7 @@ class Endings:
 
     def _publish(self, live: LiveJob, file: JobFile, reply: Reply, chain: int | None) -> None:
         discard = None
-        if file.configuration:  # else it names no files
+        if file.configuration:  # otherwise the job names no files
             discard = functools.partial(self._results.discard_unfinished, live.id, file)
         self._directory.reply(live.id, live.identity, reply, chain, discard)
 

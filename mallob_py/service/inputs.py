@@ -1,9 +1,9 @@
-"""The inputs of jobs are read by helper processes, each into the description that workers get.
+"""Inputs: helper processes read each job's input into the description that workers get.
 
-A job's limits hold for the reading of its input, too; a time limit does not count while the job waits for a
-reader. A revision is read on top of the description of those before it in its chain (`jobs/chains.py`), which
-is kept for that. What comes through a named pipe cannot be read again, and later revisions add to it: so a
-revision that is interrupted meanwhile is read to its end, within a while.
+A job's limits hold while its input is read, but a time limit does not count while the job waits for a reader.
+A revision is read on top of its chain's former description (`jobs/chains.py`), which is kept for that. Input
+from a named pipe cannot be read again, and later revisions add to it: so an interrupted revision is read to
+its end, for some time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.parts import Parts
 
-#: between two looks at the CPU time of a reading process
+#: time between two looks at a reading process's CPU time
 _LOOK_MIN_S = 0.05
-#: how long what is left of an interrupted revision may take to come through its pipe
+#: longest time to read the rest of an interrupted revision from its pipe
 _LAST_WORDS_S = 10.0
 
-#: from an application and a job's configuration to that with the service's defaults
+#: adds the service's defaults to an application's configuration
 Configured = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
 
@@ -46,11 +46,11 @@ class Inputs:
         self._chains = parts.chains
         self._results = parts.results
         self._configured = configured
-        #: (when, job): when the reading may have reached a limit; some are read already
+        #: (when, job): when reading may reach a limit; some jobs are read already
         self._read_until: list[tuple[float, int]] = []
-        #: revisions that are interrupted while they come through a pipe, and until when that is waited for
+        #: interrupted revisions that are read from a pipe, and until when
         self._last_words: dict[int, float] = {}
-        #: when `beyond_limits` or `cut_off` may have something to say
+        #: when `beyond_limits` or `cut_off` may return something
         self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:
@@ -64,7 +64,7 @@ class Inputs:
         self._rank.pool.read(live.id, self._task(live.id, live.known_file), chain)
 
     def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
-        """Note the end. False if the job is to go no further, as it has been interrupted."""
+        """Note that an input was read; return False if the job was interrupted and goes no further."""
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
@@ -73,12 +73,12 @@ class Inputs:
         return self._last_words.pop(live.id, None) is None
 
     def failed(self, live: LiveJob, now: float) -> JobStatistics:
-        """Note that the input cannot be read. Returns what it has cost to try."""
+        """Note that an input cannot be read; return the cost of the attempt."""
         self._last_words.pop(live.id, None)
         return _spent(live, now)
 
     def interrupt(self, live: LiveJob, now: float) -> bool:
-        """False if the job goes on until all of its input has come."""
+        """Interrupt reading; return False if the job's input must be read to its end first."""
         if self._chains.place_of(live.id) is not None and comes_through_pipe(live.known_file):
             self._last_words.setdefault(live.id, now + _LAST_WORDS_S)
             self.deadline_s = min(self.deadline_s, now + _LAST_WORDS_S)
@@ -87,7 +87,7 @@ class Inputs:
         return True
 
     def beyond_limits(self, now: float) -> list[tuple[LiveJob, Outcome, JobStatistics]]:
-        """The jobs that have reached a limit; they are read no further."""
+        """Stop reading jobs that have reached a limit, and return these jobs."""
         beyond = []
         while self._read_until and self._read_until[0][0] <= now:
             _, job = heapq.heappop(self._read_until)
@@ -107,7 +107,7 @@ class Inputs:
         return beyond
 
     def cut_off(self, now: float) -> list[LiveJob]:
-        """The interrupted revisions that do not come to the end of their pipes; they are read no further."""
+        """Stop reading interrupted revisions whose pipes do not end, and return these jobs."""
         late = [job for job, until_s in self._last_words.items() if until_s <= now]
         for job in late:
             self._stop(job)
@@ -141,7 +141,7 @@ class Inputs:
         )
 
     def _keep(self, chain: Chain, revision: Revision, description: wire.LocalDescription) -> None:
-        """The next revision is read on top of this one, which ends before; so a file gets a second name."""
+        """Keep a revision's description under a second name, for reading the next revision."""
         if isinstance(description, wire.Mapped):
             path = str(self._rank.transfer.folder / f"{chain.first}-{revision.number}")
             with suppress(OSError):
@@ -154,14 +154,14 @@ class Inputs:
 
 
 def drop_description(chain: Chain) -> None:
-    """Nothing will be read on top of it any more."""
+    """Drop a description on which no revision will be read."""
     if isinstance(chain.former, wire.Mapped):
         with suppress(OSError):
             os.unlink(chain.former.path)
 
 
 def comes_through_pipe(file: JobFile) -> bool:
-    """Whether what a job reads can be read once only."""
+    """Tell whether a job's input can be read only once."""
     for path in file.files:
         with suppress(OSError):
             if stat.S_ISFIFO(os.stat(path).st_mode):
@@ -177,7 +177,7 @@ def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
 def _limits(
     terms: JobTerms, lasted_s: float = 0.0, read_s: float = 0.0, cpu_s: float = 0.0
 ) -> Iterator[tuple[float, float, Outcome]]:
-    """Yield each limit of a job that is being read, and what the reading has used of the limit.
+    """Yield each limit of a job that is being read, and what reading has used of it.
 
     `lasted_s`: since the job could be read; `read_s`: since a process reads it.
     """

@@ -1,17 +1,15 @@
-"""Job files become live jobs, or are refused: the client's side of what comes in.
+"""Intake: a client's job files become live jobs, or are refused.
 
-Files are taken in as they come, a bounded number per turn. A large one is parsed elsewhere (`large_files`)
-and others go on meanwhile; only those whose meaning depends on what came before, interruptions and
-revisions, wait behind it. It counts as at work while it is parsed, so that one at which the service crashes
-is found out.
+Files are taken in as they come, a bounded number per turn. A large file is parsed elsewhere (`large_files`)
+while others go on; only files whose meaning depends on earlier ones, interruptions and revisions, wait behind
+it. It counts as at work meanwhile, so that it can be blamed for a crash.
 
-Of jobs that wait little is kept but their place in the queue: where they are many, a job's file is read
-again when it begins. Where `WAITING_MAX` jobs wait, further files stay where they are until others have
-begun.
+Waiting jobs are kept small: where they are many, a job's file is read again when the job begins. Beyond
+`WAITING_MAX` waiting jobs, further files stay untouched until others have begun.
 
-A revision that is taken in before its precursor, which was handed in at the same moment, is held for a
-while, as is an interruption before its job. After a restart the revisions that a former service has answered
-are known again, as further ones add to them.
+A revision that is taken in before its precursor, though both were handed in at once, is held for a while, as
+is an interruption before its job. After a restart, the revisions that a former service answered are restored,
+since later ones add to them.
 """
 
 from __future__ import annotations
@@ -37,29 +35,29 @@ from mallob_py.service.store.entries import came_over_http
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status_writer import StatusWriter
 
-#: per turn
+#: bounds of one turn
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
-#: where very many files wait, some more, so that an important one among the last ones does not wait for long
+#: bound of one turn where many files wait, so that an important late file does not wait for long
 _TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
-#: of job files that need not be read again: what they take in memory, roughly
+#: rough bound on the memory of parsed job files that need not be read again
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
-#: jobs that wait for their turn, each of which takes a kilobyte
+#: most waiting jobs, each of which takes a kilobyte
 WAITING_MAX = 200_000
-#: how long a revision is held that has come before its precursor, and an interruption before its job
+#: how long a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
 
-#: with what becomes of a job when its file is there, at which time
+#: called with a job and the time once the job's file is there
 Continuation = Callable[[LiveJob, float], None]
 
 
 class CodeRule:
-    """Whose jobs may bring code of their own, which workers run with all rights of the service.
+    """The rule for jobs that bring code, which workers run with all rights of the service.
 
-    Applications declare that their jobs do (`Declaration.runs_code`). Such a job is taken if its file belongs
-    to the service's own user, who may run what he likes anyway, and did not come over HTTP, where a token may
-    be all that anybody needs. `serve --allow-code` (`is_allowed`) takes them from all others, too.
+    Applications declare that their jobs do (`Declaration.runs_code`). Such a job is accepted if its file
+    belongs to the service's own user and did not come over HTTP, where a token may suffice. `serve
+    --allow-code` (`is_allowed`) accepts all such jobs.
     """
 
     def __init__(self, applications: Set[str], is_allowed: bool) -> None:
@@ -67,7 +65,7 @@ class CodeRule:
         self._is_allowed = is_allowed
 
     def check(self, application: str, is_over_http: bool, owner: int | None) -> None:
-        """Raise JobFileError if a job may not run code. `owner`: user id of the job file's owner, or None."""
+        """Raise JobFileError if a job may not run code; `owner`: user id of the job file's owner, or None."""
         if self._is_allowed or application not in self._applications:
             return
         if is_over_http:
@@ -94,7 +92,7 @@ class Intake:
         applications: Mapping[str, InputUse],
         code: CodeRule,
     ) -> None:
-        """`code`: whose jobs may bring code."""
+        """`code`: the rule for jobs that bring code."""
         self._code = code
         self._rank = parts.rank
         self._directory = directory = parts.directory
@@ -107,21 +105,21 @@ class Intake:
         self._chains = parts.chains
         self._endings = endings
         self._status = status
-        #: claimed files that are to be looked at
+        #: claimed files not looked at
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
-        #: large files that are being parsed, in order, and what has to wait for those before it
+        #: large files being parsed and files that wait behind them, in order
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
-        #: live jobs whose large file is read again, and what then
+        #: live jobs whose large file is read again, with what to do then
         self._again: dict[int, Continuation] = {}
-        #: by internal id: revisions without a precursor yet, interruptions without a job; when to give up
+        #: early revisions and interruptions by internal id, with their deadlines
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
-        #: revisions that a former service has answered, by precursors that are still to be run again
+        #: answered revisions of a former service, by precursors that must run again first
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
-        #: whether the directory was told so
+        #: whether the directory was told that no room is left
         self._is_full = False
-        #: whether files may wait that came before others that were taken in, for want of room
+        #: whether older files may still wait, for want of room
         self._are_left = False
         self._next_s = -math.inf
         self._epoll = select.epoll()
@@ -132,24 +130,24 @@ class Intake:
     # --- for the event loop -----------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Readable when `turn` has something to do."""
+        """Return a descriptor that is readable when `turn` has work."""
         return self._epoll.fileno()
 
     @property
     def waiting(self) -> int:
-        """Files that are claimed and not looked at yet."""
+        """The number of claimed files not looked at."""
         return len(self._taken) + len(self._behind) + len(self._early) + self._directory.recovered_count
 
     @property
     def deadline_s(self) -> float:
-        """When `turn` is wanted, on the rank's clock, unless the directory wants one before."""
+        """When `turn` is needed, on the rank's clock, unless the directory needs it earlier."""
         return self._next_s if self._is_full is self._is_full_now() else -math.inf
 
     def _is_full_now(self) -> bool:
         return len(self._machine.line) >= WAITING_MAX
 
     def turn(self, now: float) -> None:
-        """Take in some files; after a while no further one is looked at, as each may take its time."""
+        """Take in files until the turn's bounds are reached."""
         if self._large_files.under_way or self._behind:
             self._hear_of_large_files(now)
         if not self._taken:
@@ -183,7 +181,7 @@ class Intake:
     # --- large files ------------------------------------------------------------------------
 
     def _look_at(self, incoming: Incoming, now: float) -> None:
-        """Take in a file, unless it is large or has to wait behind one that is."""
+        """Take in a file, unless it is large or must wait behind a large one."""
         if incoming.data is None:
             self._begin_large(incoming, now)
             return
@@ -240,7 +238,7 @@ class Intake:
         now: float,
         due_s: float | None = None,
     ) -> None:
-        """`due_s`: of an early file that was taken in before: how long to wait for what it speaks of."""
+        """Take in a parsed file; `due_s`: the deadline of a file that was early before."""
         due_s = due_s or now + _PRECURSOR_WAIT_S
         try:
             if self._is_early(request) and (self._may_come() or now < due_s):
@@ -254,13 +252,13 @@ class Intake:
             self._refuse(incoming, error, now, request)
 
     def _is_early(self, request: JobFile | Interruption) -> bool:
-        """Return whether the job is not known, yet, that this speaks of."""
+        """Tell whether the job that a request refers to is unknown so far."""
         if isinstance(request, Interruption):
             return request.identity not in self._holds
         return request.incremental and self._chains.is_early(request)
 
     def _may_come(self) -> bool:
-        """Whether files that were there before may not have been looked at."""
+        """Tell whether older files may not have been looked at."""
         return self._directory.recovered_count > 0 or bool(self._behind) or self._are_left
 
     def _next_early_s(self, now: float) -> float:
@@ -271,7 +269,7 @@ class Intake:
         return self._next_s if now < self._next_s < math.inf else now + _PRECURSOR_WAIT_S
 
     def _take_in_early(self, now: float) -> None:
-        """Take in early files again, as long as what they speak of comes. That may have been early itself."""
+        """Take in early files whose jobs have come, which may have been early themselves."""
         known = -1
         while self._early and known != len(self._early):
             known = len(self._early)
@@ -281,13 +279,13 @@ class Intake:
                     self._take_in(incoming, request, incoming.size_bytes, now, due_s)
 
     def _refuse_interruptions_before(self, incoming: Incoming, identity: str, now: float) -> None:
-        """Refuse the early interruptions of a job's name that came before the job: these mean another one."""
+        """Refuse early interruptions that came before a job: they mean an earlier job of the same name."""
         for _, early, request in list(self._early.values()):
             is_of_job = isinstance(request, Interruption) and request.identity == identity
             is_before = early.handed_in_s < incoming.handed_in_s
             if (
                 is_of_job and is_before and not (early.is_known and incoming.is_known)
-            ):  # else it is no such time
+            ):  # otherwise it is no such time
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)
 
@@ -298,7 +296,7 @@ class Intake:
         now: float,
         request: JobFile | Interruption | None = None,
     ) -> None:
-        """Refused jobs are told of as ended, under their names if these are known; orders are not."""
+        """Refuse a file. Jobs are reported as ended, by name if known; orders are not."""
         user, name, group = error.user, incoming.file_name, error.group
         if isinstance(request, JobFile):
             group = request.group
@@ -307,7 +305,7 @@ class Intake:
         elif user and error.identity is not None:
             name = error.identity.removeprefix(f"{user}.")
         if error.identity is not None and error.identity in self._holds:
-            # That identity's reply belongs to the live job.
+            # The live job has the reply of this identity.
             error = JobFileError(error.field, error.message)
         self._running.end(incoming.internal_id)
         if isinstance(request, Interruption) and request.is_quiet:
@@ -325,13 +323,14 @@ class Intake:
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
         if file.configuration:
-            self._results.named_by(file)  # or else it is refused
+            self._results.named_by(file)  # raises if a file is not allowed
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity
-        # What ends a chain has no reply. The IPASIR bridge leaves a file of a byte where one would be.
+        # A file that ends a chain has no reply; the IPASIR bridge leaves a file of one byte in the reply's
+        # place.
         if not file.done and self._directory.came_before_reply(incoming, identity):
-            # Accepted, it would replace a reply that nobody can have seen.
+            # Accepted, the job would replace a reply that nobody can have seen.
             text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)
         if self._early:
@@ -364,10 +363,9 @@ class Intake:
     # --- files of live jobs -------------------------------------------------------------------
 
     def has_file(self, live: LiveJob, then: Continuation, now: float) -> bool:
-        """Whether a live job's file is in memory; if it is not yet, `then` is called when it is.
+        """Tell whether a live job's file is in memory; if not, call `then` once it is.
 
-        If it cannot be read any more, the job is lost. A job that waits for its file already goes on with
-        the last `then`.
+        A job whose file cannot be read any more is lost. Of several calls for a job, the last `then` counts.
         """
         if live.file is not None:
             return True
@@ -386,7 +384,7 @@ class Intake:
         return self._knows_again(live, request, now)
 
     def is_read_again(self, live: LiveJob) -> bool:
-        """Whether a job waits for its file."""
+        """Tell whether a job waits for its file."""
         return live.id in self._again
 
     def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
@@ -400,9 +398,9 @@ class Intake:
     # --- chains of a former service -------------------------------------------------------------
 
     def restore_chains(self, now: float) -> set[int]:
-        """Know the revisions again that a former service has answered; further ones add to them.
+        """Restore the revisions that a former service has answered; later ones add to them.
 
-        Returns the first revisions of chains that nobody can go on from: what came through a pipe is gone.
+        Returns the first revisions of chains that cannot be continued, since their input came through a pipe.
         """
         unreadable = set()
         for first, incoming in self._directory.revisions():
@@ -421,9 +419,9 @@ class Intake:
         return unreadable
 
     def _restore_after(self, file: JobFile, now: float) -> None:
-        """Know the revisions again that were answered before this one, which they add to.
+        """Restore answered revisions that this one adds to.
 
-        Such were interrupted while this one ran, or were handed in at the same moment as it.
+        They were interrupted while this one ran, or handed in at the same moment.
         """
         precursor: JobFile | None = file
         while precursor is not None and precursor.identity in self._unrestored:
@@ -438,6 +436,6 @@ class Intake:
 
 
 def _parsed_bytes(file: JobFile, size_bytes: int) -> int:
-    """Return roughly the bytes of memory that a parsed job file takes."""
+    """Return the rough memory of a parsed job file, in bytes."""
     literals_bytes = 0 if file.literals is None else _LITERAL_BYTES * len(file.literals)
     return _PARSED_BYTES_MIN + literals_bytes + _PARSED_PER_BYTE * max(0, size_bytes - literals_bytes)

@@ -1,4 +1,4 @@
-"""The parts of one client's service that its other parts share."""
+"""The parts of a client's service that its other parts share."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The number of ranks of the service: orders of its owner are decided and carried out one after the other.
+"""Resizing: the owner's orders about the service's ranks, decided and carried out one after the other.
 
-On the rank of the first client, which speaks for the service; should that leave or be lost, on the one that
-takes its client over, which goes on where this one was (`store/orders.py`).
+It runs on the first client's rank, which speaks for the service. If that rank leaves or is lost, the rank
+that takes over its client goes on (`store/orders.py`).
 
-Ranks that leave are chosen so that whole hosts become empty, and of a host the highest ones. An order is done
-when their processes are gone, as far as they are on this host.
+Ranks that leave are chosen so that whole hosts become empty; of a host, the highest ones. An order is done
+when the processes on this host are gone.
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ from mallob_py.service.store.orders import (
     Resize,
 )
 
-#: ranks that may join by one order: whoever starts them does nothing else meanwhile, and must not be
-#: taken for dead
+#: most ranks that join by one order: their starter does nothing else meanwhile, and must not be taken for
+#: lost
 FURTHER_MAX = 64
-#: a rank's number has no more digits
+#: most digits of a rank's number
 _DIGITS_MAX = 9
-#: until an order is tried again that could not be dealt with, as when the disk is full
+#: delay before an order that failed, as on a full disk, is tried again
 _AGAIN_AFTER_S = 1.0
 
 
 class Refusal(Exception):
-    """An order that cannot be carried out; the text says why, and what can."""
+    """An order cannot be carried out; the message says why, and what is possible."""
 
 
 def leavers_of(
     host_of: Mapping[int, int], count: int, stays: int, clients: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Return `count` ranks that leave: those of small hosts first, as many hosts become empty so.
+    """Return `count` ranks to leave: those of small hosts first, so that many hosts become empty.
 
-    Not the one that `stays`. Those that have `clients` come last on their host: to move these takes longer
-    than all else.
+    `stays` is never chosen. Ranks of `clients` come last on their host, since moving a client is slow.
     """
     assert count < len(host_of), "one rank has to stay"
     hosts: dict[int, list[int]] = {}
@@ -72,7 +71,7 @@ def leavers_of(
 
 
 def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
-    """A host for each of so many ranks, in turn, as long as they may have more. Raises Refusal."""
+    """Return a host for each of `count` ranks, in turn, within the hosts' bounds. Raises Refusal."""
     if (
         all(host.most is not None for host in hosts)
         and (most := sum(host.most or 0 for host in hosts)) < count
@@ -88,7 +87,7 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
 
 
 def check_hosts(order: Resize) -> None:
-    """Check the hosts of an order, which may not come from our command line. Raises Refusal."""
+    """Check the hosts of an order, which other programs may have written. Raises Refusal."""
     for host in order.hosts:
         if not is_host_name(host.name) or (host.most is not None and host.most < 1):
             raise Refusal(f"{host.name!r} is no host such as node2, with one rank there at least")
@@ -98,12 +97,12 @@ def check_hosts(order: Resize) -> None:
         raise Refusal(f"{order.remote_shell!r} is no command")
 
 
-#: between two looks whether those that have left are gone, which is told of most, but not of all
+#: period of checking whether departed processes are gone; most of these ends are reported
 _LOOK_S = 0.25
 
 
 class _Aside(NamedTuple):
-    """An order that is set aside until that time. `answer`: it only wants this; None: to be read anew."""
+    """An order that is set aside until a time; `answer` must only be written; None: read the order anew."""
 
     until_s: float
     answer: Answer | None = None
@@ -113,25 +112,24 @@ class Resizing:
     """The orders of a service (see `runtime.rank.Orders`)."""
 
     def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int], must_stay: str = "") -> None:
-        """`clients`: the ranks of all clients, always as they are now.
-
-        `must_stay`: why this rank cannot leave; empty if it can.
+        """`clients`: the ranks of all clients, kept up to date. `must_stay`: why this rank cannot leave, or
+        "".
         """
         self._must_stay = must_stay
         self._rank = rank
         self._clients = clients
         self._folder = folder
-        #: the order under way: its name
+        #: name of the order under way
         self._name = ""
-        #: who leaves with it
+        #: ranks that leave by that order
         self._departure: Departure | None = None
-        #: when it was ordered (since 1970) that there are more ranks, and how many there were
+        #: for growth: when it was ordered (since 1970), and the former number of ranks
         self._growing: tuple[float, int] | None = None
-        #: the generation in which that was told to them, and who of them is ready since
+        #: generation in which the new ranks were told, and the ranks ready since
         self._told_in = 0
         self._ready: set[int] = set()
         self._is_ordered = False
-        #: by name: orders that could not be dealt with, or what cannot be removed and was refused
+        #: orders that failed, or that were refused and cannot be removed, by name
         self._aside: dict[str, _Aside] = {}
         self.deadline_s = -math.inf
 
@@ -152,12 +150,12 @@ class Resizing:
         except OSError as error:
             self._departure = None
             self._put_off(self._name, None, error)
-            self.deadline_s = -math.inf  # others may be waiting
+            self.deadline_s = -math.inf  # further orders may wait
         for name, one in self._aside.items():
             if one.until_s == -math.inf:
                 self._aside[name] = one._replace(until_s=now + _AGAIN_AFTER_S)
         is_under_way = self._growing is not None or self._departure is not None
-        if is_under_way:  # else we would be woken without end for what has come, and for our own writing
+        if is_under_way:  # else new files, also our own, would wake us without end
             self._folder.hear()
         due = [one.until_s for one in self._aside.values() if one.answer is not None or not is_under_way]
         self.deadline_s = min([self.deadline_s, *due])
@@ -175,7 +173,7 @@ class Resizing:
     # --- orders ------------------------------------------------------------------------------
 
     def _take_next(self, now: float) -> bool:
-        """Begin with the oldest one; False if there is none."""
+        """Begin with the oldest order; return False if there is none."""
         for gone in [each for each in self._aside if not self._folder.is_there(each)]:
             del self._aside[gone]
         while (name := self._folder.oldest(self._waiting(now))) is not None:
@@ -196,19 +194,19 @@ class Resizing:
         return False
 
     def _waiting(self, now: float) -> set[str]:
-        """The orders that are not to be begun now."""
+        """Return the orders that must not be begun now."""
         return {name for name, one in self._aside.items() if one.answer is not None or one.until_s > now}
 
     def _put_off(self, name: str, answer: Answer | None, error: OSError) -> None:
-        """Until after the next turn, and a pause; said once."""
+        """Put an order off until after the next turn and a pause; report it once."""
         if name not in self._aside:
             tell(f"the order {self._folder.path / name} cannot be dealt with, which is tried again: {error}")
         self._aside[name] = _Aside(-math.inf, answer)
 
     def _answer(self, name: str, answer: Answer) -> None:
-        """Later if that cannot be written now; what cannot be removed is not begun again."""
+        """Write an answer, later if it fails; an order that cannot be removed never begins again."""
         try:
-            if answer.before:  # it was carried out
+            if answer.before:  # the order was carried out
                 self._note_ranks()
             is_gone = self._folder.answer(name, answer)
         except OSError as error:
@@ -219,21 +217,21 @@ class Resizing:
             self._aside[name] = _Aside(math.inf)
 
     def _note_ranks(self) -> None:
-        """Raises OSError if the disk is full."""
-        home = self._rank.hosts[self._who_stays()]  # where a service that starts its ranks has them all
+        """Write down the number of ranks. Raises OSError if the disk is full."""
+        home = self._rank.hosts[self._who_stays()]  # the ranks started by the service
         ranks = sum(self._rank.hosts[rank] == home for rank in self._members)
         try:
             self._folder.note_ranks(ranks)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
-            # Something else has our name; who gave the order is not to wait for that.
+            # Something else has the answer's name; the order's author must not wait for it.
             tell(
                 f"{error.filename}: {error.strerror}; a service that starts all ranks again has fewer or more"
             )
 
     def _decided(self, order: Order) -> Departure | None:
-        """Which ranks leave; None if others have been started. Raises Refusal, GrowthError."""
+        """Decide which ranks leave; None: new ranks were started. Raises Refusal, GrowthError."""
         match order:
             case Departure():
                 return order
@@ -264,7 +262,7 @@ class Resizing:
         return f"there {'is' if present.ranks == 1 else 'are'} {present.describe()}"
 
     def _further(self, order: Resize) -> int:
-        """Return how many further ranks an order wants; negative for fewer."""
+        """Return how many further ranks an order wants; negative: fewer."""
         present = len(self._members)
         wanted = present + (order.by or 0) if order.to is None else order.to
         if wanted < 1:
@@ -272,7 +270,7 @@ class Resizing:
         return wanted - present
 
     def _grow(self, count: int, order: Resize) -> None:
-        """Have further ranks start."""
+        """Start further ranks."""
         if count > FURTHER_MAX:
             raise Refusal(
                 f"{count} further ranks are wanted, but at most {FURTHER_MAX} can join by one order"
@@ -284,13 +282,13 @@ class Resizing:
             Site(host) if host == here else Site(host, shell_to(host, os.environ, shell)) for host in hosts
         ]
         before = len(self._members)
-        # First: what cannot be noted down would be begun again and again.
+        # First: without the note, ranks would be started again and again.
         self._folder.decide(self._name, replace(order, by=None, to=before + count))
         self._rank.grow(sites, self._has_grown)
         self._growing = self._rank.now(), before
 
     def _has_grown(self, problems: Mapping[int, str]) -> None:
-        """All that were started have joined or failed."""
+        """Answer an order of growth, after all new ranks have joined or failed."""
         assert self._growing is not None
         ordered, before = self._growing
         self._growing = None
@@ -302,12 +300,12 @@ class Resizing:
         self._answer(self._name, Answer(refusal, before, after, took_s))
 
     def _who_stays(self) -> int:
-        """One of those that the launcher has started: the others hear of its signals by that one."""
+        """Return a rank of the launcher, by which other ranks hear of the launcher's signals."""
         founders = [rank for rank in self._members if rank in self._rank.node.founders.members]
         return self._rank.rank if self._rank.rank in founders or not founders else founders[0]
 
     def _at(self, place: str) -> tuple[int, ...]:
-        """The ranks that a number, or a host's name, means."""
+        """Return the ranks named by a number or a host."""
         is_number = place.isdecimal() and len(place) <= _DIGITS_MAX
         if is_number:
             found = [rank for rank in self._members if rank == int(place)]
@@ -329,10 +327,10 @@ class Resizing:
             raise Refusal(f"rank {self._rank.rank} has to stay: {self._must_stay}")
         return tuple(found)
 
-    # --- those who leave ----------------------------------------------------------------------
+    # --- departures ---------------------------------------------------------------------------
 
     def _go_on(self) -> bool:
-        """Whether the order under way has been carried out."""
+        """Continue the order under way; return whether it is carried out."""
         assert self._departure is not None
         if set(self._departure.leaves) >= set(self._members):
             self._have_one_stay(self._departure)
@@ -354,7 +352,7 @@ class Resizing:
             self._is_ordered = False
             self._ready.clear()
             now = self._rank.now()
-            # A rank of another host may have decided it, by a clock that has gone wrong since.
+            # A rank of another host may have decided the order, by a clock that is wrong.
             left_s = min(departure.ordered + departure.grace_s - now, departure.grace_s)
             for rank in staying:
                 self._rank.have_drain(rank, now + max(0.0, left_s))
@@ -364,7 +362,7 @@ class Resizing:
         return False
 
     def _have_one_stay(self, departure: Departure) -> None:
-        """Have one rank stay: that which was to stay has been lost."""
+        """Have one rank stay, since the rank that was to stay is lost."""
         stays = self._who_stays()
         leaves = tuple(rank for rank in departure.leaves if rank != stays)
         self._departure = replace(departure, leaves=leaves, grace_s=0.0, stays=stays)

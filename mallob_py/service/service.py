@@ -1,12 +1,12 @@
 """The job-file service of one client rank: from files in `in/` to replies in `out/`.
 
-A job's way: claimed by the directory (from here on it survives a crash) -> checked against the schema
+A job's way: claimed by the directory (from then on it survives a crash) -> checked against the schema
 (`intake.py`) -> held, lined up and begun by the machine (`desk_machine.py`), whose hands are here -> its
-input read by a helper process (`inputs.py`) -> submitted to the PE -> ended -> replied (`endings.py`).
-Whatever goes wrong on this way becomes the job's one reply; nothing raises into the event loop.
+input read by a helper process (`inputs.py`) -> submitted to the PE -> ended -> replied (`endings.py`). Any
+failure on this way becomes the job's one reply; nothing raises into the event loop.
 
-A revision of an incremental job is held until its precursor has its reply, too, and read on top of
-what its chain holds so far (`jobs/chains.py`). For the PEs it is a job like any other.
+A revision of an incremental job is held until its precursor has its reply, and read on top of its chain's
+former description (`jobs/chains.py`). For the PEs it is a job like any other.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
 
-#: a revision that adds to others is taken for trivial so long: only its root works on it
+#: time in which a revision that adds to others counts as trivial, so that only its root works on it
 _TRIVIAL_S = 0.03
 _UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
 _CUT_OFF = "interrupted before it had come through its pipe; its chain goes on without it"
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
-    """From one client to another."""
+    """Message from one client to another."""
 
     source: int
     dest: int
@@ -64,19 +64,19 @@ decode_client_message = msgspec.msgpack.Decoder(ClientMessage).decode
 
 @dataclass(frozen=True, slots=True)
 class ServiceSetting:
-    """The setting of one client's service; client 0 speaks for the whole."""
+    """The setting of one client's service; client 0 speaks for the whole service."""
 
     api_dir: Path
     client: int
-    #: of all clients, as they are now, whenever that is looked at
+    #: ranks of all clients, kept up to date
     client_ranks: Sequence[int]
     applications: Mapping[str, InputUse]
-    #: whose jobs may bring code
+    #: rule for jobs that bring code
     code: CodeRule
     configured: Configured
     rules: UserRules
     chain_timeout_s: float
-    #: says that jobs are taken in now from this folder
+    #: announces that jobs are accepted from this folder
     greet: Callable[[Path], None] = lambda folder: None
 
 
@@ -99,7 +99,7 @@ class Service(Desk):
         self._running = running
         self._setting = setting
         clients = len(setting.client_ranks)
-        #: what jobs are described by, unless they are configured, by those applications that take no input
+        #: descriptions of jobs without configuration, for applications without input
         self._without_input = {
             name: _without_input(name) for name, use in setting.applications.items() if use is InputUse.NONE
         }
@@ -114,9 +114,9 @@ class Service(Desk):
         self._endings = Endings(parts, self._status)
         self._intake = Intake(parts, self._endings, self._status, setting.applications, setting.code)
         self._is_new = True
-        #: the directory measures on its own clock, which only has another start
+        #: the directory's clock differs by this constant
         self._clock_offset_s = rank.now() - time.monotonic()
-        #: chains by their first revision
+        #: unreadable chains, by first revision
         self._unreadable_chains = self._intake.restore_chains(rank.now())
 
     def _is_suspect(self, job: int) -> bool:
@@ -139,7 +139,7 @@ class Service(Desk):
         if now >= self._machine.deadline_s:
             self._machine.turn(now)
         if now >= self._status.deadline_s:
-            self._running.acquit(now)  # as often as that will do
+            self._running.acquit(now)  # seldom enough
             self._status.turn(now)
         self._note_deadline()
 
@@ -159,7 +159,7 @@ class Service(Desk):
             self._endings.end_chain(chain, why)
 
     def _end_reads(self, now: float) -> None:
-        """End the reading of inputs that take too long, or more than their jobs may have."""
+        """Stop reading inputs that take too long or too much CPU."""
         for live in self._inputs.cut_off(now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
@@ -167,25 +167,25 @@ class Service(Desk):
             self._endings.end_early(live, outcome, statistics, now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        """Another client tells what is at work there."""
+        """Take in another client's message about its work."""
         said = decode_client_message(data)
         self._machine.hear(said.source, said.work)
         self.deadline_s = -math.inf
 
     def has(self, job: int) -> bool:
-        """Whether it is a live job of this client."""
+        """Tell whether a job is live at this client."""
         return job in self._machine.jobs
 
     def world_changed(self, moved: Collection[int]) -> None:
-        """There are more or fewer PEs than before, and these other clients begin anew on other ranks."""
+        """Adapt to another number of PEs, and to clients that begin anew on other ranks."""
         self._machine.resize(self._rank.node.placement.size, moved)
         self.deadline_s = -math.inf
 
     def close(self) -> None:
-        """Jobs without a reply stay in the journal and run again after a restart."""
+        """Close; jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
         self._let_go()
-        if not self._is_new:  # else it never took jobs, and why is told already
+        if not self._is_new:  # else it never took jobs, and the reason was reported
             running = states.pop("running", 0)
             left = Leftovers(
                 running_jobs=running,
@@ -199,7 +199,7 @@ class Service(Desk):
         self._status.remove()
 
     def hand_over(self) -> None:
-        """Hand the folder over to another rank: what is unfinished goes on there, and no job is to blame."""
+        """Hand the folder over to another rank, which goes on with unfinished jobs; no job is to blame."""
         self._let_go()
         self._running.hand_over()
 
@@ -208,7 +208,7 @@ class Service(Desk):
         self._directory.close()
 
     def _open(self) -> None:
-        """Open for jobs; only now, when the desks of all ranks are open, can a client rely on the service."""
+        """Open for jobs, after the desks of all ranks are open: only then can clients rely on the service."""
         self._setting.greet(self._directory.path / "in")
         for first in self._unreadable_chains:
             if (place := self._chains.place_of(first)) is not None:
@@ -220,7 +220,7 @@ class Service(Desk):
         return self._rank.now()
 
     def begin(self, job: LiveJob, now: float) -> None:
-        # A job whose file is on its way already is about to end.
+        # A job whose file is under way is about to end.
         if job.file is None and (
             self._intake.is_read_again(job) or not self._intake.has_file(job, self.begin, now)
         ):
@@ -287,7 +287,7 @@ class Service(Desk):
     # --- from file to PE --------------------------------------------------------------------
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
-        """A helper process has read an input, or could not."""
+        """Take in a helper process's news: an input was read, or could not be."""
         self.deadline_s = -math.inf
         match event:
             case ReadDone(job, description):
@@ -309,7 +309,7 @@ class Service(Desk):
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
     def _submit(self, live: LiveJob, description: Description, now: float) -> None:
-        # Others add to a revision, and what comes through a pipe can be read once only.
+        # Later revisions add to a revision, and input from a pipe can be read only once.
         is_lasting = live.is_incremental or comes_through_pipe(live.known_file)
         terms = self._machine.terms(live, is_lasting, now)
         live.description = description if terms is None else None
@@ -328,7 +328,7 @@ class Service(Desk):
         )
         self._rank.submit(live.id, parameters, description, self._directory.saved(live.id))
         if not live.is_sought:
-            self._running.rest(live.id)  # it waits for a PE
+            self._running.rest(live.id)  # the job waits for a PE
 
     def hear_of_job(self, news: JobNews, now: float) -> None:
         match news:

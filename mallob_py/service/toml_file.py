@@ -1,4 +1,4 @@
-"""TOML files into typed structs, with errors that name the file and the key in one line."""
+"""TOML files as typed structs; errors name the file and the key in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TomlError(Exception):
 
 
 def read_toml(path: Path, kind: type[Kind]) -> Kind:
-    """Return the content of the file as `kind`. Raises TomlError."""
+    """Return a file's content as `kind`. Raises TomlError."""
     try:
         return msgspec.toml.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8), type=kind)
     except OSError as error:
@@ -28,6 +28,6 @@ def read_toml(path: Path, kind: type[Kind]) -> Kind:
 
 
 def in_words(error: msgspec.ValidationError) -> str:
-    """msgspec's `Expected ... - at `$.jobs.pes`` with the key first."""
+    """Return msgspec's `Expected ... - at `$.jobs.pes`` with the key first."""
     text, _, place = str(error).partition(" - at `$.")
     return f"{place.rstrip('`')}: {text}" if place else text

@@ -1,4 +1,4 @@
-"""Jobs as a client knows them: what their files say, which of them wait, and what each user may have.
+"""The jobs of a client: their files, which of them wait, and what each user may have.
 
-Pure but for the records of crashes: no clock, no files, no threads.
+Pure except for the records of crashes: no clock, no files, no threads.
 """

@@ -1,15 +1,15 @@
-"""Incremental jobs: which revisions belong together, what each adds to, and when a chain is over.
+"""Incremental jobs: chains of revisions, what each revision adds to, and when a chain ends.
 
-A chain is a first revision and those that follow, each of which names the one before it as its
-precursor. Pure: no files, no clock.
+A chain is a first revision and its successors, each of which names the one before as its precursor. Pure: no
+files, no clock.
 
-A revision is part of its chain from its admission on, whatever becomes of the job, unless it fails
-before it is run (its input cannot be read, or it has crashed the service too often): then it and
-those that wait for it leave the chain, which goes on from the revision before. The *former*
-description of a chain holds the inputs of its first so many revisions; those of the others
-(interrupted before they were read, or known again after a restart) are read with the next.
+A revision belongs to its chain from its admission, unless it fails before it is run (its input cannot be
+read, or it has crashed the service too often): then it leaves the chain, with the revisions that wait for it,
+and the chain goes on from the revision before. A chain's *former* description holds the inputs of its first
+revisions; inputs of later ones (interrupted before they were read, or restored after a restart) are read with
+the next revision.
 
-A chain ends when it is done, or `timeout_s` after the last news of it. Why is remembered for later
+A chain ends when it is done, or `timeout_s` after the last news of it. The reason is remembered for later
 revisions, for a bounded number of names.
 """
 
@@ -32,7 +32,7 @@ ENDED_MAX = 10_000
 
 @dataclass(slots=True)
 class Revision:
-    """`input` is None once it is part of the chain's former description."""
+    """A revision; `input` is None once the chain's former description holds it."""
 
     job: int
     identity: str
@@ -43,7 +43,7 @@ class Revision:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """`first` is the id of its first revision and its own. `root` is the PE where the last one was run."""
+    """A chain, with the id of its `first` revision; `root` is the PE of the last run."""
 
     first: int
     application: str
@@ -51,22 +51,22 @@ class Chain:
     former: wire.LocalDescription | None = None
     in_former: int = 0
     root: int | None = None
-    #: the job that will end it, when its precursor has its reply
+    #: the job that ends the chain once its precursor has its reply
     done_by: int | None = None
     live: set[int] = field(default_factory=set)
     last_news_s: float = 0.0
-    #: whether the book has noted when it expires
+    #: whether the chain has an entry in the book's expiries
     is_expected: bool = False
 
     def before(self, revision: Revision) -> wire.Before:
-        """Return the descriptions on top of which the input of a revision is read."""
+        """Return the descriptions on top of which a revision's input is read."""
         earlier = self.revisions[self.in_former : revision.number]
         inputs = tuple(one.input for one in earlier if one.input is not None)
         assert len(inputs) == len(earlier)
         return wire.Before(revision.number, self.former, inputs)
 
     def was_read(self, revision: Revision, description: wire.LocalDescription) -> None:
-        """The description holds the inputs up to this revision's."""
+        """Note that the description holds the inputs up to this revision's."""
         for one in self.revisions[self.in_former : revision.number + 1]:
             one.input = None
         self.former, self.in_former = description, revision.number + 1
@@ -82,12 +82,12 @@ class ChainBook:
         self._by_identity: dict[str, tuple[Chain, Revision]] = {}
         self._ending: dict[int, Chain] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
-        #: jobs that left their chain before their turn, and why
+        #: jobs that left their chain before they ran, and why
         self._orphans: dict[int, str] = {}
         self._chains: dict[int, Chain] = {}
-        #: (when at the earliest, chain), one for each that waits for its next revision; some are outdated
+        #: (earliest time, chain) for each chain without a running revision; some entries are outdated
         self._expiries: list[tuple[float, int]] = []
-        #: before it, `expired` has nothing to say
+        #: until then `expired` returns nothing
         self.deadline_s = math.inf
 
     def __len__(self) -> int:
@@ -96,12 +96,12 @@ class ChainBook:
     # --- admission ------------------------------------------------------------------------
 
     def is_early(self, file: JobFile) -> bool:
-        """Whether its precursor has never been seen here: it may be about to come."""
+        """Tell whether a file's precursor is unknown here: it may still come."""
         precursor = file.precursor
         return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
 
     def live_before(self, file: JobFile) -> str:
-        """The last revision before this one that has no reply yet; "" if all have theirs."""
+        """Return the last revision before this one without a reply; "": all have one."""
         if file.precursor not in self._by_identity:
             return ""
         chain = self._by_identity[file.precursor][0]
@@ -111,7 +111,7 @@ class ChainBook:
         return next(live, "")
 
     def check(self, file: JobFile) -> None:
-        """Raises JobFileError if no live chain can go on, start or end with this file."""
+        """Raise JobFileError if no live chain can continue, begin or end with this file."""
         if file.identity in self._by_identity and not file.done:
             raise JobFileError(
                 "name", f"{file.identity} is a revision of a live chain; choose another name", file.identity
@@ -150,7 +150,7 @@ class ChainBook:
         chain.live.add(job)
 
     def restore(self, job: int, first: int, file: JobFile, now: float) -> bool:
-        """Know a revision again that has had its reply; False if it does not fit to what is known."""
+        """Restore an answered revision; return False if it does not fit."""
         chain = self._chains.get(first)
         if chain is None and job == first:
             chain = self._chains[job] = Chain(job, file.application)
@@ -176,15 +176,15 @@ class ChainBook:
     # --- a revision's life ------------------------------------------------------------------
 
     def place_of(self, job: int) -> tuple[Chain, Revision] | None:
-        """Where a job belongs; None if it is no revision of a live chain."""
+        """Return the chain and revision of a job; None: it belongs to no live chain."""
         return self._by_job.get(job)
 
     def orphaned(self, job: int) -> str | None:
-        """Why this job cannot be run at its turn, if so."""
+        """Return why a job cannot be run, or None."""
         return self._orphans.get(job)
 
     def drop(self, job: int) -> None:
-        """A revision fails before it is run: it leaves the chain, and so do those that wait for it."""
+        """Remove a failed revision from the chain, with the revisions that wait for it."""
         chain, revision = self._by_job[job]
         for left in chain.revisions[revision.number :]:
             del self._by_job[left.job]
@@ -202,7 +202,7 @@ class ChainBook:
             self._expect(chain)
 
     def ended(self, job: int, root: int | None, now: float) -> None:
-        """A job has its reply, whatever it is."""
+        """Note that a job has its reply."""
         self._orphans.pop(job, None)
         if (chain := self._ending.pop(job, None)) is not None:
             chain.done_by = None
@@ -217,12 +217,12 @@ class ChainBook:
     # --- ends of chains ---------------------------------------------------------------------
 
     def chain_to_end(self, job: int) -> Chain | None:
-        """The chain that this job declares done, unless none of it is left."""
+        """Return the chain that a job declares done; None: nothing is left of it."""
         chain = self._ending.get(job)
         return chain if chain is not None and chain.first in self._chains else None
 
     def end(self, chain: Chain, why: str) -> None:
-        """Forget a chain but for why it has ended."""
+        """Forget a chain, except the reason of its end."""
         del self._chains[chain.first]
         for revision in chain.revisions:
             del self._by_job[revision.job]
@@ -233,7 +233,7 @@ class ChainBook:
             self._ended.popitem(last=False)
 
     def expired(self, now: float) -> list[Chain]:
-        """Chains that have waited too long for their next revision, each told once."""
+        """Return the chains that have waited too long for their next revision, each once."""
         expired = []
         while self.next_deadline() <= now:
             _, first = heapq.heappop(self._expiries)
@@ -244,7 +244,7 @@ class ChainBook:
         return expired
 
     def next_deadline(self) -> float:
-        """When `expired` has something to say. Costs little unless chains have had news meanwhile."""
+        """Return when `expired` must be called. Cheap unless chains have changed."""
         while self._expiries:
             noted_s, first = self._expiries[0]
             chain = self._chains.get(first)
@@ -262,7 +262,7 @@ class ChainBook:
         return math.inf
 
     def _expect(self, chain: Chain) -> None:
-        """The chain may wait for its next revision from now on."""
+        """Note that a chain waits for its next revision from now on."""
         if not chain.is_expected and (expiry_s := self._expiry_s(chain)) < math.inf:
             chain.is_expected = True
             heapq.heappush(self._expiries, (expiry_s, chain.first))

@@ -1,22 +1,21 @@
-"""Which jobs of a client are at work, on file: to know after a crash who may have caused it.
+"""Records of jobs at work, from which a crash's suspects are known after a restart.
 
 `jobs.<i>/.running` holds a record per job that is being read or has workers: its internal id, at how many
-crashes in a row it was at work, and how much that weighs. A rank that dies leaves the records there.
-Started again after that (and not after a clean end, the death of everything or of a launcher, which are
-no job's fault), the service counts one more for each of them. A crash at which a job was not at work
-acquits it, and so does work for `ACQUITTED_AFTER_S` without one.
+crashes in a row it was at work, and their weight. A rank that dies leaves the records. The service, restarted
+after a crash (not after a clean end, the death of all ranks or of a launcher, which no job causes), adds one
+to each record. A job is acquitted by a crash at which it was not at work, and by `ACQUITTED_AFTER_S` of work
+without one.
 
-A rank that was killed (signal 9) is more often the operator's doing, or the kernel's when memory runs
-out, than a job's: that weighs less. Who has `HOPELESS` is not run again; whom one more crash would bring
-there, is *suspect* (see `Suspects`).
+A rank killed by signal 9 weighs less, since the operator, or the kernel for lack of memory, is more often the
+cause than a job. A job with weight `HOPELESS` is not run again; a job that one more crash would make hopeless
+is a *suspect* (see `Suspects`).
 
-Written without any flush: it must outlast processes, not machines. What cannot be written is
-left out; then a job may end the service more often.
+Records are not flushed: they must outlast processes, not machines. If records cannot be written, a job may
+end the service more often.
 
-Suspects are tried one at a time, after a while in which none of them is at work. A crash in that while, or
-at another one's trial, has come without them and so acquits those that wait. Hence whoever kills ranks
-again and again, for whatever reason, makes no job guilty: it takes crashes at all of a job's trials, and
-none between them.
+Suspects are tried one at a time, after some time in which none of them is at work. A crash in that time, or
+at another suspect's trial, acquits the suspects that wait. So somebody who kills ranks again and again makes
+no job guilty: guilt needs crashes at all of a job's trials, and none between.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _NONE = _Blame()
 
 
 class RunningJobs:
-    """The records of one client. `crash`: what the former service ended by; None: no job is to blame."""
+    """The records of one client. `crash`: how the former service ended; None: no job is to blame."""
 
     def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
-        #: the jobs that were at work at crashes, with what weighs on them
+        #: jobs at work at crashes, with their weights
         self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
-        #: when the blamed ones that are at work began, in order
+        #: when the blamed jobs at work began, in order
         self._began: deque[tuple[float, int]] = deque()
         self._free: list[int] = []
         self._slots = 0
@@ -61,8 +60,8 @@ class RunningJobs:
         path = client_dir / ".running"
         try:
             if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
-                os.unlink(path)  # else another user might blame our jobs
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nobody else's
+                os.unlink(path)  # another user's file could blame our jobs
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # ours alone
             self._descriptor = os.open(path, flags, 0o666)
             if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
@@ -75,11 +74,11 @@ class RunningJobs:
             log(f"cannot use {path}: {error.strerror}; a job that ends the service is not found out")
 
     def crashes(self, job: int) -> int:
-        """At how many crashes in a row this job was at work."""
+        """Return at how many crashes in a row a job was at work."""
         return self.blamed.get(job, _NONE).crashes
 
     def crashes_max(self, job: int) -> int:
-        """At how many in a row it will be given up, if no rank is killed any more."""
+        """Return at how many crashes in a row a job is given up, if no rank is killed."""
         blame = self.blamed.get(job, _NONE)
         return blame.crashes + max(0, -((blame.weight - HOPELESS) // max(_WEIGHT.values())))
 
@@ -97,7 +96,7 @@ class RunningJobs:
         return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS
 
     def begin(self, job: int, now: float) -> None:
-        """From now on a crash may be this job's fault."""
+        """Note that a job may be to blame for crashes from now on."""
         if self._descriptor < 0 or job in self._slot_of:
             return
         if self._free:
@@ -112,14 +111,14 @@ class RunningJobs:
         self._write(slot, _RECORD.pack(job, *blame))
 
     def rest(self, job: int) -> None:
-        """Until it begins again a crash is not its fault; what it is blamed for already stays."""
+        """Note that a job is not to blame for crashes until it begins again; former blame stays."""
         slot = self._slot_of.pop(job, None)
         if slot is not None:
             self._free.append(slot)
             self._write(slot, _NOBODY)
 
     def end(self, job: int) -> None:
-        """It has its reply."""
+        """Forget a job that has its reply."""
         self.blamed.pop(job, None)
         self.rest(job)
 
@@ -131,9 +130,7 @@ class RunningJobs:
                 self._write(self._slot_of[job], _RECORD.pack(job, *_NONE))
 
     def close(self) -> None:
-        """Close the file and keep its content: ranks may also end in good order because another one has
-        crashed.
-        """
+        """Close the file, but keep it: ranks also end in good order after another one's crash."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

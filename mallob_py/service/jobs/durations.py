@@ -1,6 +1,6 @@
 """Durations as users write them: "300s", "5m", "2h", "1d", "100ms", "0", or a number of seconds.
 
-The options of the command line are read by this, too, so it imports next to nothing.
+Imports little, since options of the command line use it, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HINT = 'write a duration such as "300s", "5m", "2h", "1d", "100ms" or "0"'
 
 
 def parse_duration_s(value: object) -> float:
-    """The duration in seconds, finite and >= 0. Raises ValueError with a message for the user."""
+    """Return a duration in seconds, finite and >= 0. Raises ValueError with a message for the user."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"must be a string or a number; {_HINT}")
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def parse_duration_s(value: object) -> float:
 
 
 def format_duration(duration_s: float) -> str:
-    """The shortest exact spelling that `parse_duration_s` reads back, such as "5m" or "1.5s"."""
+    """Return the shortest exact text that `parse_duration_s` reads, such as "5m" or "1.5s"."""
     for unit in ("d", "h", "m", "s"):
         count = duration_s / _UNIT_S[unit]
         if count >= 1 and count == int(count):
@@ -45,7 +45,7 @@ def format_duration(duration_s: float) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return a value as messages to the user show it."""
+    """Return a value as shown in messages to the user."""
     try:
         text = repr(value)
     except ValueError:  # integers beyond Python's limit of digits

@@ -1,12 +1,11 @@
-"""The jobs of a client that may not begin yet: for how long, and why.
+"""Holds: the jobs of a client that may not begin yet, and why.
 
-A job is *held* until its arrival time has come and all jobs that it depends on have ended. Dependencies are
-on identities ("user.name"): a live job must end, a job that ended before is satisfied, and one never seen is
-waited for (as in Mallob). A job may need a result of some of these: once one of them has ended in another
-way, `ready` names it, and `lacking` says so. A revision waits for its precursor; if that ends while it is
-held itself (interrupted), for the one before, so that the revisions of a chain run one after the other. A job
-that was at work at crashes, a *suspect*, is held on until its trial: suspects begin one after the other, so
-that a further crash shows which one it was.
+A job is *held* until its arrival time and until all its dependencies have ended. Dependencies are identities
+("user.name"): a live job must end, an ended job satisfies, an unknown one is awaited (as in Mallob). A job
+may need a *result* of a dependency: if that ends otherwise, `ready` names the job, and `lacking` says why. A
+revision waits for its precursor; if the precursor ends while it is held (interrupted), for the revision
+before, so that a chain's revisions run one after the other. A *suspect*, a job that was at work at crashes,
+is held until its trial: suspects begin one after the other, so that a crash shows which one it was.
 
 Pure: no clock, no files. Guarantees: one live job per identity; no cycle among held jobs; memory is bounded
 by the live jobs plus `finished_max` identities.
@@ -28,12 +27,12 @@ from mallob_py.service.jobs.reply import REFUSED
 
 
 def no_live_job(identity: str) -> JobFileError:
-    """Return why an interruption is refused."""
+    """Return the error for an interruption without a live job."""
     return JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
 
 
 FINISHED_MAX = 100_000
-#: names of jobs in a message
+#: most job names in a message
 _TOLD_MAX = 10
 
 
@@ -46,15 +45,15 @@ class _Admitted:
     job_id: int
     identity: str
     arrival_s: float
-    # Shared while empty: of a hundred thousand jobs hardly one has either.
+    # Shared while empty: hardly any of a hundred thousand jobs has dependencies.
     unmet: set[str] | frozenset[str] = _NONE
     precursor: str = ""
     interruptions: tuple[int, ...] = ()
 
 
-#: so long after the start no suspect is at work
+#: time after the start in which no suspect is at work
 QUIET_S = 10.0
-#: so long a trial lasts at most: longer than ranks that hang take to be noticed
+#: longest trial: longer than it takes to notice a hanging rank
 TRIAL_S = 60.0
 
 
@@ -63,17 +62,17 @@ class Suspects:
 
     def __init__(self, now: float) -> None:
         self._trials_from_s = now + QUIET_S
-        #: those whose trial has not begun (a dict is a set with an order)
+        #: suspects before their trial (a dict is an ordered set)
         self.waiting: dict[int, None] = {}
         self._tried: int | None = None
         self._trial_ends_s = -math.inf
 
     def wait(self, job: int) -> None:
-        """It may begin when `next` names it."""
+        """Hold a suspect until `next` names it."""
         self.waiting[job] = None
 
     def next(self, now: float) -> int | None:
-        """The one whose trial begins now, if one does."""
+        """Return the suspect whose trial begins now, if any."""
         if not self.waiting or now < self.next_deadline():
             return None
         self._tried = next(iter(self.waiting))
@@ -82,13 +81,13 @@ class Suspects:
         return self._tried
 
     def ended(self, job: int) -> None:
-        """A job has its reply, whatever it is."""
+        """Note that a job has its reply."""
         self.waiting.pop(job, None)
         if job == self._tried:
             self._tried, self._trial_ends_s = None, -math.inf
 
     def next_deadline(self) -> float:
-        """When the next trial may begin."""
+        """Return when the next trial may begin."""
         return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf
 
 
@@ -103,10 +102,10 @@ class Holds:
         started_s: float = 0.0,
         finished_max: int = FINISHED_MAX,
     ) -> None:
-        """`is_suspect`: whether one more crash would have a job given up; `started_s`: when the client began.
+        """`is_suspect`: whether one more crash would make a job hopeless; `started_s`: the start.
 
-        `finished`: what ended before, with its outcome, as far as is known ("": it is not); `replied`: the
-        outcome in the reply of another one, "" if that is not known, None if there is no reply.
+        `finished`: known ended jobs, with their outcomes ("": unknown); `replied`: returns the outcome in
+        another job's reply, "" if unknown, None without a reply.
         """
         self._replied = replied
         self._live: dict[int, _Admitted] = {}
@@ -114,13 +113,13 @@ class Holds:
         self._waiting_for: dict[str, set[int]] = {}
         self._arrivals: list[tuple[float, int]] = []
         self._finished: OrderedDict[str, str] = OrderedDict()
-        #: of jobs that need results: of which others; and which of these has ended without one, and how
+        #: for jobs that need results: from which jobs; and which of these ended without one, and how
         self._needed: dict[int, frozenset[str]] = {}
         self._lacking: dict[int, tuple[str, str]] = {}
         self._finished_max = finished_max
         self._is_suspect = is_suspect
         self._suspects = Suspects(started_s)
-        #: when `ready` will next have something to say, unless a job ends before
+        #: when `ready` will next return something, unless a job ends earlier
         self.deadline_s = math.inf
         for identity, outcome in finished.items():
             self._remember(identity, outcome)
@@ -140,17 +139,16 @@ class Holds:
         precursor: str = "",
         needed: Iterable[str] = (),
     ) -> None:
-        """Take in a job; `ready` will name it. Raises JobFileError if it must be refused.
+        """Take in a job, which `ready` will name. Raises JobFileError if it must be refused.
 
-        `precursor`: of a revision, the one before it; waited for if it is live. `needed`: those of the
-        dependencies that have to end with a result.
+        `precursor`: the revision before, awaited if live. `needed`: dependencies that must end with a result.
         """
         assert job_id not in self._live, f"job {job_id} admitted twice"
         if identity in self._id_of:
             raise JobFileError(
                 "name", f"a job {identity} is live; choose another name, or wait for its reply"
             )
-        # On itself in any case, though a job of this name may have ended before.
+        # A job never waits for itself, even if an earlier job of this name has ended.
         unmet = {name for name in dependencies if name == identity or not self.has_ended(name)}
         if precursor in self._id_of:
             unmet.add(precursor)
@@ -172,7 +170,7 @@ class Holds:
             self._await(arrival_s, job_id)
 
     def _give_up(self, job: _Admitted, name: str, outcome: str) -> None:
-        """It waits for nothing any more: what it needs does not come."""
+        """Hold a job no longer, since a result that it needs will not come."""
         for other in job.unmet:
             self._stop_waiting(other, job.job_id)
         job.unmet = _NONE
@@ -180,7 +178,7 @@ class Holds:
         self._await(-math.inf, job.job_id)
 
     def lacking(self, job_id: int) -> tuple[str, str] | None:
-        """Which job that this one needs a result of has ended without one, and its outcome ("": unknown)."""
+        """Return the dependency that ended without the needed result, and its outcome ("": unknown)."""
         return self._lacking.get(job_id)
 
     def _await(self, arrival_s: float, job_id: int) -> None:
@@ -188,12 +186,12 @@ class Holds:
         self.deadline_s = min(self.deadline_s, arrival_s)
 
     def waits_for(self, job_id: int) -> tuple[Set[str], float]:
-        """The jobs that must end before a live job is ready, and its arrival time."""
+        """Return the jobs that must end before a live job is ready, and its arrival time."""
         job = self._live[job_id]
         return job.unmet, job.arrival_s
 
     def has_ended(self, identity: str) -> bool:
-        """Whether there was a job of this identity, and none is live."""
+        """Tell whether a job of this identity has existed and none is live."""
         if identity in self._id_of:
             return False
         return identity in self._finished or self._replied(identity) is not None
@@ -202,7 +200,7 @@ class Holds:
         return self._finished.get(identity) or self._replied(identity) or ""
 
     def ready(self, now: float) -> list[int]:
-        """Return the jobs to be started now, each named once, earliest arrival first."""
+        """Return the jobs that may begin now, each named once, earliest arrival first."""
         ready: list[int] = []
         while self._arrivals and self._arrivals[0][0] <= now:
             _, job_id = heapq.heappop(self._arrivals)
@@ -224,10 +222,10 @@ class Holds:
         self.deadline_s = min(self.deadline_s, self._suspects.next_deadline())
 
     def interrupt(self, identity: str, by_id: int) -> int:
-        """Note interruption `by_id` of a live job and return that job's id, which shall end.
+        """Note interruption `by_id` of a live job; return the job's id, for ending it.
 
-        Raises JobFileError, without an identity to reply to: the reply file of that name
-        may hold the result of a job that has just ended.
+        Raises JobFileError without an identity: the reply file of that name may hold the result of a job that
+        has just ended.
         """
         job_id = self._id_of.get(identity)
         if job_id is None:
@@ -236,7 +234,7 @@ class Holds:
         return job_id
 
     def ended(self, job_id: int, outcome: str = RESULT) -> list[int]:
-        """A job has its reply. Releases its dependents; returns its interruptions, now settled."""
+        """Release the dependents of an answered job; return its interruptions, now settled."""
         job = self._live.pop(job_id)
         self._suspects.ended(job_id)
         self._needed.pop(job_id, None)
@@ -256,7 +254,7 @@ class Holds:
         return list(job.interruptions)
 
     def refused(self, identity: str) -> None:
-        """A job was never live, but has a reply of its name: those that depend on it wait no longer."""
+        """Release the dependents of a refused job, which has a reply but never was live."""
         if identity not in self._id_of:
             self._release(identity, REFUSED)
 
@@ -283,11 +281,11 @@ class Holds:
             self._finished.popitem(last=False)
 
     def _cycle(self, identity: str, dependencies: Iterable[str]) -> list[str]:
-        """A way from the new job back to itself along unmet dependencies, or nothing."""
+        """Return a path from the new job back to itself along unmet dependencies, or []."""
         if identity in dependencies:
             return [identity, identity]
         if identity not in self._waiting_for:
-            return []  # nobody waits for it, so no way leads back: the common case costs nothing
+            return []  # no job waits for it, so no path leads back: the common case is free
         came_from = dict.fromkeys(dependencies, identity)
         frontier = list(came_from)
         while frontier:

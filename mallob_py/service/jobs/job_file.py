@@ -1,13 +1,13 @@
-"""The schema of job files: bytes from a user in, a checked job (or interruption) out.
+"""The schema of job files: a user's bytes in, a checked job or interruption out.
 
-`JobFields` declares each field's type, bounds, default and meaning, once; those of the terms are declared in
-`protocol/job_terms.py`. From there come the checks that
-are made first, with their messages, the table of `docs/job-files.md` and what the web interface's description
-of itself says of jobs. What is more than a type (a path is absolute, two fields agree) is checked after that.
+`JobFields` declares each field's type, bounds, default and meaning once; fields of the terms are declared in
+`protocol/job_terms.py`. These declarations give the first checks with their messages, the table of
+`docs/job-files.md`, and the web interface's description of jobs. Then follow checks beyond types (a path is
+absolute, two fields agree).
 
-Compatible with Mallob's JSON interface, but stricter: what is not understood is refused
-with a message that names the field and says what to do, since a misspelt limit that is
-silently ignored costs hours. `parse_job` raises `JobFileError` and nothing else.
+Compatible with Mallob's JSON interface, but stricter: an unknown field is refused with a message that names
+the field and says what to do, since a misspelt limit that is ignored costs hours. `parse_job` raises
+`JobFileError` only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.durations import parse_duration_s, shortened
 
-#: unless told otherwise
+#: default
 JOB_FILE_BYTES_MAX = 8 << 20
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
@@ -42,7 +42,7 @@ _INTEGER_MIN, _INTEGER_MAX = -(2**31), 2**31 - 1
 if TYPE_CHECKING:
     _Integers = array.array[int]
 else:
-    _Integers = array.array  # which Python cannot subscript
+    _Integers = array.array  # not subscriptable at run time
 
 
 _DURATION = 'a duration such as "5m", or a number of seconds'
@@ -82,7 +82,7 @@ else:
 
 
 class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
-    """A job for the service: its user and name, what it works on, and what it may use."""
+    """A job for the service: its user and name, its input, and its terms."""
 
     arrival: Annotated[float, says("seconds since the service's start; it waits until then", ge=0)] = 0.0
     dependencies: Annotated[
@@ -119,12 +119,12 @@ _WHERE = re.compile(r" - at `\$\.([a-z-]+)(?:\[(\d+)\])?")
 
 
 def read_fields(fields: Mapping[str, Any]) -> JobFields:
-    """Check types and bounds; all names are known. Raises JobFileError."""
+    """Check types and bounds of fields whose names are known. Raises JobFileError."""
     try:
         return msgspec.convert(fields, JobFields, dec_hook=_integers)
     except msgspec.ValidationError as error:
         raise _refusal(fields, str(error)) from None
-    except UnicodeEncodeError:  # of an unpaired surrogate where no text belongs
+    except UnicodeEncodeError:  # an unpaired surrogate where no text belongs
         field = next(field for field, value in fields.items() if _breaks(field, value))
         problem = f"must be {_expected()[field]}, holds text that is not valid Unicode"
         raise JobFileError(field, problem) from None
@@ -151,7 +151,7 @@ def _refusal(fields: Mapping[str, Any], problem: str) -> JobFileError:
 
 
 def _integers(kind: type, value: Any) -> array.array[int]:
-    """Raises JobFileError."""
+    """Convert to integers. Raises JobFileError."""
     if not isinstance(value, list):
         raise JobFileError("literals", f"must be a list of integers, is {_told(value)}")
     if strangers := set(map(type, value)) - {int}:
@@ -163,7 +163,7 @@ def _integers(kind: type, value: Any) -> array.array[int]:
         raise JobFileError("literals", "holds an integer beyond 32 bits") from None
 
 
-# --- what is told of them -----------------------------------------------------------------------
+# --- descriptions of fields ---------------------------------------------------------------------
 
 _TYPE_NAMES: dict[type, str] = {
     dict: "JSON object",
@@ -182,7 +182,7 @@ def json_type(value: object) -> str:
 
 
 def _told(value: object) -> str:
-    """A wrong value, in a message."""
+    """Return a wrong value for a message."""
     if value is None:
         return "null"
     if isinstance(value, bool | str | dict):
@@ -191,13 +191,13 @@ def _told(value: object) -> str:
 
 
 def json_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of a type that JSON does not know (see `msgspec.json.schema`)."""
+    """Return the JSON schema of a type that JSON lacks (see `msgspec.json.schema`)."""
     assert kind is array.array
     return {"type": "array", "items": {"type": "integer", "minimum": _INTEGER_MIN, "maximum": _INTEGER_MAX}}
 
 
 def field_table() -> list[tuple[str, str, str, str]]:
-    """Return each field's name, what it must be, its default in JSON ("" for none) and what it means."""
+    """Return each field's name, type, default in JSON ("": none) and meaning."""
     from msgspec import inspect
 
     rows = []
@@ -211,7 +211,7 @@ def field_table() -> list[tuple[str, str, str, str]]:
 
 
 def _described() -> tuple[Any, ...]:
-    from msgspec import inspect  # of use only where something is wrong
+    from msgspec import inspect  # late: needed for errors only
 
     described = inspect.type_info(JobFields)
     assert isinstance(described, inspect.StructType)
@@ -220,7 +220,7 @@ def _described() -> tuple[Any, ...]:
 
 @cache
 def _expected() -> dict[str, str]:
-    """Return what each field must be, by its name."""
+    """Return each field's expected type, by name."""
     return {one.encode_name: _phrase(one.type) for one in _described()}
 
 
@@ -258,16 +258,16 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-# --- what is more than a type ---------------------------------------------------------------
+# --- checks beyond types --------------------------------------------------------------------
 
 
 class InputUse(enum.Enum):
-    """The use that an application makes of `files` and `literals`."""
+    """An application's use of `files` and `literals`."""
 
     REQUIRED = "required"
-    REVISIONS = "revisions"  # required, but for revisions, which may add nothing
+    REVISIONS = "revisions"  # required, except for revisions, which may add nothing
     NONE = "none"
-    UNKNOWN = "unknown"  # not checked here; the application will
+    UNKNOWN = "unknown"  # checked by the application only
 
 
 class JobFile(msgspec.Struct, frozen=True):
@@ -281,17 +281,18 @@ class JobFile(msgspec.Struct, frozen=True):
     terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]
-    #: which of these it needs a result of
+    #: dependencies whose result is needed
     after_ok: tuple[str, ...]
-    #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
+    #: whether the job is a revision: of the chain of `precursor`, or the first one (""); `done` ends the
+    #: chain
     incremental: bool
     precursor: str
     done: bool
     assumptions: tuple[int, ...]
     configuration: Mapping[str, Any]
-    #: what its fields wish for in vain
+    #: fields without effect
     warnings: tuple[str, ...]
-    #: the fields as submitted, in JSON, for the reply; without `literals` (kept compactly above)
+    #: the submitted fields in JSON, for the reply; without `literals`, which are stored above
     submitted: Mapping[str, bytes]
     #: the name that it shares with other jobs of its user; "": it is in no group
     group: str = ""
@@ -302,7 +303,7 @@ class JobFile(msgspec.Struct, frozen=True):
 
 
 class Interruption(msgspec.Struct, frozen=True):
-    """A request to end the live job of this identity. A *quiet* one gets no reply if there is no such job."""
+    """A request to end a live job; if `is_quiet`, without a reply if there is no such job."""
 
     user: str
     name: str
@@ -314,12 +315,12 @@ class Interruption(msgspec.Struct, frozen=True):
 
 
 def identity_of(user: str, name: str) -> str:
-    """The one name under which a job is known and replied to."""
+    """Return the unique name of a job, also of its reply."""
     return f"{user}.{name}"
 
 
 def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
-    """Check a job file against the schema and the applications known here."""
+    """Check a job file against the schema and the known applications."""
     fields = _decode(data)
     user = _name_part(fields, "user")
     name = _name_part(fields, "name")
@@ -392,6 +393,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         warnings=tuple(mallob_clients.unused(fields, application, configuration)),
         # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
         # bits and unpaired surrogates.
+        # bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
         group=job.group,
     )
@@ -420,7 +422,7 @@ def _check_path(key: str, path: str) -> None:
     except UnicodeEncodeError:
         raise JobFileError(key, "holds a path that is not valid Unicode") from None
     if not os.path.isabs(path):
-        # Who wrote it has another working folder than the service, where another file may have the name.
+        # The file's author has another working folder than the service, where the path may name another file.
         raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
 
 
@@ -430,7 +432,7 @@ def _check_identity(key: str, identity: str) -> None:
 
 
 def _terms(job: JobFields) -> JobTerms:
-    """Raises JobFileError where a duration is none."""
+    """Return a job's terms. Raises JobFileError for a bad duration."""
     found = {}
     for each in TERMS:
         value = getattr(job, each.file_name.replace("-", "_"))
@@ -444,7 +446,7 @@ def _terms(job: JobFields) -> JobTerms:
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:
-    """With the content mode, which may stand beside it."""
+    """Return the configuration, with the content mode, which may stand outside of it."""
     configuration = job.configuration
     if job.content_mode:
         other = configuration.setdefault("content-mode", job.content_mode)
@@ -453,7 +455,7 @@ def _configuration(job: JobFields) -> dict[str, Any]:
             raise JobFileError("content-mode", text)
     if configuration:
         try:
-            msgspec.msgpack.encode(configuration)  # it will travel so
+            msgspec.msgpack.encode(configuration)  # as for workers
         except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
             text = "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
             raise JobFileError("configuration", text) from None
@@ -548,7 +550,7 @@ def _name_part(fields: Mapping[str, Any], key: str) -> str:
 
 
 def unfit_for_file_name(text: str) -> str:
-    """Return the fault of a text as part of a file name, "" if there is none."""
+    """Return why a text cannot be part of a file name, or ""."""
     if text[:1] in (".", "~"):
         return f"must not start with {text[0]!r}"
     if "/" in text:
@@ -563,7 +565,7 @@ def unfit_for_file_name(text: str) -> str:
 
 
 def is_valid_text(text: str) -> bool:
-    """Whether there are no unpaired surrogates, which JSON can hold and no file."""
+    """Tell whether a text has no unpaired surrogates, which JSON can hold and files cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -571,7 +573,7 @@ def is_valid_text(text: str) -> bool:
     return True
 
 
-#: how others call fields of ours
+#: other programs' names of our fields
 _ELSEWHERE = dict.fromkeys(("timeout", "time"), "time-limit")
 
 
@@ -584,5 +586,5 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def _clipped(text: str) -> str:
-    """Fit for a message: short and valid Unicode."""
+    """Make a text fit for a message: short and valid Unicode."""
     return text[:60].encode("utf-8", "backslashreplace").decode()

@@ -1,28 +1,28 @@
-"""The line of a client's jobs: which of those that could begin does so next, and which is to make room.
+"""The line of a client's jobs: which waiting job begins next, and which job at work makes room.
 
-Pure: no clock, no files. Every epoch looks at all jobs at work (P 2.3), so thousands that wait for a PE would
-slow all others down. They wait here instead, for a few words of memory each. Jobs begin best first, by the
-same *standing* that decides who gets a PE where there are more jobs than PEs (`protocol/balancing.py`): the
-standing of a job never changes while it waits, later ones fall behind, so no job is overtaken for ever.
+Pure: no clock, no files. Every epoch looks at all jobs at work (P 2.3), so thousands of jobs waiting for a PE
+would slow all others down. They wait here instead, for little memory each. Jobs begin best first, by the same
+*standing* that decides who gets a PE where there are more jobs than PEs (`protocol/balancing.py`). A job's
+standing never changes while it waits, and later jobs get lower ones, so no job is overtaken for ever.
 
-- At most `window` jobs are at work, a few times the number of PEs: no job beyond could have a PE.
-- Unless a job is better than the first so many at work as there are PEs: it would get a PE at once, so it
-  begins at once.
-- Where several users have jobs, a job counts with the priority that it would have at work (`users.py`), which
-  falls with each job of its user that is at work already: a user with thousands of jobs does not hold up the
-  others. A user whose jobs at work are as many as the user's limit begins no further one.
-- A job whose input does not come is `set_aside`: it is at work, but takes no other job's place.
-- A job that has had its first turn and goes on is a *resident*, up to a number of residents per PE: it takes
-  no place of the window. Another job may begin, and has its first turn at once. Most jobs end in that.
-- Beyond that number, the places of the window are for turns (*express*): a job that has had its turn is to be
-  given up when another one waits (`next_set_back`), and waits for its next turn, twice as long (`put_again`).
-  Jobs that were given up have a few places of their own, so that new jobs never wait for them; the one that
-  has had least comes first. What is lost by that is a small part of what the PEs do (`_Loss`).
-- A job that cannot begin anew (it is *lasting*) is never given up: it has to `claim` a resident's place
-  before it runs, another one's if need be. Where all residents are lasting, it has no place until one ends.
-- Of a user who has less at work than others a job is a resident instead of another user's.
+- At most `window` jobs are at work, a few times the number of PEs: no further job could have a PE.
+- A job that is better than the first jobs at work, as many as there are PEs, begins at once: it would get a
+  PE at once.
+- With several users, a job counts with the priority that it would have at work (`users.py`), which falls with
+  each job of its user at work: so a user with thousands of jobs does not hold up others. A user at its limit
+  of jobs at work begins no further one.
+- A job whose input stalls is `set_aside`: it is at work, but takes no place.
+- A job that goes on after its first turn is a *resident*, up to a number of residents per PE: it takes no
+  place of the window. Another job may begin, and has its first turn at once, in which most jobs end.
+- Beyond that number, the places of the window are for turns (*express*): a job after its turn is given up
+  when another job waits (`next_set_back`), and waits for its next turn, twice as long (`put_again`). Jobs
+  that were given up have a few places of their own, so new jobs never wait for them; the job that has had
+  least comes first. The lost work is a small part of what the PEs do (`_Loss`).
+- A *lasting* job, which cannot begin anew, is never given up: before it runs it must `claim` a resident's
+  place, another job's if need be. If all residents are lasting, it has no place until one ends.
+- A job of a user with less work than others becomes a resident before other users' jobs.
 
-Every operation takes O(log n), but those for jobs that are given up, O(places and users).
+Every operation takes O(log n), those for jobs that are given up O(places and users).
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ from mallob_py.service.jobs.live import LiveJob, LiveJobs, Seat
 
 _OUTDATED_MAX = 64
 _RESIDENTS_MAX = 1024
-#: what may be lost of the PEs' work by giving jobs up: a part of all, and per PE at once
+#: bounds on the PEs' work lost by giving jobs up: a part of all work, and PE-seconds per PE at once
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
-#: a loss that is smaller only comes from rounding: else the time for it comes again and again
+#: smaller losses come from rounding, and would be due again and again
 _ROUNDING_S = 1e-9
 
 
 def residents_of(pes: int, per_pe: int | None = None) -> int:
-    """Return the number of jobs beyond the window that may go on and on in turns: what all images can bear.
+    """Return the most jobs beyond the window that may go on in turns: as many as memory images can bear.
 
-    `per_pe`: `Config.residents`. A quarter is left for others, and since they are not where there is most
-    room.
+    `per_pe`: `Config.residents`. A quarter is left for other uses, and since jobs are not spread evenly.
     """
     kept = Config(residents=per_pe).residents_per_pe(pes) * pes
     return min(kept * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
@@ -64,12 +63,12 @@ _RESIDING = (Seat.RESIDENT, Seat.LASTING)
 
 
 class Shares(Protocol):
-    """The rules by which users are told apart."""
+    """The rules that tell users apart."""
 
     def weight_of(self, user: str) -> float: ...
 
     def limit_of(self, user: str) -> float:
-        """Return the number of jobs of a user that may be at work; inf: any number."""
+        """Return the most jobs of a user at work; inf: any number."""
         ...
 
 
@@ -84,23 +83,23 @@ class Queue:
         self.user = user
         self.weight = weight
         self.limit = limit
-        #: (minus standing, job, record), best first; jobs that were answered stay until they come up
+        #: (minus standing, job, record), best first; answered jobs stay until they come up
         self.waiting: list[tuple[float, int, LiveJob]] = []
-        #: (what it has had by its priority, job, record): the same of those that have been given up
+        #: (work had, divided by priority; job, record): the same for jobs that were given up
         self.again: list[tuple[float, int, LiveJob]] = []
-        #: as `waiting`: those that cannot begin for want of a resident's place
+        #: as `waiting`: jobs that lack a resident's place
         self.held: list[tuple[float, int, LiveJob]] = []
-        #: how many jobs, and the sum of their priorities
+        #: number of jobs at work, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
-        #: at most so many of those that wait no more are still in a heap
+        #: bound on the jobs in the heaps that no longer wait
         self.gone = 0
-        #: counts what may change its head's place among the heads of all queues
+        #: counts changes that may move this queue among all queues
         self.version = 0
 
     @property
     def load(self) -> float:
-        """Return the user's work beside that of others."""
+        """Return the user's work, comparable with that of others."""
         return self.priorities / self.weight
 
     @property
@@ -108,7 +107,7 @@ class Queue:
         return self.at_work >= self.limit
 
     def merit(self, standing: float, priority: float, before: float) -> float:
-        """Return the merit of a job that begins. `before`: the priorities at work."""
+        """Return the merit of a job that begins; `before`: the sum of priorities at work."""
         return standing + math.log2(self.weight / (before + priority))
 
     def begin(self, priority: float) -> None:
@@ -117,7 +116,7 @@ class Queue:
 
     def end(self, priority: float) -> None:
         self.at_work -= 1
-        # Exact again whenever nobody is at work, since jobs come and go for weeks.
+        # Exact again whenever no job is at work, since jobs come and go for weeks.
         self.priorities = max(0.0, self.priorities - priority) if self.at_work else 0.0
 
     def _heaps(self) -> Iterator[tuple[list[tuple[float, int, LiveJob]], JobState]]:
@@ -126,13 +125,13 @@ class Queue:
         yield self.held, JobState.PLACELESS
 
     def tidy(self) -> None:
-        """Drop the heads that wait no more."""
+        """Drop the heads that no longer wait."""
         for heap, state in self._heaps():
             while heap and heap[0][2].state is not state:
                 heapq.heappop(heap)
 
     def forget_one(self) -> None:
-        """Note that a job waits no more; drop all such jobs when they are many."""
+        """Note that a job no longer waits; drop such jobs when they are many."""
         self.gone += 1
         if 2 * self.gone > sum(len(heap) for heap, _ in self._heaps()) + _OUTDATED_MAX:
             self.gone = 0
@@ -142,13 +141,13 @@ class Queue:
 
 
 class _Loss:
-    """Bounds the work lost by giving jobs up: to a part of what the PEs do, and some at once."""
+    """Bounds the work lost by giving jobs up: a part of the PEs' work, and an amount at once."""
 
     def __init__(self) -> None:
         self._left_s, self._known_s = 0.0, -math.inf
 
     def left_s(self, now: float, pes: int) -> float:
-        """Return what may be lost now, in PE-seconds."""
+        """Return the PE-seconds that may be lost now."""
         self._left_s = min(_LOST_AT_ONCE_S * pes, self._left_s + _LOST_PART * pes * (now - self._known_s))
         self._known_s = now
         return self._left_s
@@ -173,9 +172,8 @@ class Line:
         window: int = 0,
         residents_per_pe: int | None = None,
     ) -> None:
-        """`window`: at least a place for each PE; 0: as `window_of` says.
-
-        `residents_per_pe`: as `Config.residents`.
+        """`window`: at least a place per PE; 0: as `window_of` says. `residents_per_pe`: as
+        `Config.residents`.
         """
         self._jobs = jobs
         self._shares = shares
@@ -183,16 +181,16 @@ class Line:
         self._window_given = window
         self._residents_per_pe = residents_per_pe
         self._queues: dict[str, Queue] = {}
-        #: there is more than one user
+        #: whether there are several users
         self._is_divided = False
         self._waiting = 0
         self._at_work: dict[int, LiveJob] = {}
-        #: (minus merit, version, number, queue); what is not of the queue's present version is passed over
+        #: (minus merit, version, number, queue); entries of older versions are skipped
         self._heads: list[tuple[float, int, int, Queue]] = []
         self._numbers = itertools.count()
-        #: of all jobs in the window, ascending
+        #: merits of all jobs in the window, ascending
         self._merits: list[float] = []
-        #: the jobs that reside, and the jobs in seats that are due, each in the order of coming
+        #: residents, and jobs in seats that are due, each in order of arrival
         self._residents: dict[LiveJob, None] = {}
         self._due: dict[LiveJob, None] = {}
         self._lasting = 0
@@ -201,18 +199,18 @@ class Line:
         self.resize(pes)
 
     def __len__(self) -> int:
-        """Return the number of jobs that wait."""
+        """Return the number of waiting jobs."""
         return self._waiting
 
     def resize(self, pes: int) -> None:
-        """Note another number of PEs."""
+        """Note the number of PEs."""
         self._pes = pes
         self._window = max(self._window_given, pes) if self._window_given else window_of(pes)
         self._residents_max = residents_of(pes, self._residents_per_pe)
         for queue in self._queues.values():
             queue.limit = self._shares.limit_of(queue.user)
             self._put_head(queue)
-        # What a resident's end would do for one, more room does for as many as there is room for.
+        # More room frees one lasting job per place, as the end of a resident does.
         room = max(self._residents_max, pes) - len(self._residents)
         while room > 0 and self._release():
             room -= 1
@@ -221,7 +219,7 @@ class Line:
             self._reside_next()
 
     def put(self, job: LiveJob) -> None:
-        """Have a job wait for its first turn, which `next` will name; it has waited since `since_s`."""
+        """Have a job wait for its first turn, named by `next`; it has waited since `since_s`."""
         queue = self._queues.get(job.user)
         if queue is None:
             shares = self._shares
@@ -237,7 +235,7 @@ class Line:
             self._put_head(queue)
 
     def _divide(self, queue: Queue) -> None:
-        """Count what the user has at work from now on, as another one comes."""
+        """Count a user's work from now on, as a second user has come."""
         priorities = 0.0
         for job in self._at_work.values():
             job.merit = queue.merit(job.standing, job.terms.priority, priorities)
@@ -247,9 +245,9 @@ class Line:
         self._put_head(queue)
 
     def put_again(self, job: LiveJob, had_s: float, lost_s: float) -> None:
-        """Have a job that was at work, and was given up, wait for its next turn.
+        """Have a job that was given up wait for its next turn.
 
-        `had_s`: PE-seconds that it has had in all; `lost_s`: those in vain.
+        `had_s`: PE-seconds that the job has had in all; `lost_s`: those that are lost.
         """
         queue = self._leave(job)
         self._loss.lose(lost_s)
@@ -257,7 +255,7 @@ class Line:
         heapq.heappush(queue.again, (had_s / job.terms.priority, job.id, job))
 
     def next(self) -> LiveJob | None:
-        """Return a job that begins now, named once; None if all that wait go on waiting."""
+        """Return a job that begins now, each named once; None: no job may begin."""
         while (head := self._best()) is not None:
             merit, queue = head
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
@@ -281,13 +279,13 @@ class Line:
         return job
 
     def set_aside(self, job: LiveJob) -> None:
-        """Give a job's place away while the job stands still for a reason of its own."""
+        """Give a job's place away while its input stalls."""
         if job.seat is Seat.WINDOW:
             self._take_merit(job)
             job.seat = Seat.ASIDE
 
     def bring_back(self, job: LiveJob) -> None:
-        """Have a job go on that was set aside, if it was."""
+        """Have a job take a place again that was set aside; no effect on other jobs."""
         if job.seat is Seat.ASIDE:
             job.seat = Seat.WINDOW
             bisect.insort(self._merits, job.merit)
@@ -295,13 +293,13 @@ class Line:
     # --- jobs that go on and on ---------------------------------------------------------------
 
     def settle(self, job: LiveJob) -> None:
-        """Note that a job at work has had its turn."""
+        """Note that a job at work has had its first turn."""
         if job.seat not in _RESIDING and not self._find_room(job, Seat.RESIDENT):
             job.seat = Seat.EXPRESS_DUE if job.seat in _IN_EXPRESS else Seat.DUE
             self._due[job] = None
 
     def claim(self, job: LiveJob) -> bool:
-        """Make a job that cannot begin anew a resident; False if it has to wait until one such ends."""
+        """Make a lasting job a resident; return False if it must wait until one such ends."""
         if self._find_room(job, Seat.LASTING):
             return True
         queue = self._leave(job)
@@ -311,12 +309,12 @@ class Line:
         return False
 
     def lasting_before(self, job: LiveJob) -> int:
-        """Return the number of lasting jobs, one of which is to end before this one; 0: it has a place."""
+        """Return the number of lasting jobs one of which must end first; 0: the job has a place."""
         return self._lasting if job.state is JobState.PLACELESS else 0
 
     def _find_room(self, job: LiveJob, seat: Seat) -> bool:
         is_lasting = seat is Seat.LASTING
-        # Even without residents some that cannot begin anew are to run.
+        # Even without residents, some lasting jobs must run.
         if not (self.has_room or (is_lasting and len(self._residents) < self._pes)):
             if (other := self._resident_for(job, is_lasting)) is None:
                 return False
@@ -328,7 +326,7 @@ class Line:
         return True
 
     def _release(self) -> bool:
-        """Let a job without a place wait in line again: of the user who has least at work."""
+        """Let a job without a place wait in line again: one of the user with least at work."""
         queues = [queue for queue in self._queues.values() if queue.held]
         while queues:
             queue = min(queues, key=lambda one: (one.load, one.held[0][:2]))
@@ -343,9 +341,9 @@ class Line:
         return False
 
     def _resident_for(self, job: LiveJob, is_lasting: bool) -> LiveJob | None:
-        """Return the resident that makes room: of the user who has most at work, and more than this job's.
+        """Return the resident that makes room: of the user with most at work, if more than this user has.
 
-        For a job that cannot begin anew it may be any user. Of several residents it is the last one.
+        For a lasting job any user will do. Of several residents it is the last one.
         """
         if not (self._is_divided or is_lasting):
             return None
@@ -358,7 +356,7 @@ class Line:
         return None if worst is None else worst[1]
 
     def _reside_next(self) -> None:
-        """Make the job a resident that has had its turn first."""
+        """Make the job that had its turn first a resident."""
         job = next(iter(self._due))
         del self._due[job]
         self._reside(job, Seat.RESIDENT)
@@ -372,13 +370,13 @@ class Line:
 
     @property
     def has_room(self) -> bool:
-        """Return whether there may be more residents."""
+        """Whether there may be more residents."""
         return len(self._residents) < self._residents_max
 
     def next_set_back(self, now: float) -> LiveJob | None:
-        """Name, once, a job at work that is to be given up, since another one waits for its place.
+        """Name, once, a job at work that must be given up for a waiting one.
 
-        One of the user who has most at work; of these the last one that has had its turn, which loses least.
+        It is a job of the user with most at work, the last one that has had its turn, which loses least.
         """
         if not self._due or self._loss.left_s(now, self._pes) < -_ROUNDING_S:
             return None
@@ -395,11 +393,11 @@ class Line:
         return job
 
     def set_back_due_s(self) -> float:
-        """Return when `next_set_back` names one; inf: not before others come or end."""
+        """Return when `next_set_back` names a job; inf: not before jobs come or end."""
         return math.inf if next(self._in_the_way(), None) is None else self._loss.due_s(self._pes)
 
     def _in_the_way(self) -> Iterator[LiveJob]:
-        """Yield the jobs that have had their turn and whose places are those that others wait for."""
+        """Yield the jobs that have had their turn and hold places for which others wait."""
         if self._due:
             waits = {Seat.DUE: self._first_waits(), Seat.EXPRESS_DUE: self._again_waits()}
             yield from (job for job in self._due if job.seat is not None and waits[job.seat])
@@ -411,14 +409,14 @@ class Line:
         return self._express >= again_of(self._pes) and self._best_again() is not None
 
     def _best_again(self) -> Queue | None:
-        """Return the queue whose first job is to be at work again: of the user who has least at work."""
+        """Return the queue whose first job works again next: that of the user with least at work."""
         queues = [queue for queue in self._queues.values() if queue.again and not queue.is_full]
         return min(queues, key=lambda queue: (queue.load, queue.again[0][:2]), default=None)
 
     # --- ends ---------------------------------------------------------------------------------
 
     def drop(self, job: LiveJob) -> None:
-        """Forget a job that is answered, whether it is at work, waits here, or has never come here."""
+        """Forget an answered job, in whatever place it is."""
         if job.seat is None:
             return
         queue = self._queues[job.user]
@@ -434,7 +432,7 @@ class Line:
             self._is_divided = len(self._queues) > 1
 
     def _leave(self, job: LiveJob) -> Queue:
-        """Take a job from work. If it was a resident, one that has had its turn is that now."""
+        """Take a job from work; a resident is replaced by a job that has had its turn."""
         queue = self._queues[job.user]
         del self._at_work[job.id]
         self._take_merit(job)
@@ -454,7 +452,7 @@ class Line:
         return iter(self._at_work)
 
     def first(self, count: int) -> list[int]:
-        """Return some jobs that wait: the best is among them, and others that are good."""
+        """Return some waiting jobs, the best one and other good ones."""
         queues = sorted(
             self._queues.values(), key=lambda queue: queue.waiting[0][:2] if queue.waiting else (0.0, 0)
         )
@@ -463,7 +461,7 @@ class Line:
         return list(itertools.islice(waiting, count))
 
     def check(self) -> None:
-        """Raise AssertionError if books and seats differ, a limit does not hold, or a place stays empty."""
+        """Raise AssertionError if books and seats differ, a limit is exceeded, or a place stays empty."""
         seats = Counter(job.seat for job in self._at_work.values())
         assert seats[Seat.WINDOW] + seats[Seat.DUE] == len(self._merits), (
             "the window is not that of the seats"
@@ -484,7 +482,7 @@ class Line:
             del self._merits[bisect.bisect_left(self._merits, job.merit)]
 
     def _put_head(self, queue: Queue) -> None:
-        """Note the place of a queue's first job, which may be another one than before."""
+        """Note the present place of a queue's first job."""
         queue.version += 1
         queue.tidy()
         if queue.waiting and not queue.is_full:
@@ -502,7 +500,7 @@ class Line:
         return -merit, queue.version, next(self._numbers), queue
 
     def _best(self) -> tuple[float, Queue] | None:
-        """Return the queue whose first job is to begin before all others, with its merit."""
+        """Return the queue whose first job begins next, with its merit."""
         while self._heads:
             minus_merit, version, _, queue = self._heads[0]
             if version == queue.version:

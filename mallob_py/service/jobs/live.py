@@ -1,8 +1,7 @@
-"""The live jobs of a client: one record of each, from acceptance to reply.
+"""The live jobs of a client: one record for each, from acceptance to reply.
 
-There may be a hundred thousand of them that wait. So little is kept of each, and nothing has to be counted.
-The record's `state` says where the job is in its life (`protocol/job_life.py`), its `seat` which place it has
-in line or at work (`line.py`).
+A hundred thousand of them may wait, so records are small and nothing needs counting. A record's `state` is
+the job's place in its life (`protocol/job_life.py`), its `seat` the place in line or at work (`line.py`).
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ class Seat(Enum):
 
     #: it waits
     LINE = "in line"
-    #: one of the window's
+    #: in the window
     WINDOW = "window"
-    #: in the window; it has had its turn, and is to be given up when another job waits
+    #: in the window after its turn: given up when another job waits
     DUE = "due"
-    #: its input does not come
+    #: at work without a place, since its input stalls
     ASIDE = "aside"
     RESIDENT = "resident"
-    #: a resident's, and it cannot begin anew
+    #: a resident that cannot begin anew
     LASTING = "lasting"
-    #: one of the places of jobs that were given up before
+    #: a place for jobs that were given up before
     EXPRESS = "express"
     EXPRESS_DUE = "express, due"
 
@@ -40,7 +39,7 @@ class Seat(Enum):
 class LiveJob:
     """A live job, as the service knows it. Times in seconds on the rank's clock.
 
-    `file` is None if it has to be read again; what is needed before that is kept beside it.
+    `file` is None if it must be read again; fields needed earlier are kept beside it.
     """
 
     __slots__ = (
@@ -70,34 +69,34 @@ class LiveJob:
     )
 
     def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
-        """`since_s`: from when on its waiting counts."""
+        """`since_s`: the time from which its waiting counts."""
         self.id = job
         self.identity = file.identity
-        # Of a hundred thousand jobs most have the same ones.
+        # Most of a hundred thousand jobs share few users.
         self.user = sys.intern(file.user)
         self.application = sys.intern(file.application)
         self.group = sys.intern(file.group)
         self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
-        #: whether its file is to be parsed elsewhere
+        #: whether its file must be parsed elsewhere
         self.is_large = False
         #: whether a PE has been sought for it
         self.is_sought = False
         self.file: JobFile | None = file
-        #: what `file` counts with among those that are kept
+        #: rough memory of `file` if it is kept
         self.parsed_bytes = 0
         self.state = JobState.HELD
         self.accepted_s = now
         self.since_s = since_s
-        #: None: it has not come to the line
+        #: None: not yet in line
         self.seat: Seat | None = None
-        #: how good it is beside other jobs: by itself, and at work beside the other jobs of its user
+        #: the job's rank among others: by itself, and among its user's jobs at work
         self.standing = self.merit = 0.0
-        #: what it had before it was given up for a while, and how much of that the last time
+        #: work before it was last given up, and the lost part of it
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
-        #: of a job that has been read, and is held
+        #: the description of a job that was read and is held
         self.description: Description | None = None
         self.reading_s = 0.0
         self.parsing_s = 0.0
@@ -124,15 +123,15 @@ class LiveGroup:
 
 
 class LiveJobs(dict[int, LiveJob]):
-    """By internal id, in the order of acceptance. To be changed by `add`, `happens` and `remove` only."""
+    """Live jobs by internal id, in the order of acceptance. Changed by `add`, `happens` and `remove` only."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: what the files that are kept take in memory, roughly
+        #: rough memory of the files kept
         self.parsed_bytes = 0
-        #: of the last job that was added: the next one mostly has the same
+        #: terms of the last job added, which the next job mostly shares
         self._terms: JobTerms | None = None
-        #: how many jobs are in each state, and each user has
+        #: number of jobs by state, and by user
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
         #: by user and name, in the order in which they began
@@ -150,7 +149,7 @@ class LiveJobs(dict[int, LiveJob]):
             self.groups.setdefault((live.user, live.group), LiveGroup(live.accepted_s)).jobs += 1
 
     def happens(self, live: LiveJob, what: Happening) -> None:
-        """Take a job where the table of its life says."""
+        """Move a job to its next state, by the table of job lives."""
         self.states[live.state] -= 1
         live.state = follow(live.id, live.state, what)
         self.states[live.state] += 1

@@ -1,15 +1,14 @@
-"""Programs written for Mallob wish for things beyond the schema of job files; only this module knows them.
+"""Mallob's clients: wishes beyond the schema of job files, known to this module only.
 
-What they write and this service does without is taken, and told in the reply. Mallob's IPASIR bridge links
-programs with a SAT solver that is a service. It looks a variable up in the model by its number, so something
-stands at index 0 of models that Mallob gives as lists; here only those for the bridge begin so. Its later
-releases say `piped-response` (`store.reply_pipes`), all call their user `ipasir` and name jobs after their
-process, solver and revision.
+Fields that this service does not need are accepted, and reported in the reply. Mallob's IPASIR bridge links
+programs with a SAT solver that is a service. It looks up a variable in the model by number, so models that
+Mallob returns as lists have an entry at index 0; here, only models for the bridge do. Later releases of the
+bridge write `piped-response` (`store.reply_pipes`), call their user `ipasir`, and name jobs after process,
+solver and revision.
 
-Of the `solution` in a reply, the last release expects lines of DIMACS, and ends its program if it finds
-integers; those before expect integers, and nothing in a job file tells these releases apart. All but the
-first look for a `solution-file` before, the first ones only for a model. So the bridge is given both, the
-file and the integers.
+The last release expects lines of DIMACS in a reply's `solution`, and ends its program at integers; earlier
+releases expect integers, and no field tells releases apart. All releases but the first look for a
+`solution-file` before, the first ones only for a model. So the bridge gets both, the file and the integers.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from typing import Any
 
 from mallob_py.applications import DEFAULT_APPLICATION
 
-#: the code of a result that is a model
+#: result code of a model
 SATISFIABLE = 10
 _BRIDGE_USER, _BRIDGE_NAME = "ipasir", re.compile(r"job-[0-9]+_[0-9]+-[0-9]+")
-#: fields that change nothing here, and why
+#: fields without effect here, and why
 _UNUSED = {
     "group-id": "clauses are shared among the workers of a job, not among jobs",
     "description-id": "descriptions are shared by all workers of a host as it is, and not beyond a job",
     "checksum": "inputs are not compared with it",
 }
-#: what cannot be done, and what to do instead
+#: fields that are refused, and what to do instead
 REFUSED = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
 
 
 def is_bridge(user: str, name: str, fields: Container[str]) -> bool:
-    """Whether the IPASIR bridge wrote these. Others may call their user so, too: of them, the name tells."""
+    """Tell whether the IPASIR bridge wrote these fields, by the job's name as well."""
     return "piped-response" in fields or (user == _BRIDGE_USER and _BRIDGE_NAME.fullmatch(name) is not None)
 
 
 def has_read(identity: str) -> bool:
-    """Whether who hands in the revision after this one, or ends its chain, has done with its solution."""
+    """Tell whether the author of the next revision, or of the chain's end, has read this solution."""
     user, _, name = identity.partition(".")
     return is_bridge(user, name, ())
 
 
 def unused(fields: Mapping[str, Any], application: str, configuration: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each field, or key of the configuration, that asks in vain."""
+    """Yield a line for each field, or key of the configuration, that has no effect."""
     for field, why in _UNUSED.items():
         if fields.get(field):
             yield f"{field}: not used; {why}"

@@ -1,22 +1,20 @@
 """Replies: what a client finds in `out/` when its job has ended, been refused or failed.
 
-Compatible with Mallob's replies: the submitted fields echoed, `internal_id`,
-`internal_revision`, `result` and `stats`. A solution beyond `inline_max` integers goes to a
-file beside the reply (32-bit little-endian integers), named in `result.solution-file` with its
-number of integers in `result.solution-size`; the IPASIR bridge always has that file. Every reply that
-was run carries statistics, also after timeouts, interruptions and failures.
+Compatible with Mallob's replies: the submitted fields, `internal_id`, `internal_revision`, `result` and
+`stats`. A solution of more than `inline_max` integers goes to a file beside the reply (32-bit, little
+endian), named in `result.solution-file`, with the number of integers in `result.solution-size`; the IPASIR
+bridge always gets that file. Every reply of a job that was run has statistics, also after limits,
+interruptions and failures.
 
-A solution that an application gives as bytes is a text in Base64, with `result.solution-format`
-"base64". In a file it is these bytes themselves, `result.solution-size` their number and the format
-"bytes".
+A solution in bytes is Base64 text, with `result.solution-format` "base64". In a file it is the bytes
+themselves, with their number in `result.solution-size` and the format "bytes".
 
-A job that did not end by itself is answered with the best that its workers had offered, if they had: then
-`result.complete` is false, `result.value` tells how good that answer is and `result.bound` what no answer can
-beat, as far as these are known.
+A job that ended early is answered with the best offer of its workers, if any: then `result.complete` is
+false, `result.value` is that answer's value and `result.bound` what no answer can beat, as far as known.
 
-The files for large results that jobs name: which keys of a configuration name files, its application
-declares (`Application.result_files`); where they may be, the operator says; how a job is kept to that is up
-to `mallob_py.kit.result_file`.
+Files for large results: an application declares which keys of a configuration name files
+(`Application.result_files`), the operator where they may be; `mallob_py.kit.result_file` confines jobs to
+that.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
-#: so many do not keep others waiting while a reply is written
+#: most literals that are echoed, so that writing a reply delays no other
 LITERALS_ECHO_MAX = 100_000
 _INTEGER_BYTES = 4
-#: the outcome of what was never accepted
+#: outcome of a job that was never accepted
 REFUSED = "refused"
 
 
 class JobStatistics(msgspec.Struct, frozen=True):
-    """The cost of a job. Times that did not come about (no worker yet) are 0."""
+    """The cost of a job. Times of events that never happened (no worker yet) are 0."""
 
     parsing_s: float = 0.0
     scheduling_s: float = 0.0
@@ -85,21 +83,21 @@ def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStati
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The way a job ended, and its result, encoded as workers send it."""
+    """The end of a job, and its result as encoded by workers."""
 
     outcome: Outcome
     code: int = UNKNOWN
     fields: bytes = b"{}"
     solution: bytes = b""
     form: SolutionForm = SolutionForm.INTEGERS
-    #: what the application calls its result
+    #: the application's name of the result
     name: str = "UNKNOWN"
-    #: the result is the best that workers had offered when the job was ended, if they had
+    #: the best offer of workers if the job was ended early, else None
     interim: Interim | None = None
 
 
 def ending_of(ended: JobEnded) -> Ending:
-    """Return the ending of a job that was run and has not failed."""
+    """Return the ending of a job that was run and did not fail."""
     interim, body = None, ended.body
     if body is None:
         interim = ended.interim
@@ -113,7 +111,7 @@ def ending_of(ended: JobEnded) -> Ending:
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The bytes of a reply file and, where the solution is large, of the file beside it."""
+    """The bytes of a reply and, for a large solution, of the file beside it."""
 
     body: bytes
     solution_path: str | None = None
@@ -131,7 +129,7 @@ class _TellsResult(msgspec.Struct):
 
 
 def outcome_in(body: bytes) -> str:
-    """Return the outcome of the job that a reply is for, "" if that cannot be read."""
+    """Return the outcome of the job in a reply; "": unreadable."""
     try:
         return msgspec.json.decode(body, type=_TellsResult).result.outcome
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -148,11 +146,10 @@ def result_reply(
     inline_max: int = SOLUTION_INLINE_MAX,
     revision: int = 0,
 ) -> Reply:
-    """The reply of a job that ended with a result, by a limit or by interruption.
+    """Return the reply to a job that ended with a result, by a limit or by interruption.
 
-    `internal_id` is that of a chain's first revision for all of them. Without a `solution_path`, the solution
-    is in the reply, and the reply for no bridge. `result_files` are the files that it has written, by the
-    keys of its configuration that name them.
+    `internal_id` is that of the chain's first revision. Without a `solution_path`, the solution is in the
+    reply, which is for no bridge. `result_files` are the files written, by the configuration's keys.
     """
     result: dict[str, Any] = {
         "resultcode": ending.code,
@@ -198,13 +195,13 @@ def result_reply(
 def failure_reply(
     job: JobFile, internal_id: int, field: str, message: str, statistics: JobStatistics, revision: int = 0
 ) -> Reply:
-    """The reply of an accepted job that could not be run to an end (bad input, crashed application)."""
+    """Return the reply to an accepted job that failed (bad input, crashed application)."""
     parts = {"error": _error(field, message), "result": _unknown("failed"), "stats": _statistics(statistics)}
     return Reply(_body(job, internal_id, revision, parts), outcome=Outcome.FAILED.value)
 
 
 def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Reply:
-    """The reply of a job file that was not accepted."""
+    """Return the reply to a job file that was not accepted."""
     content = {
         "internal_id": internal_id,
         "file": valid_text(file_name),
@@ -215,7 +212,7 @@ def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Repl
 
 
 def _unknown(outcome: str) -> dict[str, Any]:
-    """Clients written for Mallob look at the result code before anything else: it must be there."""
+    """Return an UNKNOWN result: clients written for Mallob first read the result code."""
     return {
         "resultcode": UNKNOWN,
         "resultstring": "UNKNOWN",
@@ -261,7 +258,7 @@ def _error(field: str, message: str) -> dict[str, str]:
 
 
 def valid_text(text: str) -> str:
-    """The text with unpaired surrogates written out, which no encoder takes."""
+    """Return a text with unpaired surrogates escaped, which no encoder takes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -273,17 +270,17 @@ def _integers(data: bytes) -> array.array[int]:
     return integers
 
 
-#: a key of a job's configuration that its reply, which others may read, leaves out
+#: configuration key that is left out of replies, which other users may read
 SECRET = "secret"
-#: beside a client's `out`, unless the operator names another
+#: default folder of results, beside a client's `out`
 RESULTS_FOLDER = "results"
 
 
 class ResultFiles:
-    """Files of results of one client. Jobs are known by their internal ids, never given twice."""
+    """The result files of one client. Jobs are known by internal ids, which are never reused."""
 
     def __init__(self, folder: Path, client_dir: Path, keys: Mapping[str, Sequence[str]]) -> None:
-        """`keys`: by application. Several clients and services may share `folder`."""
+        """`keys`: names of configuration keys, by application. Several services may share `folder`."""
         self._path = os.path.abspath(folder)
         self._keys = keys
         self._client = hashlib.blake2b(os.fsencode(client_dir), digest_size=6).hexdigest()
@@ -292,14 +289,14 @@ class ResultFiles:
         return ResultsFolder(self._path, f"{self._client}-{job}")
 
     def named_by(self, file: JobFile) -> dict[str, str]:
-        """The absolute paths that a job file names, by their keys. Raises JobFileError."""
+        """Return the absolute paths that a job file names, by key. Raises JobFileError."""
         return self._resolved(file.application, file.configuration, file)
 
     def configured(self, application: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
-        """A configuration that was accepted, with absolute paths. Their folder is made if need be."""
+        """Return an accepted configuration with absolute paths; make their folder if need be."""
         named = self._resolved(application, configuration, None)
         if named:
-            with suppress(OSError):  # told when the file is prepared
+            with suppress(OSError):  # reported when the file is prepared
                 os.makedirs(self._path, exist_ok=True)
         return {**configuration, **named}
 
@@ -320,11 +317,11 @@ class ResultFiles:
         return resolved
 
     def delivered(self, job: int, file: JobFile) -> dict[str, str]:
-        """Return the files that the job has written, by their keys."""
+        """Return the files that the job has written, by key."""
         folder = self.folder_for(job)
         return {key: path for key, path in self.named_by(file).items() if is_delivered(path, folder)}
 
     def discard_unfinished(self, job: int, file: JobFile) -> None:
-        """The job has its reply, and is never run again: nothing is delivered any more."""
+        """Remove a job's unfinished files after its reply; the job never runs again."""
         for path in self.named_by(file).values():
             discard_unfinished(path, self.folder_for(job))

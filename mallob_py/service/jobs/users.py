@@ -1,36 +1,35 @@
-"""The rules for users: what each may have, and with which priority and bound each job works.
+"""The rules for users: their limits, and the priority and bound of each job at work.
 
 The file of `serve --users`:
 
-    [default]            # whoever is not named below
-    weight = 1.0         # PEs are shared among users in proportion to it
-    active-jobs = 20     # so many at work at a time; further ones wait
-    share = 0.5          # of all PEs at most so much, also while others are idle
+    [default]          # users that are not named below
+    weight = 1.0       # PEs are shared among users in proportion
+    active-jobs = 20   # most jobs at work; further ones wait
+    share = 0.5        # most of all PEs, also while others are idle
 
-    [users.alice]        # what is not said here is as in [default]
+    [users.alice]      # missing keys are as in [default]
     weight = 2.0
 
-Without a key there is no such limit; without the file all users have the same weight and none.
+A missing key is no limit; without the file all users have the same weight and no limits.
 
-*Limits*: each client keeps an equal part of `active-jobs`, at least one, and the line (`line.py`) begins no
-more jobs of a user than that. Where the limit is below the number of clients, the sum over all clients may
-exceed it.
+*Limits*: each client keeps an equal part of `active-jobs`, at least one job, and its line (`line.py`) begins
+no more jobs of a user. If the limit is below the number of clients, the sum over clients may exceed it.
 
-*Terms*: a job is at work from its beginning until it is given up or has its reply. By the rule of its user
-- its priority is scaled, as soon as two users are there: the priorities of all jobs of a user at work add up
-  to the user's weight, in the proportions that their job files say. So users get PEs by their weights, no
-  matter how many jobs each has: whole ones (P 2.3), or over time where there are more jobs (`rotation.py`);
-- a user with less than all PEs to share has no more jobs at work than that, and these get their
-  fair volumes of it (`volumes.py`) as bounds.
+*Terms*: a job is at work from its beginning until it is given up or has its reply. By its user's rule
+- its priority is scaled, once there are two users: the priorities of a user's jobs at work add up to the
+  user's weight, in the proportions of their job files. So users get PEs by weight, however many jobs each
+  has: whole PEs (P 2.3), or over time where there are more jobs (`rotation.py`);
+- a user with a share below all PEs has at most that many jobs at work, with fair volumes (`volumes.py`) as
+  bounds.
 
-Several clients tell each other how much work each user has there; until that has arrived, the
-terms at one client are those without it. Terms change with every job that comes or goes. Only a change that
-matters is named by `changes`: another bound, or priorities that are off by more than a tenth.
+Clients tell each other the work of each user; until a message arrives, terms ignore that work. Terms change
+with every job that comes or goes. `changes` names only changes that matter: another bound, or a priority off
+by over a tenth.
 
-When a client's rank is lost, the client begins anew on another one, as if none of its jobs had begun. The
-other clients forget what it had told them, and tell it again what they have at work.
+When a client's rank is lost, the client begins anew on another rank, as if none of its jobs had begun. The
+other clients forget its messages, and send their own again.
 
-Pure but for the reading of the rules: no clock, no files.
+Pure except for reading the rules: no clock, no files.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _WEIGHT_MAX = 1e6
 
 
 class UserRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The share and the limits of one user. `active_jobs` None: any number."""
+    """The share and limits of one user. `active_jobs` None: no limit."""
 
     weight: Annotated[float, msgspec.Meta(ge=1 / _WEIGHT_MAX, le=_WEIGHT_MAX)] = 1.0
     active_jobs: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -75,7 +74,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_user_rules(path: Path) -> UserRules:
-    """Raises ServiceError that names the file and the key at fault."""
+    """Read the rules. Raises ServiceError that names the file and the key at fault."""
     try:
         file = read_toml(path, _File)
         default = _rule("default", file.default)
@@ -98,21 +97,21 @@ _TOLERANCE = 1.1
 
 
 class Terms(NamedTuple):
-    """The terms on which a job works. A bound of 0 is none."""
+    """The terms of a job at work. A bound of 0 is no bound."""
 
     priority: float
     max_demand: int
 
 
 class Work(NamedTuple):
-    """The number of jobs at work, and the sum of their priorities as the job files say."""
+    """The number of jobs at work, and the sum of their priorities in job files."""
 
     jobs: int = 0
     priorities: float = 0.0
 
 
 class Account(NamedTuple):
-    """The account of a user: jobs at work and the sum of their priorities, and the bounds (None: none)."""
+    """The account of a user: jobs at work, the sum of their priorities, and the bounds (None: none)."""
 
     at_work: int
     at_work_max: int | None
@@ -122,7 +121,7 @@ class Account(NamedTuple):
 
 
 class AtWork(msgspec.Struct, frozen=True, array_like=True, tag="at work"):
-    """To all clients: what is at work here, by user."""
+    """Message to all clients: the work here, by user."""
 
     work: dict[str, Work]
 
@@ -133,9 +132,9 @@ class _User:
 
     rule: UserRule
     jobs: dict[int, LiveJob] = field(default_factory=dict)
-    #: exact, since they come and go for weeks
+    #: exact, since jobs come and go for weeks
     priorities: Fraction = Fraction()
-    #: the range of all clients' sums when terms were told last
+    #: range of the sum over all clients when terms were last told
     least: float = math.inf
     most: float = 0.0
 
@@ -151,20 +150,20 @@ class UserBook:
         self._rules = rules
         self._pes = pes
         self._clients = clients
-        #: of jobs at work, as last told
+        #: terms of jobs at work, as last told
         self._told: dict[int, Terms] = {}
         self._users: dict[str, _User] = {}
         self._elsewhere: dict[int, dict[str, Work]] = {}
-        #: users whose jobs' terms are to be looked at again
+        #: users whose jobs' terms must be examined
         self._untold: set[str] = set()
         self._work_has_changed = False
-        #: whether `changes` or `work_message` may have something to say
+        #: whether `changes` or `work_message` may return something
         self.has_news = False
-        #: whether there has been more than one user since nothing was at work
+        #: whether there was a second user since work last ceased
         self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
-        """Note another number of PEs, and other clients that begin anew."""
+        """Note the number of PEs, and clients that begin anew."""
         self._pes = pes
         for client in moved:
             self._elsewhere.pop(client, None)
@@ -178,12 +177,12 @@ class UserBook:
         return self._rules.of(user).weight
 
     def limit_of(self, user: str) -> float:
-        """Return the number of jobs of a user that may be at work at this client; inf: any number."""
+        """Return the most jobs of a user at work at this client; inf: any number."""
         limit = self._limit(user)
         return math.inf if limit is None else max(1, limit // self._clients)
 
     def _limit(self, user: str) -> int | None:
-        """Return the number of jobs of a user that may be at work at all clients, None if any number may."""
+        """Return the most jobs of a user at work at all clients; None: any number."""
         rule = self._rules.of(user)
         limits = [] if rule.active_jobs is None else [rule.active_jobs]
         if rule.share < 1.0:
@@ -191,10 +190,10 @@ class UserBook:
         return min(limits, default=None)
 
     def _pes_of(self, rule: UserRule) -> int:
-        """For all of a user's jobs."""
+        """Return the most PEs of a user's jobs."""
         return max(1, math.floor(rule.share * self._pes))
 
-    # --- jobs come and go ---------------------------------------------------------------------
+    # --- arrivals and departures -----------------------------------------------------------------
 
     def begins(self, job: LiveJob) -> None:
         """Note that a job is at work from now on."""
@@ -204,7 +203,7 @@ class UserBook:
         self._work_changes(job.user)
 
     def stops(self, job: LiveJob) -> None:
-        """Note that a job is not at work any more, if it was."""
+        """Note that a job is no longer at work, if it was."""
         self._told.pop(job.id, None)
         user = self._users.get(job.user)
         if user is None or user.jobs.pop(job.id, None) is None:
@@ -220,7 +219,7 @@ class UserBook:
         self._look_who_is_there()
 
     def _look_who_is_there(self) -> None:
-        """Divide among users from the second one on, and until none has anything at work."""
+        """Divide among users from the second user on, until no job is at work."""
         if self._divides:
             self._divides = bool(self._users) or any(self._elsewhere.values())
         elif len(self._users.keys() | {user for work in self._elsewhere.values() for user in work}) > 1:
@@ -228,12 +227,12 @@ class UserBook:
             self._untold.update(self._users)
             self.has_news = True
             for user in self._users.values():
-                user.least = 0.0  # which no sum is near to
+                user.least = 0.0  # far from any sum
 
     # --- terms ------------------------------------------------------------------------------
 
     def terms(self, job: LiveJob) -> Terms:
-        """Return the terms on which a job at work begins; from now on `changes` speaks of it."""
+        """Return the terms for beginning a job; later terms come from `changes`."""
         user, elsewhere = self._users[job.user], self._work_elsewhere(job.user)
         total = user.work.priorities + elsewhere.priorities
         user.least, user.most = min(user.least, total), max(user.most, total)
@@ -242,13 +241,13 @@ class UserBook:
         return terms
 
     def _priority(self, user: _User, job: LiveJob, total: float) -> float:
-        """Return the priority that a job works with; `total`: of all of its user's jobs at work."""
+        """Return a job's priority at work; `total`: the sum over its user's jobs at work."""
         if not self._divides:
             return job.terms.priority
         return user.rule.weight * job.terms.priority / total
 
     def changes(self) -> dict[int, Terms]:
-        """Return the jobs that go on with other terms."""
+        """Return the jobs with other terms than last told."""
         changes: dict[int, Terms] = {}
         for name in self._untold & self._users.keys():
             user, elsewhere = self._users[name], self._work_elsewhere(name)
@@ -269,23 +268,25 @@ class UserBook:
         return changes
 
     def _bounds(self, user: _User, elsewhere: Work) -> dict[int, int]:
-        """By job, of a user who cannot have all PEs."""
+        """Return the bound of each job, if the user may not have all PEs."""
         if user.rule.share == 1.0:
             return {}
-        # One for each job at work anywhere; the others are divided among the clients.
+        # One PE for each job at work anywhere; the others are divided among the clients.
         free = max(0, self._pes_of(user.rule) - len(user.jobs) - elsewhere.jobs)
         here = user.work.priorities
         pes = len(user.jobs) + math.floor(free * here / (here + elsewhere.priorities))
         jobs = sorted(user.jobs)
         asked = [user.jobs[job].terms for job in jobs]
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
-        from mallob_py.protocol.volumes import fair_volumes  # brings numpy, which a rank at rest does without
+        from mallob_py.protocol.volumes import (
+            fair_volumes,
+        )  # late: imports numpy
 
         volumes = fair_volumes([one.priority for one in asked], wishes, pes, job_ids=jobs)
         return dict(zip(jobs, volumes.tolist(), strict=True))
 
     def account(self, user: str) -> Account:
-        """Return the account of a user over all clients, as far as is known here."""
+        """Return a user's account over all clients, as known here."""
         rule, elsewhere = self._rules.of(user), self._work_elsewhere(user)
         here = self._users[user].work if user in self._users else Work()
         pes_max = self._pes_of(rule) if rule.share < 1.0 else None
@@ -300,7 +301,7 @@ class UserBook:
     # --- several clients -------------------------------------------------------------------------
 
     def work_message(self) -> AtWork | None:
-        """Return the message that goes to all other clients now and then; None if it has not changed."""
+        """Return the message for all other clients; None: it has not changed."""
         if not self._work_has_changed:
             return None
         self._work_has_changed = False
@@ -308,7 +309,7 @@ class UserBook:
         return AtWork({name: user.work for name, user in self._users.items()})
 
     def hear(self, client: int, message: AtWork) -> None:
-        """Take in a message of another client."""
+        """Take in another client's message."""
         before = self._elsewhere.get(client, {})
         self._elsewhere[client] = message.work
         for user in before.keys() | message.work.keys():

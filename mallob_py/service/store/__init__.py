@@ -1,4 +1,4 @@
-"""A client's folder: the grammar of its names, the journal, files that come and replies that go.
+"""A client's folder: the grammar of its names, the journal, incoming files and outgoing replies.
 
-Imports of `service.jobs` only what stands in the files: job files and replies.
+From `service.jobs` it imports only the contents of files: job files and replies.
 """

@@ -1,10 +1,10 @@
-"""The last checkpoints of live jobs on file: with them jobs go on after a service has ended, in whatever way.
+"""Checkpoints of live jobs on file, with which jobs go on after any end of a service.
 
-`jobs.<i>/checkpoints/<id>` is one job's: a line that says what it is, the checksum of what follows, and that.
-Each replaces the one before atomically and goes when the job's reply is decided. All that it is worth is
-work: one that cannot be written is reported and done without, one that is damaged (as by a loss of power) is
-not used, and its job begins anew. So is what is no plain file or larger than any of ours, whoever has put it
-there: a pipe or a device is neither waited for nor read.
+`jobs.<i>/checkpoints/<id>` is a job's: a line that identifies the format, the checksum of the rest, and the
+rest. Each checkpoint replaces the one before atomically, and goes when the job's reply is decided. Only work
+depends on it: if it cannot be written, that is reported; a damaged one (after a loss of power) is ignored,
+and its job begins anew. Ignored as well is anything that is no plain file or too large, whoever put it there:
+pipes and devices are not even read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mallob_py.service.store.flush_policy import FlushPolicy
 _HEADER = b"mallob-py checkpoint 1\n"
 _SUM_BYTES = 4
 _BYTES_MAX = len(_HEADER) + _SUM_BYTES + CHECKPOINT_BYTES_MAX
-#: of the time may be spent on writing those of all jobs: the rank does nothing else meanwhile
+#: largest part of the time for writing all jobs' checkpoints, during which the rank does nothing else
 _SHARE = 0.02
-#: of one, and of one that is being written
+#: names of checkpoints, finished or being written
 _NAME = re.compile("~?[0-9]{1,19}")
 
 
 class Checkpoints:
-    """The checkpoints of one client's jobs. Its folder is made when there is something to be put into it."""
+    """The checkpoints of one client's jobs. The folder is made with the first one."""
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class Checkpoints:
         self._flush_policy = flush_policy
         self._log = log
         self._clock = clock
-        #: jobs that have one on file, and only they have one that was passed over
+        #: jobs with a checkpoint on file; only for these jobs are checkpoints passed over
         self.jobs: set[int] = set()
-        #: when that of a job may be written again
+        #: when a job's checkpoint may be written again
         self._next_s: dict[int, float] = {}
-        #: those of jobs that were passed over last
+        #: last checkpoints passed over, by job
         self._passed_over: dict[int, bytes] = {}
         self._is_failing = False
 
     def recover(self, live: Collection[int]) -> None:
-        """See which ones a former service has left; those of jobs that are over are removed."""
+        """List the checkpoints of a former service, and remove those of jobs that are over."""
         try:
             with own_folder.opened(self._dir) as folder:
                 there = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
@@ -70,7 +70,7 @@ class Checkpoints:
             self._log(f"cannot look for checkpoints in {self._dir}: {error.strerror}; jobs begin anew")
 
     def save(self, internal_id: int, data: bytes) -> None:
-        """Keep this one. If the disk is slow, some are passed over: a newer one comes."""
+        """Keep a checkpoint; on a slow disk some are passed over, since newer ones follow."""
         began_s = self._clock()
         if began_s < self._next_s.get(internal_id, 0.0):
             self._passed_over[internal_id] = data
@@ -88,7 +88,7 @@ class Checkpoints:
         self._next_s[internal_id] = began_s + (self._clock() - began_s) * len(self.jobs) / _SHARE
 
     def load(self, internal_id: int) -> bytes | None:
-        """The last one of a job, if there is one and it is whole."""
+        """Return a job's last checkpoint if it is intact, else None."""
         if internal_id not in self.jobs:
             return None
         path = self._dir / str(internal_id)
@@ -105,7 +105,7 @@ class Checkpoints:
         return data
 
     def remove(self, internal_id: int) -> None:
-        """The job is over."""
+        """Remove the checkpoint of a job that is over."""
         self._next_s.pop(internal_id, None)
         self._passed_over.pop(internal_id, None)
         if internal_id in self.jobs:
@@ -114,7 +114,7 @@ class Checkpoints:
                 os.unlink(str(internal_id), dir_fd=folder)
 
     def close(self) -> None:
-        """No newer ones come: keep those that were passed over."""
+        """Write the checkpoints that were passed over, since no newer ones follow."""
         self._next_s.clear()
         for internal_id, data in list(self._passed_over.items()):
             self.save(internal_id, data)

@@ -1,14 +1,14 @@
-"""A client's folder `jobs.<i>/`: hears of job files, claims them, publishes replies.
+"""A client's folder `jobs.<i>/`: detects job files, claims them, publishes replies.
 
-Used from inside an event loop: wait on `fileno()` (if there is one) until `deadline_s`,
-then call `take`. Nothing here blocks for longer than file operations of one batch take, and
-nothing that lies in `in/` or goes wrong on the disk raises out of `take`, `reply`, `refuse` or
-`dismiss`: what cannot be written is kept, reported through `log` and tried again. On a disk that is
-slow to flush, replies wait for the next `take`, which is due at once, and are flushed together there.
+Used within an event loop: wait on `fileno()` (if there is one) until `deadline_s`, then call `take`. Nothing
+blocks for longer than one batch of file operations. Files in `in/` and errors of the disk never raise out of
+`take`, `reply`, `refuse` or `dismiss`: what cannot be written is kept, reported through `log` and tried
+again. On a disk that is slow to flush, replies wait for the next `take`, which is due at once, and are
+flushed together.
 
-`ThreadedDirectory` is the same with all file operations done by a thread of its own, for media on which
-they take long: the event loop hands over replies and gets claimed files in return; neither blocks. While
-the thread waits for the disk, further requests gather, and are flushed together.
+`ThreadedDirectory` does all file operations in a thread of its own, for slow media: the event loop hands over
+replies and gets claimed files, without blocking. Requests that gather while the thread waits for the disk are
+flushed together.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ from mallob_py.service.store.lock import Advertisement, DirectoryLock
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A claimed file. It gets exactly one `reply`, `refuse` or `dismiss`."""
+    """A claimed file. It must get exactly one `reply`, `refuse` or `dismiss`."""
 
     internal_id: int
     file_name: str
-    #: None: it is large, and has not been read
+    #: content; None: the file is large, and has not been read
     data: bytes | JobFileError | None
-    #: when it was put into `in/`, in seconds since 1970; after a restart: when it was claimed
+    #: when the file was put into `in/`, in seconds since 1970; after a restart: when it was claimed
     handed_in_s: float
-    #: given back after a restart, or read again
+    #: whether the file is given back after a restart, or read again
     is_known: bool = False
-    #: where it is now
+    #: present path of the file
     path: str = ""
-    #: the user id of the file's owner; None if it is not known who has written it
+    #: user id of the file's owner; None: unknown
     owner: int | None = None
 
     @property
@@ -81,7 +81,7 @@ class Incoming(msgspec.Struct, frozen=True):
         return len(self.data) if isinstance(self.data, bytes) else 0
 
     def parse(self, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
-        """Raises JobFileError if the file must be refused."""
+        """Parse the file. Raises JobFileError if it must be refused."""
         if isinstance(self.data, JobFileError):
             raise self.data
         try:
@@ -106,7 +106,7 @@ class JobDirectory:
         flush_policy: FlushPolicy | None = None,
         size_max_bytes: int = JOB_FILE_BYTES_MAX,
     ) -> None:
-        """`flush_policy`: Buffered unless given. `size_max_bytes`: larger job files are not read."""
+        """`flush_policy`: by default Buffered. `size_max_bytes`: larger job files are not read."""
         self.path = (api_dir / f"jobs.{client_index}").absolute()
         self._log = log
         self._clock = clock
@@ -125,7 +125,7 @@ class JobDirectory:
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
-            #: what ended before, and with which outcome, for the bookkeeping of dependencies
+            #: ended jobs with their outcomes, for dependencies
             self.finished = self._finished.load()
             leave_mark(self.path, self._flush_policy)
             self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
@@ -145,18 +145,16 @@ class JobDirectory:
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
         #: whether the last `take` asked for files
         self._has_room = True
-        #: when `take` is to be called at the latest, unless the caller has room again
+        #: when `take` must be called, unless the caller has room before
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
-        """Yield the revisions of live chains that a former service has kept, with the chain's id, first ones
-        first.
-        """
+        """Yield the kept revisions of live chains, with the chain's id, in order."""
         for kept in self._journal.kept():
             yield kept.chain, self._read(kept)
 
     def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
-        """Keep nothing of a chain any more, nor the claimed file of the job that says so, if one does."""
+        """Drop all files of a chain, and the claimed file of the job that ends it, if there is one."""
         self._replies.finish_due()
         try:
             self._journal.end_chain(chain, internal_id, identity)
@@ -165,16 +163,16 @@ class JobDirectory:
 
     @property
     def recovered_count(self) -> int:
-        """Jobs of a former service that `take` will still give back."""
+        """The number of a former service's jobs that `take` will still give back."""
         return len(self._recovered)
 
     @property
     def known_files(self) -> int:
-        """Files that wait to be taken, as far as is known."""
+        """The number of files that wait to be taken, as far as known."""
         return len(self._in)
 
     def fileno(self) -> int | None:
-        """Readable when `take` has something new; None while polling."""
+        """Return a descriptor that is readable when `take` has news; None while polling."""
         return self._in.fileno()
 
     def _note_deadline(self) -> None:
@@ -182,11 +180,10 @@ class JobDirectory:
         self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
 
     def take(self, limit: int = 64) -> list[Incoming]:
-        """Claim up to `limit` files, the oldest ones; more wait for the next call. 0: there is no room.
+        """Claim up to `limit` files, the oldest first; 0: there is no room.
 
+        Files of a former service come first, since new files may be interruptions or revisions of them.
         Raises ServiceError if the folder has become another service's.
-
-        Those of a former service come first, as new ones may be interruptions of them or go on from them.
         """
         now = self._clock()
         self._has_room = limit > 0
@@ -202,7 +199,7 @@ class JobDirectory:
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:
-        """A file that `take` has given before, and that has no reply yet."""
+        """Return a file again that `take` has given before, and that has no reply yet."""
         return self._read(self._journal.claimed(internal_id))
 
     def reply(
@@ -215,8 +212,8 @@ class JobDirectory:
     ) -> None:
         """Publish the reply of an accepted job, once and durably.
 
-        The submission of a revision is kept until its `chain` ends. `on_decided` is called when the job will
-        never run again, before anybody can see the reply.
+        A revision's submission is kept until its `chain` ends. `on_decided` is called when the job will never
+        run again, before the reply can be seen.
         """
         if internal_id in self._checkpoints.jobs:
             on_decided = partial(self._drop_checkpoint, internal_id, on_decided)
@@ -231,22 +228,22 @@ class JobDirectory:
             then()
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
-        """Keep the last checkpoint of a job that has no reply yet."""
+        """Keep the last checkpoint of a job without a reply."""
         self._checkpoints.save(internal_id, checkpoint)
 
     def saved(self, internal_id: int) -> bytes | None:
-        """The last checkpoint that a former service has kept of a job."""
+        """Return the last checkpoint of a job that a former service has kept."""
         return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
-        """Publish an error reply, named after the job or, if it may not be, after the file."""
+        """Publish an error reply, named after the job or, if that is not allowed, after the file."""
         target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
         self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target, outcome=reply.outcome), reply)
         self._note_deadline()
 
     def dismiss(self, internal_id: int) -> None:
-        """Forget a file whose answer is another file's reply (an interruption that was obeyed)."""
+        """Drop a file whose answer is another file's reply (an interruption that was obeyed)."""
         self._replies.finish_due()
         try:
             self._journal.dismiss(internal_id)
@@ -254,20 +251,20 @@ class JobDirectory:
             self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
 
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
-        """Whether a new file was put into `in/` before the reply that lies in `out/` under this name.
+        """Tell whether a new file was put into `in/` before the present reply of this name came to `out/`.
 
-        All times are those of renames in one file system. A reply from after now says that its clock has
-        been set back, and tells nothing.
+        All times are of renames in one file system. A reply from the future shows that its clock was set
+        back, and proves nothing.
         """
         try:
             replied_s = os.stat(f"{self._out}/{reply_name(identity)}").st_ctime
-            now_s = os.stat(self._journal.folder).st_mtime  # where the new file has just been moved to
+            now_s = os.stat(self._journal.folder).st_mtime  # where the new file was just moved to
         except OSError:
             return False
         return not incoming.is_known and incoming.handed_in_s < replied_s <= now_s
 
     def replied(self, identity: str) -> str | None:
-        """The outcome in the reply of that name, "" if it cannot be read, None if there is no reply."""
+        """Return the outcome in the reply of this name; "": unreadable, None: no reply."""
         path = f"{self._out}/{reply_name(identity)}"
         return _outcome_at(path) if os.path.lexists(path) else None
 
@@ -275,28 +272,28 @@ class JobDirectory:
         return msgspec.structs.replace(decided, outcome=_outcome_at(self._journal.path(decided)))
 
     def solution_path(self, internal_id: int, identity: str) -> str:
-        """Where a solution goes that is too large for the reply."""
+        """Return the path for a solution that is too large for the reply."""
         return f"{self._out}/{identity}.{internal_id}.solution"
 
     def discard_solution(self, internal_id: int, identity: str) -> None:
-        """Remove a file of solutions: its only reader has read it, or none will."""
+        """Remove a file of a solution that no one will read any more."""
         with contextlib.suppress(OSError):
             os.unlink(self.solution_path(internal_id, identity))
 
     @property
     def unpublished(self) -> int:
-        """Replies that wait to be written."""
+        """The number of replies that wait to be written."""
         return len(self._replies)
 
     def untaken(self) -> int:
-        """Return the number of job files that have not been taken."""
+        """The number of job files that have not been taken."""
         try:
             return sum(map(is_job_file, os.listdir(self.path / "in")))
         except OSError:
             return 0
 
     def close(self) -> None:
-        """Unpublished replies get a last try; what stays claimed runs again at the next start."""
+        """Close; unpublished replies get a last try, claimed files run again at the next start."""
         if self._closed:
             return
         self._closed = True
@@ -316,9 +313,7 @@ class JobDirectory:
                 self._log(f"cannot make {self.path} anew: {error.strerror}; trying again")
 
     def _bring_back(self) -> None:
-        """Make the folder again if it, or parts of it, have been removed. Raises OSError; ServiceError if it
-        is not ours.
-        """
+        """Make removed parts of the folder again. Raises OSError; ServiceError if it is not ours."""
         self._journal.create()
         if not self._lock.is_lost():
             return
@@ -344,7 +339,7 @@ class JobDirectory:
             if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
                 continue
-            if isinstance(entry, Claimed):  # else it was withdrawn by its owner
+            if isinstance(entry, Claimed):  # else the owner withdrew it
                 claimed.append((entry, path, handed_in))
             if name in put_off:
                 self._in.forget(name)
@@ -360,13 +355,13 @@ class JobDirectory:
             self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
 
     def _read(self, claimed: Claimed | Kept) -> Incoming:
-        """One that was claimed before."""
+        """Read a file that was claimed before."""
         return self._content(claimed, self._journal.path(claimed))
 
     def _content(
         self, claimed: Claimed | Kept, path: str, handed_in: os.stat_result | None = None
     ) -> Incoming:
-        """`handed_in`: the state of the file before it was moved here; None if it was claimed before."""
+        """Read a file; `handed_in`: its state before it was moved here, None if it was claimed before."""
         data: bytes | JobFileError | None
         owner: int | None = None
         handed_in_s = time.time()
@@ -377,7 +372,7 @@ class JobDirectory:
                 with opened_to_read(path, os.O_NOFOLLOW) as descriptor:
                     status = os.fstat(descriptor)
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                        owner = status.st_uid  # a link is somebody else's words
+                        owner = status.st_uid  # a link holds another user's words
                     data = self._data(claimed.file_name, status, descriptor)
             elif stat.S_ISREG((status := os.stat(path)).st_mode):
                 with opened_to_read(path) as descriptor:
@@ -388,12 +383,12 @@ class JobDirectory:
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
             if is_shortage(error):
-                data = None  # read as large ones are, which waits until it can be
+                data = None  # tried again later, as large files are
         is_known = handed_in is None
         return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s, is_known, path, owner)
 
     def _data(self, file_name: str, status: os.stat_result, descriptor: int) -> bytes | JobFileError | None:
-        """Return what a job file says; None if it is large. Raises OSError."""
+        """Return the content of a job file; None: the file is large. Raises OSError."""
         if status.st_size > self._size_max_bytes:
             return self._too_large(file_name, status.st_size)
         if status.st_size > LARGE_BYTES:
@@ -417,9 +412,9 @@ def _outcome_at(path: str) -> str:
 
 
 def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
-    """Folders of clients that no longer exist, but hold jobs without a reply.
+    """Return folders of former clients that hold jobs without a reply.
 
-    After a restart with fewer clients these jobs wait until there are as many again.
+    After a restart with fewer clients, these jobs wait until there are as many again.
     """
     orphaned: list[Path] = []
     for folder in sorted(api_dir.glob("jobs.*")):
@@ -440,21 +435,21 @@ def _unusable(path: Path, error: OSError) -> ServiceError:
     )
 
 
-#: claimed files that the loop has not fetched yet; no more are claimed then
+#: most claimed files that the loop has not fetched; beyond, none are claimed
 _READY_MAX = 64
 _WAIT_MAX_S = 1.0
 
 
 class ThreadedDirectory:
-    """Used as a `JobDirectory`, from one thread. The other one starts with the first `take`."""
+    """Used as a `JobDirectory`, from one thread. Its own thread starts with the first `take`."""
 
     def __init__(
         self, open_directory: Callable[[Callable[[str], None]], JobDirectory], log: Callable[[str], None]
     ) -> None:
-        """`open_directory`: opens it, given where it may complain. Raises what that raises."""
+        """`open_directory` opens the directory, given a function for complaints, and may raise."""
         self._log = log
         self._thread = threading.Thread(target=self._serve, name="mallob-py-directory", daemon=True)
-        #: from the thread: what it has to say, and claimed files
+        #: from the thread: complaints, and claimed files
         self._complaints: deque[str] = deque()
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None
@@ -462,7 +457,7 @@ class ThreadedDirectory:
         #: to the thread: whether the last `take` asked for files
         self._has_room = True
         self._requests: deque[Callable[[], None]] = deque()
-        #: checkpoints that wait to be written, by job: of each the last one
+        #: last checkpoints that wait to be written, by job
         self._unsaved: dict[int, bytes] = {}
         self._is_closing = False
         self._directory = open_directory(self._complain)
@@ -472,7 +467,7 @@ class ThreadedDirectory:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._request_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    # --- as of a JobDirectory -------------------------------------------------------------------
+    # --- the interface of a JobDirectory --------------------------------------------------------
 
     def fileno(self) -> int:
         return self._bell
@@ -501,7 +496,7 @@ class ThreadedDirectory:
         return self._directory.read_again(internal_id)
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
-        """To be called before the first `take`."""
+        """Yield the kept revisions; to be called before the first `take`."""
         return self._directory.revisions()
 
     def replied(self, identity: str) -> str | None:
@@ -524,7 +519,7 @@ class ThreadedDirectory:
         chain: int | None = None,
         on_decided: Callable[[], None] | None = None,
     ) -> None:
-        """`on_decided` is called by the thread."""
+        """Publish a reply; `on_decided` is called by the thread."""
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
@@ -553,7 +548,7 @@ class ThreadedDirectory:
         return self._directory.untaken()
 
     def close(self) -> None:
-        """Returns when all that was asked for is done."""
+        """Close, after all requests are done."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -612,7 +607,7 @@ class ThreadedDirectory:
         self._directory.save(internal_id, self._unsaved.pop(internal_id))
 
     def _wait(self) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         descriptors = [self._request_bell]
         wait_s = _WAIT_MAX_S
         if len(self._ready) < _READY_MAX:

@@ -1,17 +1,16 @@
 """The names of files in a client's folder, and the only parser of them.
 
-In `in/`, names that start with "~" (being written), "." or "#", or end with "~", are nobody's business. In
-`journal/`:
+In `in/`, names that start with "~" (being written), "." or "#", or end with "~", are ignored. In `journal/`:
 
     <id>.job.<file>                Claimed: a job file that is ours
     <id>.reply.<target>            Decided: a reply, to be published as `out/<target>`
     <id>.error.<target>            Decided: a reply that refuses the file
     <id>.answer.<chain>.<target>   Decided: the reply of a revision
     <id>.revision.<chain>.<file>   Kept: the submission of a revision that has its reply
-    <id>.done.<chain>.<file>       ChainEnd: this file has ended the chain
+    <id>.done.<chain>.<file>       ChainEnd: a file that has ended the chain
 
-A chain is named by the id of its first revision; what each state means is told in `journal`. Who looks at
-entries matches all four classes (`assert_never` sees to it), so that none is forgotten.
+A chain is named by the id of its first revision; `journal` says what each state means. Code that handles
+entries must match all four classes (`assert_never` checks it).
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ import msgspec
 _ENTRY = re.compile(
     r"([0-9]{1,19})\.(?:(job|reply|error)|(answer|revision|done)\.([0-9]{1,19}))\.(.+)", re.DOTALL
 )
-#: of job files that the web server writes
+#: prefix of job files written by the web server
 _HTTP_PREFIX = "http-"
 _REPLY_SUFFIX = ".json"
 _REFUSED_FILE_SUFFIX = ".error.json"
 
 
 def http_file_name(submission: str) -> str:
-    """The name of the job file of a submission over HTTP."""
+    """Return the name of the job file of a submission over HTTP."""
     return f"{_HTTP_PREFIX}{submission}.json"
 
 
 def came_over_http(file_name: str) -> bool:
-    """Whether the web server has written this job file."""
+    """Tell whether the web server wrote this job file."""
     return file_name.startswith(_HTTP_PREFIX)
 
 
 class Kind(enum.Enum):
-    """The kind of a reply: its job ended (dependents may start), or it was never accepted."""
+    """The kind of a reply: the job ended (dependents may start), or was never accepted."""
 
     ENDED = "reply"
     REFUSED = "error"
-    #: it ended, as a revision of a chain that goes on
+    #: the job ended as a revision of a chain that goes on
     REVISION = "answer"
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and not too long."""
+    """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and short enough."""
 
     internal_id: int
     file_name: str
@@ -64,7 +63,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The submission of a revision that has had its reply."""
+    """The submission of a revision that has its reply."""
 
     internal_id: int
     file_name: str
@@ -76,7 +75,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class ChainEnd(msgspec.Struct, frozen=True):
-    """A file that has ended its chain, and stands for that until nothing of the chain is left."""
+    """A file that has ended its chain, kept until nothing else of the chain is left."""
 
     internal_id: int
     file_name: str
@@ -88,9 +87,9 @@ class ChainEnd(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """A reply in the journal that still has to be published. `chain`: of a revision, else None.
+    """A reply in the journal that still must be published. `chain`: a revision's, else None.
 
-    `outcome`: of the job, which is no part of the name; "": not known.
+    `outcome`: the job's, which is not part of the name; "": unknown.
     """
 
     internal_id: int
@@ -106,14 +105,12 @@ class Decided(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The identity of the job that the reply is named after; of a file that was refused as such, no
-        job's.
-        """
+        """The identity of the job after which the reply is named; for a refused file, no job's."""
         return self.target.removesuffix(_REPLY_SUFFIX)
 
     @property
     def refused_file_name(self) -> str | None:
-        """The file that the reply is named after, if it is. (It may be a job named "error" all the same.)"""
+        """The file after which the reply is named, if it is. (A job named "error" looks the same.)"""
         if self.kind is Kind.REFUSED and self.target.endswith(_REFUSED_FILE_SUFFIX):
             return self.target.removesuffix(_REFUSED_FILE_SUFFIX)
         return None
@@ -123,7 +120,7 @@ Entry: TypeAlias = Claimed | Kept | ChainEnd | Decided
 
 
 def parse_entry(name: str) -> Entry | None:
-    """Return the entry that a name in `journal/` stands for, None if the name is not one of ours."""
+    """Return the entry for a name in `journal/`; None: the name is not ours."""
     match = _ENTRY.fullmatch(name)
     if match is None:
         return None
@@ -141,7 +138,7 @@ def parse_entry(name: str) -> Entry | None:
 
 
 def read_entries(journal_dir: str | os.PathLike[str]) -> Iterator[Entry]:
-    """All entries of a journal, in no order; strangers are passed over."""
+    """Yield the entries of a journal, unordered; other names are skipped."""
     for name in os.listdir(journal_dir):
         if (entry := parse_entry(name)) is not None:
             yield entry
@@ -153,15 +150,15 @@ def reply_name(identity: str) -> str:
 
 
 def refusal_name(file_name: str) -> str:
-    """Return the name of the reply to a file that is no job, or whose identity belongs to another job."""
+    """Return the name of the reply to a file that is no job, or that has another job's identity."""
     return f"{file_name}{_REFUSED_FILE_SUFFIX}"
 
 
 def is_job_file(name: str) -> bool:
-    """Whether a name in `in/` is for the service, and complete. Copies that editors keep are not."""
+    """Tell whether a name in `in/` is a complete file for the service, and no editor's copy."""
     return not (name.startswith(("~", ".", "#")) or name.endswith(("~", "___jb_tmp___", "___jb_old___")))
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a name in `journal/` is that of a file which is still being written."""
+    """Tell whether a name in `journal/` is of a file still being written."""
     return name.startswith("~")

@@ -1,10 +1,10 @@
-"""Whether what is written shall outlast the loss of power (`serve --durable`), or only that of processes.
+"""Flush policies: files must survive a loss of power (`serve --durable`), or only the death of processes.
 
-The kernel keeps what a killed process has written, and brings it to the disk within half a minute or
-so. To wait for that costs some milliseconds each time, most of it the disk's own, and so many waits
-at once cost little more than one; hence files are flushed together, by some threads.
+The kernel keeps what a killed process has written, and brings it to the disk within about half a minute.
+Waiting for that costs some milliseconds, mostly the disk's own, and many waits at once cost little more than
+one; so files are flushed together, by some threads.
 
-A durable service leaves a mark in its folder, by which clients learn to flush what they hand in.
+A durable service leaves a mark in its folder, by which clients know to flush what they hand in.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MARK = ".durable"
 
 
 class FlushPolicy(Protocol):
-    """Where files end up."""
+    """The policy for written files."""
 
-    #: whether `flush` takes time, so that it pays to gather what is to be flushed; else it does nothing
+    #: whether `flush` takes time, so that gathering pays; if not, `flush` does nothing
     is_slow: bool
 
     def flush(self, paths: Iterable[str | Path]) -> None:
-        """At return these files (what they hold) and folders (which names) are safe. Raises OSError."""
+        """Make the contents of these files and the names in these folders safe. Raises OSError."""
 
 
 class Buffered:
-    """Leaves it to the kernel."""
+    """Leaves flushing to the kernel."""
 
     is_slow = False
 

@@ -64,20 +64,20 @@ class Watching(enum.Enum):
     POLL = "poll"
 
 
-#: of the kernel's queue of events: a thousand or so at a time
+#: bytes read from the kernel's queue of events, about a thousand events
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """`complete` files were closed or renamed into place; `lost`: something was missed, look yourself."""
+    """`complete` files were closed or renamed into place; `lost`: events were missed, so list the folder."""
 
     complete: list[str]
     lost: bool
 
 
 class InotifyWatch:
-    """News of one folder through a file descriptor that an event loop can wait on."""
+    """News of one folder, with a descriptor for event loops."""
 
     def __init__(self, directory: Path) -> None:
         self._inotify = INotify(nonblocking=True)
@@ -88,14 +88,14 @@ class InotifyWatch:
             raise
 
     def watch(self, directory: Path) -> None:
-        """Hear of this folder from now on, which may have been made anew. Raises OSError."""
+        """Watch this folder from now on, which may have been made anew. Raises OSError."""
         self._inotify.add_watch(directory, flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR)
 
     def fileno(self) -> int:
         return int(self._inotify.fileno())
 
     def news(self) -> News:
-        """Return news as far as it does not take long; the descriptor stays readable while there is more."""
+        """Return some news quickly; the descriptor stays readable while there is more."""
         complete: list[str] = []
         lost = False
         try:
@@ -103,7 +103,7 @@ class InotifyWatch:
         except BlockingIOError:
             data = b""
         for event in parse_events(data):
-            # IGNORED: the folder itself is gone and with it the watch.
+            # IGNORED: the folder was removed, and the watch with it.
             lost = lost or bool(event.mask & (flags.Q_OVERFLOW | flags.IGNORED))
             if event.name:
                 complete.append(event.name)
@@ -114,7 +114,7 @@ class InotifyWatch:
 
 
 def file_system_type(path: Path) -> str:
-    """Such as "ext4" or "nfs4"; "" if it cannot be told."""
+    """Return a file system's type, such as "ext4" or "nfs4"; "": unknown."""
     resolved = os.fspath(path.resolve())
     best = ("", "")
     try:
@@ -131,21 +131,21 @@ def file_system_type(path: Path) -> str:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether other hosts may write here without this kernel knowing."""
+    """Tell whether other hosts may write here unnoticed by this kernel."""
     return file_system_type(path) in _REMOTE_TYPES
 
 
 SETTLE_S = 1.0
-SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for what it missed
+SETTLE_WATCHED_S = 30.0  # inotify reports the end of a slow writer; this is for missed ends
 POLL_INTERVAL_S = 0.05
-RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
+RESCAN_INTERVAL_S = 5.0  # beside inotify, for missed events and a deleted folder
 RETRY_DELAY_S = 1.0
-#: an empty file is left alone until nothing has come of it for this long
+#: time without a change after which an empty file is complete
 REST_S = 2.0
-#: of the folder's listing, per call
+#: most names of a listing read per call
 _LISTED_AT_ONCE = 1000
 _PAUSE_PER_NAME_S = 2e-5
-#: a larger file is not looked into to see whether it is complete
+#: most bytes of a file that is read to see whether it is complete
 _LOOKED_INTO_BYTES_MAX = 1 << 17
 
 
@@ -172,36 +172,36 @@ class InFolder:
         self._make_folder = bring_back
         self._log = log
         self._started = clock()
-        #: names that wait, in this order, and then those found in a listing, oldest first
+        #: waiting names in order, and then names found in a listing, oldest first
         self._queue: deque[str] = deque()
         self._found: list[tuple[int, str]] = []
-        #: all of both
+        #: all waiting names
         self._waiting: set[str] = set()
-        #: told by inotify
+        #: names reported complete by inotify
         self._complete: set[str] = set()
         self._looks: dict[str, _Look] = {}
         #: files that could not be claimed, or are empty
         self.put_off_names: set[str] = set()
-        #: when empty files have rested long enough
+        #: when empty files count as complete
         self._rests: dict[str, float] = {}
-        #: (when, name) of looks and stuck files that are to be tried again; some have gone meanwhile
+        #: (when, name): files to be examined again; some have gone meanwhile
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
         self._listing: Iterator[os.DirEntry[str]] | None = None
-        #: once, at least
+        #: whether the folder was listed at least once
         self._is_listed = False
-        #: when `next_names` is to be called at the latest, unless names wait that there is room for
+        #: when `next_names` must be called, unless names wait for which there is room
         self.deadline_s = -math.inf
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
         self._start_watch()
 
     def fileno(self) -> int | None:
-        """Readable when there is something new, always the same one; None while polling."""
+        """Return a descriptor, always the same, that is readable at news; None while polling."""
         return self._watch.fileno() if self._watch is not None else None
 
     def __len__(self) -> int:
-        """Return the number of names that wait, as far as is known."""
+        """Return the number of waiting names, as far as known."""
         return len(self._waiting)
 
     def _note_deadline(self) -> None:
@@ -211,7 +211,7 @@ class InFolder:
             self.deadline_s = min(self._next_scan, self._again[0][0] if self._again else math.inf)
 
     def _look(self, now: float) -> None:
-        """Hear of new files, and see to those that are to be looked at again."""
+        """Take in news of files, and examine files again that are due."""
         if self._watch is not None:
             news = self._watch.news()
             for name in news.complete:
@@ -230,7 +230,7 @@ class InFolder:
         self._note_deadline()
 
     def next_names(self, count: int, now: float) -> list[str]:
-        """Return at most `count` complete files that have not been named since they came or were put off."""
+        """Return at most `count` complete files, each named once since it came or was put off."""
         self._look(now)
         names: list[str] = []
         for _ in range(count):
@@ -243,12 +243,12 @@ class InFolder:
         return names
 
     def forget(self, name: str) -> None:
-        """A file that was put off is not here any more."""
+        """Forget a file that was put off and has gone."""
         self.put_off_names.discard(name)
         self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
-        """The file cannot be claimed: it is named again later. False if that is known already."""
+        """Name a file that cannot be claimed again later; return False if that was known."""
         is_new = name not in self.put_off_names
         self.put_off_names.add(name)
         self._complete.add(name)
@@ -282,8 +282,9 @@ class InFolder:
             self._queue.append(name)
 
     def _next(self) -> str | None:
-        """The name that has waited longest."""
-        # What was here before us comes first: what came since may be an interruption of it, or go on from it.
+        """Return the name that has waited longest."""
+        # Files present at the start come first: later ones may be interruptions or revisions of them. This
+        # holds later, too: a file found by listing may be older than one reported by inotify.
         # Later as well: a file that is found may have come before one that inotify tells of.
         while self._is_listed and (self._found or self._queue):
             if not self._found:
@@ -310,7 +311,7 @@ class InFolder:
             self.forget(name)
             return False
         except OSError:
-            return True  # unreadable: claimed all the same, and told so
+            return True  # unreadable files are claimed, and then refused
         signature = (status.st_ino, status.st_size, status.st_mtime_ns)
         look = self._looks.get(name)
         if look is None or look.signature != signature:
@@ -324,12 +325,12 @@ class InFolder:
     # --- listing ------------------------------------------------------------------------------
 
     def _scan(self, now: float) -> None:
-        """A part of the listing at a time; what is found waits until the listing is complete."""
+        """List a part of the folder; names found wait until the listing is complete."""
         try:
             if self._listing is None:
                 interval_s = POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S
                 self._next_scan = now + interval_s
-                self._start_watch()  # it may be another folder than before
+                self._start_watch()  # the folder may be another one
                 self._listing = os.scandir(self._own)
             entries = list(islice(self._listing, _LISTED_AT_ONCE))
         except OSError as error:
@@ -347,14 +348,14 @@ class InFolder:
         if len(entries) < _LISTED_AT_ONCE:
             self._listing = None
             self._is_listed = True
-            # A folder that takes long to list is not listed all the time.
+            # A folder that is slow to list is listed less often.
             self._next_scan = max(self._next_scan, now + _PAUSE_PER_NAME_S * len(self._waiting))
 
     def _bring_back(self) -> None:
         try:
             self._make_folder()
         except OSError:
-            return  # the next scan will say so again
+            return  # the next scan reports it again
         self._start_watch()
 
     def _start_watch(self) -> None:
@@ -366,7 +367,7 @@ class InFolder:
             else:
                 self._watch.watch(self.path)
         except FileNotFoundError:
-            pass  # the scan says so, and has it made anew
+            pass  # the scan reports it, and has the folder made again
         except OSError as error:
             self._log(f"inotify does not work here ({error.strerror}); polling {self.path}")
             self._is_watch_wanted = False

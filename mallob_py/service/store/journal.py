@@ -1,33 +1,31 @@
-"""The journal of one client: every job file gets exactly one reply, whatever dies when.
+"""The journal of one client: every job file gets exactly one reply, at any time of death.
 
-A file's way is a chain of atomic renames within `jobs.<i>/`, each state visible in a name:
+A file's way is a chain of atomic renames within `jobs.<i>/`, with each state visible in a name:
 
-    in/<file>                    the client's
-    journal/<id>.job.<file>      ours: claimed, not yet replied to
-    journal/<id>.reply.<target>  the reply is decided ("error" instead of "reply": a refusal)
-    out/<target>                 the reply is published
+    in/<file>                              the client's
+    journal/<id>.job.<file>                ours: claimed, without a reply
+    journal/<id>.reply.<target>            the reply is decided ("error" instead of "reply": a refusal)
+    out/<target>                           the reply is published
 
-The submission of a revision is kept after its reply, until its chain (named by the id of its
-first revision) ends, for later revisions add to it:
+A revision's submission is kept after its reply, until its chain (named by its first revision's id) ends,
+since later revisions add to it:
 
     journal/<id>.answer.<chain>.<target>   its reply is decided
-    journal/<id>.revision.<chain>.<file>   it has its reply (or will have: see above)
-    journal/<id>.done.<chain>.<file>       this file, ours, has ended the chain: nothing of it counts
+    journal/<id>.revision.<chain>.<file>   it has its reply, or will have: see above
+    journal/<id>.done.<chain>.<file>       this file, ours, has ended the chain: the chain's files are void
 
-Between the second and the third state both files exist for a moment; the reply wins. At a
-restart `recover` finishes replies and gives back claimed files, to be run again. Names that
-start with "~" are being written and worth nothing. All methods may raise OSError, and may then be
-called again: each step can be repeated.
+Between the second and the third state both files exist for a moment; the reply wins. At a restart `recover`
+finishes replies and gives back claimed files, to be run again. Names that start with "~" are being written
+and void. All methods may raise OSError, and may then be called again: each step can be repeated.
 
-Guarded against is the death of processes (kill -9) and, on a `Durable` disk, the loss of power: before
-a file loses its name, the one that takes its place is flushed, and so is the folder that names it.
-On a `Buffered` disk a loss of power may leave files that are empty or cut off. These are told from
-whole ones, as all are JSON, and set aside in `refused/`.
+The journal survives the death of processes (kill -9) and, on a `Durable` disk, the loss of power: before a
+file loses its name, its successor is flushed, and so is the folder with the successor's name. On a `Buffered`
+disk a loss of power may leave empty or cut files. All files are JSON, so damage shows; damaged ones are moved
+to `refused/`.
 
-Beside it lie the identities of jobs that have ended (`.finished`), since dependencies must survive a
-restart, and an id that no given one exceeds (`.last_id`). Client i of k gives out the ids counter * k + i +
-1; a restart begins above every client's file and journal, so that the number of clients may change in
-between.
+Two more files lie beside it: the identities of ended jobs (`.finished`), since dependencies must survive a
+restart, and an upper bound of all ids given out (`.last_id`). Client i of k gives out the ids counter * k + i
++ 1; a restart begins above every client's file and journal, so the number of clients may change.
 """
 
 from __future__ import annotations
@@ -64,14 +62,14 @@ from mallob_py.service.store.reply_pipes import ReplyPipes
 from mallob_py.service.store.spare_file import SpareFile
 
 KEEP_MAX = 100_000
-#: in a client's folder
+#: name in a client's folder
 FINISHED = ".finished"
 _FINISHED_BYTES_MAX = 1 << 26
-#: what a former service may have been writing
+#: names that a former service may have been writing
 _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 
-#: in no identity
+#: separator, in no identity
 _BETWEEN = "\t"
 
 
@@ -85,22 +83,20 @@ class FinishedLog:
         self._line_count = 0
 
     def load(self) -> dict[str, str]:
-        """The outcomes ("": not known) of what has ended, by identities, the oldest first; {} if there is no
-        such file.
-        """
+        """Return the outcomes ("": unknown) of ended jobs by identity, oldest first; {}: no such file."""
         try:
-            own_folder.remove_if_foreign(self.path)  # else another user might say what has ended
+            own_folder.remove_if_foreign(self.path)  # another user's file could claim ends
             text = own_folder.read_file(self.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return {}
         lines = text.split("\n")
-        if lines.pop():  # the last line lacks its end: a write that was cut off
+        if lines.pop():  # the last line was cut off
             self._rewrite(lines)
         self._line_count = len(lines)
         ended: dict[str, str] = {}
         for line in lines[-self._keep_max :]:
             identity, _, outcome = line.partition(_BETWEEN)
-            ended.pop(identity, None)  # the last one of this name counts, and is as young as that
+            ended.pop(identity, None)  # the last job of a name counts, and counts as recent
             ended[identity] = outcome
         return ended
 
@@ -123,13 +119,13 @@ class FinishedLog:
         write_file(temporary, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         os.replace(temporary, self.path)
         self._line_count = len(kept)
-        self.close()  # the descriptor leads to the file that was replaced
+        self.close()  # the descriptor is of the replaced file
 
 
 def ended_before(client_dir: Path) -> Callable[[str], bool]:
-    """Return what tells of an identity whether a job of it is known to have ended. Raises OSError.
+    """Return a function that tells whether a job of an identity is known to have ended. Raises OSError.
 
-    For others than the service, as it changes nothing.
+    For others than the service, since nothing is changed.
     """
     try:
         lines = b"\n" + own_folder.read_file(client_dir / FINISHED, bytes_max=_FINISHED_BYTES_MAX)
@@ -138,23 +134,23 @@ def ended_before(client_dir: Path) -> Callable[[str], bool]:
     return lambda identity: f"\n{identity}{_BETWEEN}".encode() in lines
 
 
-#: what is read at once: little at first, as most files are small
+#: bytes read at once: few at first, since most files are small
 _READ_MIN_BYTES, _READ_MAX_BYTES = 1 << 16, 1 << 24
-#: a larger file is not looked into for damage, which takes time for each byte
+#: most bytes of a file that is examined for damage, which takes time per byte
 _LOOKED_INTO_BYTES_MAX = 1 << 28
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
 
 
 class Claim(NamedTuple):
-    """The fate of a file of `in/`, and its state there, with the time when it was put there.
+    """The fate of a file of `in/`, with its former state, and the time when it was put there.
 
-    An empty file that has not rested is left there: an editor or a shell may be about to fill it.
+    An empty file that has not rested stays there: an editor or a shell may be about to fill it.
     """
 
     file_name: str
     entry: Claimed | OSError | None
     handed_in: os.stat_result | None = None
-    #: where it is now
+    #: present path of the file
     path: str = ""
 
 
@@ -166,20 +162,20 @@ class Journal:
         self.out_dir = client_dir / "out"
         self._dir = client_dir / "journal"
         self._refused_dir = client_dir / "refused"
-        # Strings, as pathlib would take a third of the time of a small job's reply.
+        # Strings, since pathlib would take a third of the time of a small job's reply.
         self._in, self._out, self._own = (os.fspath(d) for d in (self.in_dir, self.out_dir, self._dir))
         self._finished = finished
         self._flush_policy = flush_policy
         self._spare = SpareFile(self._own)
-        #: claimed files that are worth a look, whatever becomes of them
+        #: claimed files to be kept aside after their reply
         self._damaged: set[int] = set()
         self._claimed: dict[int, Claimed] = {}
-        #: by chain, in the order of their ids
+        #: kept revisions by chain, in the order of ids
         self._kept: dict[int, list[Kept]] = {}
 
     @property
     def folder(self) -> str:
-        """The path of the folder that accepted files are moved to."""
+        """The path of the folder for accepted files."""
         return self._own
 
     def create(self) -> None:
@@ -187,7 +183,7 @@ class Journal:
         for directory in (client_dir, self._dir, self.out_dir, self.in_dir, self._refused_dir):
             if directory != self._refused_dir:
                 directory.mkdir(parents=True, exist_ok=True)
-            # What is in it is moved away: not out of, nor into, a folder that is only linked.
+            # Files are moved away from it, so the folder must not be a link.
             with contextlib.suppress(FileNotFoundError), own_folder.opened(directory):
                 pass
         self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
@@ -200,23 +196,23 @@ class Journal:
         return f"{self._own}/{entry.entry}"
 
     def claimed(self, internal_id: int) -> Claimed:
-        """A file that is ours and has no reply yet."""
+        """Return a claimed file without a reply."""
         return self._claimed[internal_id]
 
     def reply_path(self, decided: Decided) -> str:
-        """Where a reply is once it is published."""
+        """Return the path of a published reply."""
         return f"{self._out}/{decided.target}"
 
     def claim(self, file_names: Sequence[str], ids: InternalIds, rested: Container[str]) -> list[Claim]:
-        """Make files of `in/` ours, as far as possible; to be confirmed. `rested`: even if empty."""
-        self._flush([f"{self._in}/{name}" for name in file_names])  # what is ours has to be whole
+        """Claim files of `in/` if possible; to be confirmed. `rested`: to be claimed even if empty."""
+        self._flush([f"{self._in}/{name}" for name in file_names])  # a claimed file must be whole
         return [self._claim(name, ids, rested) for name in file_names]
 
     def _claim(self, file_name: str, ids: InternalIds, rested: Container[str]) -> Claim:
         source = f"{self._in}/{file_name}"
         claimed = Claimed(ids.peek(), _fitting(file_name))
         try:
-            # The time of its renaming, which ours will replace.
+            # The time of the client's renaming, which ours will replace.
             status = os.lstat(source)
             if not status.st_size and stat.S_ISREG(status.st_mode) and file_name not in rested:
                 return Claim(file_name, None)
@@ -228,11 +224,11 @@ class Journal:
         return Claim(file_name, claimed, status, path)
 
     def confirm_claims(self) -> None:
-        """From now on claimed files are ours, whatever happens."""
+        """Make claims survive everything."""
         self._flush((self._own, self._in))
 
     def decide(self, batch: Sequence[tuple[int, str, Reply]]) -> None:
-        """From now on these are the replies, also after a crash: of which jobs, and their paths here."""
+        """Make these replies of jobs final, also after a crash."""
         solutions = [
             (internal_id, reply.solution_path, reply.solution)
             for internal_id, _, reply in batch
@@ -243,9 +239,7 @@ class Journal:
         self._write([(internal_id, path, reply.body) for internal_id, path, reply in batch], self._own)
 
     def release(self, batch: Sequence[Decided]) -> None:
-        """Release files that have been replied to, so that they are not run again. To be called between
-        `decide` and `publish`.
-        """
+        """Release answered files from being run again; to be called between `decide` and `publish`."""
         for decided in batch:
             if decided.chain is None:
                 self._dismiss(decided.internal_id)
@@ -256,10 +250,10 @@ class Journal:
             self._flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, source: str, target: str) -> None:
-        """Let the client see a decided reply, at the path of another name."""
+        """Publish a decided reply by renaming."""
         try:
             _move(source, target)
-        except FileNotFoundError:  # somebody has removed `out/`
+        except FileNotFoundError:  # `out/` was removed
             self.out_dir.mkdir(exist_ok=True)
             _move(source, target)
 
@@ -268,16 +262,16 @@ class Journal:
         self._spare.prepare()
 
     def confirm_publications(self) -> None:
-        """From now on published replies stay where they are."""
+        """Make published replies survive everything."""
         self._flush((self._out, self._own))
 
     def dismiss(self, internal_id: int) -> None:
-        """Forget a claimed file."""
+        """Drop a claimed file."""
         self._dismiss(internal_id)
         self._flush([self._own])
 
     def _dismiss(self, internal_id: int) -> None:
-        """Keep aside an entry that is no file, or damaged, as it may be worth something."""
+        """Drop a claimed file; keep it aside if it is no file, or damaged."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
@@ -288,7 +282,7 @@ class Journal:
             else:
                 os.unlink(path)
         except FileNotFoundError:
-            pass  # an earlier try came this far
+            pass  # an earlier try did this
         except (IsADirectoryError, PermissionError):
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
@@ -297,15 +291,13 @@ class Journal:
         del self._claimed[internal_id]
 
     def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
-        """Where to."""
+        """Move an entry aside; return its new path."""
         path = self._place_aside(entry)
         _move(self.path(entry), path)
         return path
 
     def _keep_copy(self, path: str, entry: Decided) -> None:
-        """Keep a copy of a reply that another one will replace. One that cannot be kept is not worth much
-        anyway.
-        """
+        """Keep a copy of a reply that another one will replace, if possible."""
         with contextlib.suppress(OSError):
             os.link(path, self._place_aside(entry))
 
@@ -315,18 +307,18 @@ class Journal:
         return f"{self._refused_dir}/{entry.internal_id}.{name}"
 
     def _keep(self, internal_id: int, chain: int) -> None:
-        """A claimed file becomes what later revisions add to."""
+        """Keep a claimed file for later revisions."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
         kept = Kept(internal_id, claimed.file_name, chain)
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed the whole folder
+        with contextlib.suppress(FileNotFoundError):  # the whole folder was removed
             _move(self.path(claimed), self.path(kept))
             self._kept.setdefault(chain, []).append(kept)
         del self._claimed[internal_id]
 
     def end_chain(self, chain: int, internal_id: int | None, identity: str = "") -> None:
-        """Forget all revisions of a chain, and the file that says so, if one does: that job has ended."""
+        """Drop all revisions of a chain, and the file that ended it, if there is one."""
         claimed = self._claimed.get(internal_id) if internal_id is not None else None
         end = None
         if claimed is not None:
@@ -337,7 +329,7 @@ class Journal:
             del self._claimed[claimed.internal_id]
             self._flush([self._own])
         kept = self._kept.get(chain, [])
-        while kept:  # the last one first, so that what is left is a chain
+        while kept:  # the last one first, so that the rest is always a chain
             _remove(self.path(kept[-1]))
             kept.pop()
         self._kept.pop(chain, None)
@@ -401,13 +393,13 @@ class Journal:
             _remove(self.path(end))
 
     def kept(self) -> list[Kept]:
-        """The submissions of revisions of live chains, by id."""
+        """Return the kept revisions of live chains, by id."""
         return sorted(
             (one for chain in self._kept.values() for one in chain), key=lambda one: one.internal_id
         )
 
     def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
-        """Files of `folder`, each by the job's id, its path and what it shall hold."""
+        """Write files of `folder`, given by the job's id, path and content."""
         if not self._flush_policy.is_slow:  # else a file is flushed before it gets its name
             files = [file for file in files if not self._spare.put(file[1], file[2])]
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
@@ -419,7 +411,7 @@ class Journal:
             for temporary, (_, path, _) in zip(temporaries, files, strict=True):
                 _move(temporary, path)
         except OSError:
-            for temporary in temporaries:  # the next try may do without
+            for temporary in temporaries:  # the next try may succeed without them
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
             raise
@@ -427,16 +419,16 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
-#: so often one of them is tried before its time; and all others when one could be written, at most so often
+#: period of trying one reply early; least time between tries of all others once one could be written
 _PROBE_S, _HASTEN_S = 2.0, 1.0
 
 
 @dataclass(slots=True)
 class _Unpublished:
     decided: Decided
-    #: in the journal
+    #: path in the journal
     path: str
-    reply: Reply | None  # None: already there
+    reply: Reply | None  # None: already written
     on_decided: Callable[[], None] | None = None
     delay_s: float = 0.0
     due: float = -math.inf
@@ -445,8 +437,8 @@ class _Unpublished:
 class Replies:
     """The unpublished replies of one client: a reply that cannot be written now is kept and tried again.
 
-    Each reply on its own. On a disk that is slow to flush, they are gathered until `finish_due`, and flushed
-    together, in the order in which jobs have ended: one may have waited for another.
+    Each reply is written alone. On a disk that is slow to flush, replies gather until `finish_due` and are
+    flushed together, in the order of the jobs' ends, since one job may have waited for another.
     """
 
     def __init__(
@@ -461,19 +453,19 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
-        #: (when, job): each of them that is not being written just now
+        #: (when, job) for each reply that is not being written just now
         self._due: list[tuple[float, int]] = []
         self._next_probe_s = -math.inf
         self._next_hasten_s = -math.inf
         self._pipes = ReplyPipes(clock)
-        #: when `finish_due` is wanted
+        #: when `finish_due` must be called
         self.deadline_s = math.inf
 
     def __len__(self) -> int:
         return len(self._unpublished)
 
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
-        """`on_decided` is called between the moments when it is in the journal and when it is published."""
+        """Add a reply; `on_decided` is called after it is in the journal and before it is published."""
         item = self._unpublished[decided.internal_id] = _Unpublished(
             decided, self._journal.path(decided), reply, on_decided, due=self._clock()
         )
@@ -484,7 +476,7 @@ class Replies:
         self._note_deadline()
 
     def add_recovered(self, decided: Iterable[Decided]) -> None:
-        """Replies that a former service has left in the journal."""
+        """Add replies that a former service left in the journal."""
         for entry in decided:
             item = _Unpublished(entry, self._journal.path(entry), None)
             self._unpublished[entry.internal_id] = item
@@ -492,7 +484,7 @@ class Replies:
         self.finish_due()
 
     def finish_due(self) -> None:
-        """To be called at `deadline_s`; before that it has nothing to do."""
+        """Write due replies; to be called at `deadline_s`."""
         now = self._clock()
         if self.deadline_s > now:
             return
@@ -512,14 +504,14 @@ class Replies:
         self.deadline_s = min(due_s, self._pipes.deadline_s)
 
     def _hasten(self) -> None:
-        """Something could be written: perhaps all can."""
+        """Try all replies soon, since one could be written."""
         now = self._clock()
         if self._due and now >= self._next_hasten_s:
             self._next_hasten_s = now + _HASTEN_S
             self._due = sorted((min(due_s, now), internal_id) for due_s, internal_id in self._due)
 
     def close(self) -> None:
-        """A last try; what is in the journal is published by the next service."""
+        """Try a last time; the next service publishes replies in the journal."""
         self._due.clear()
         self._finish(list(self._unpublished.values()))
         self._pipes.close()
@@ -542,7 +534,7 @@ class Replies:
             if len(items) == 1:
                 self._postpone(items[0], error)
                 return
-            for item in items:  # perhaps only one of them is in trouble
+            for item in items:  # perhaps only one of them fails
                 self._finish([item])
             return
         for item in items:
@@ -564,7 +556,7 @@ class Replies:
         self.deadline_s = min(self.deadline_s, item.due)
 
     def _publish(self, item: _Unpublished) -> None:
-        """Raises OSError."""
+        """Publish a reply. Raises OSError."""
         target = self._journal.reply_path(item.decided)
         pipe = self._pipes.at(target, lambda: contents(item.path))
         try:
@@ -589,7 +581,7 @@ class Replies:
 
 
 def _move(source: str, target: str) -> None:
-    """Rename. Over NFS, one that was done may be asked for again and then fail: the source is gone."""
+    """Rename. Over NFS, a completed rename may be asked for again and fail, since the source is gone."""
     try:
         os.replace(source, target)
     except FileNotFoundError:
@@ -603,7 +595,7 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write all of a new file, or raise OSError, also if something is there that is no file."""
+    """Write a new file. Raises OSError, also if something that is no file has the name."""
     descriptor = own_folder.open_to_write(path, 0o666)
     try:
         view = memoryview(data)
@@ -616,7 +608,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 @contextlib.contextmanager
 def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
     """Context manager of a descriptor of a file. Raises OSError."""
-    # Non-blocking, as what was a file a moment ago may be a pipe now.
+    # Non-blocking, since the former file may be a pipe now.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         yield descriptor
@@ -631,9 +623,9 @@ def contents(path: str, size_max: int = -1) -> bytes:
 
 
 def read_all(descriptor: int, size_max: int, size_bytes: int = -1) -> bytes:
-    """Return all of a file, or at most `size_max` bytes of it. Raises OSError.
+    """Return all of a file, or at most `size_max` bytes. Raises OSError.
 
-    `size_bytes`: its size, if that is known: so much in one piece is all of it.
+    `size_bytes`: the file's size, if known: a piece of this size is the whole.
     """
     parts: list[bytes] = []
     step_bytes = _READ_MIN_BYTES
@@ -647,7 +639,7 @@ def read_all(descriptor: int, size_max: int, size_bytes: int = -1) -> bytes:
 
 
 def contents_of_file(path: str, size_max: int) -> bytes:
-    """At most so many bytes of a file. Raises OSError for what is none, such as a pipe, and leaves it be."""
+    """Return at most `size_max` bytes of a file. Raises OSError for anything else, such as a pipe, unread."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "no regular file", path)
     return contents(path, size_max)
@@ -662,7 +654,7 @@ def is_json(data: bytes) -> bool:
 
 
 def is_whole(path: str) -> bool:
-    """Whether this is a file with all that it was to hold; what cannot or shall not be read is told later."""
+    """Tell whether a file is whole; true also if that cannot be examined here."""
     try:
         status = os.stat(path)
         is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _LOOKED_INTO_BYTES_MAX
@@ -672,7 +664,7 @@ def is_whole(path: str) -> bool:
 
 
 def _fitting(file_name: str) -> str:
-    """The name if it is valid Unicode and short enough, else something like it that is."""
+    """Return the name, or a similar one that is valid Unicode and short enough."""
     file_name = file_name.encode("utf-8", "backslashreplace").decode()
     encoded = file_name.encode()
     if len(encoded) <= _FILE_NAME_SIZE_MAX:
@@ -705,7 +697,7 @@ class InternalIds:
         self._reserved = last
 
     def peek(self) -> int:
-        """The id that comes next. Reserves it, with others, on file."""
+        """Return the next id, after reserving it, with others, on file."""
         if self._next > self._reserved:
             self._reserve(self._next + (RESERVED_IDS - 1) * self._step)
         return self._next
@@ -716,7 +708,7 @@ class InternalIds:
         return internal_id
 
     def close(self) -> None:
-        """Give back what was reserved and not used."""
+        """Give back reserved ids that were not used."""
         self._reserve(max(self._next - self._step, 0))
 
     def _reserve(self, last: int) -> None:
@@ -727,7 +719,7 @@ class InternalIds:
             os.replace(temporary, self._path)
             self._flush_policy.flush([self._path.parent])
         except OSError as error:
-            # Live jobs stay unique through the journal; ids of ended ones might come again.
+            # Live jobs stay unique by the journal; ids of ended jobs might come again.
             self._log(f"cannot write {self._path}: {error.strerror}; going on")
             return
         self._reserved = last
@@ -736,7 +728,7 @@ class InternalIds:
 def _last_id(api_dir: Path) -> int:
     last = 0
     for client_dir in api_dir.glob("jobs.*"):
-        # A file that is absent or damaged does not matter as long as the journal is there.
+        # A missing or damaged file does not matter as long as the journal is there.
         with contextlib.suppress(OSError, ValueError):
             last = max(last, int(own_folder.read_file(client_dir / _LAST_ID_NAME).strip()[:18]))
         with contextlib.suppress(OSError):

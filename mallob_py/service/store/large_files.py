@@ -1,8 +1,8 @@
-"""Large job files are read and parsed by a process of their own, so that the rank does not wait for them.
+"""Large job files: a process of their own reads and parses them, so that the rank does not wait.
 
-A file of some megabytes takes up to a second, in which its rank would neither show that it lives nor serve
-other jobs; nor would it beside a thread that parses, since a parser keeps Python's lock. So a thread waits
-for a process, one file at a time, in the order asked for. What comes back takes a few milliseconds at most.
+A file of some megabytes takes up to a second, in which its rank would neither show life nor serve other jobs,
+not even beside a parsing thread, since a parser keeps Python's lock. So a thread waits for a process, one
+file at a time, in order. Taking the result costs some milliseconds at most.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.store.journal import contents
 
-#: a smaller file is parsed at once, which takes about as long as to ask for it here
+#: least size of a large file: parsing a smaller one is as fast as asking for it here
 LARGE_BYTES = 1 << 16
 _TRIES = 3
-#: until a process is tried again for which there were no descriptors, or no memory
+#: delay before a process is tried again after a lack of descriptors or memory
 _AGAIN_S = 1.0
 
 
 class Parsed(NamedTuple):
-    """The content of a large file, or the reason why it is refused. `size_bytes`: what it takes, as bytes in
-    a row.
-    """
+    """The content of a large file, or why it is refused. `size_bytes`: its memory as bytes in a row."""
 
     internal_id: int
     request: JobFile | Interruption | JobFileError
@@ -44,7 +42,7 @@ class Parsed(NamedTuple):
 
 
 class LargeFiles:
-    """The large files of one client. `fileno` is readable when `take` has something."""
+    """The large files of one client. `fileno` is readable when `take` returns some."""
 
     def __init__(self, applications: Mapping[str, InputUse]) -> None:
         self._applications = json.dumps({name: use.value for name, use in applications.items()})
@@ -52,7 +50,7 @@ class LargeFiles:
         self._thread: threading.Thread | None = None
         self._asked: SimpleQueue[tuple[int, str] | None] = SimpleQueue()
         self._parsed: deque[Parsed] = deque()
-        #: files that have been asked for and not been taken
+        #: number of files asked for and not taken
         self.under_way = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
@@ -61,7 +59,7 @@ class LargeFiles:
         return self._bell
 
     def ask(self, internal_id: int, path: str) -> None:
-        """Have a file parsed; `take` will tell."""
+        """Have a file parsed; `take` will return it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="mallob-py-large-files", daemon=True)
             self._thread.start()
@@ -69,7 +67,7 @@ class LargeFiles:
         self._asked.put((internal_id, path))
 
     def take(self) -> list[Parsed]:
-        """Return the files that have been parsed since the last call, in the order asked for."""
+        """Return the files parsed since the last call, in order."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         taken = [self._parsed.popleft() for _ in range(len(self._parsed))]
@@ -77,7 +75,7 @@ class LargeFiles:
         return taken
 
     def close(self) -> None:
-        """End the process; files that are not parsed yet are forgotten here."""
+        """End the process and drop files that are not parsed."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -129,7 +127,7 @@ def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:
 
 
 def _main(path: str, applications: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for our parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for our parent
     uses = {name: InputUse(use) for name, use in json.loads(applications).items()}
     request: JobFile | Interruption | tuple[str, str, str | None, str, str]
     try:

@@ -1,17 +1,16 @@
-"""One service per client folder: an exclusive lock that dies with its holder.
+"""The lock of a client folder: one service per folder, released when its holder dies.
 
-The lock is flock on `jobs.<i>/.lock`, whose text says who holds it. On NFS, flock works across
-hosts since Linux 2.6.12 unless mounted with `nolock` or `local_lock`; where the file system
-has no locks at all, the service goes on and says so. Who may open a file may hold its lock, so nobody else
-may open this one: to other users, the kernel tells on the same host whether it is held. Nothing is written
-through a link, or into a file that does not look like a lock.
+The lock is flock on `jobs.<i>/.lock`, whose text names the holder. On NFS, flock works across hosts since
+Linux 2.6.12 unless mounted with `nolock` or `local_lock`; on a file system without locks, the service goes on
+and says so. Opening the file suffices to hold its lock, so only its owner may open it: to other users on the
+host, the kernel tells whether it is held. Nothing is written through a link, or into a file that does not
+look like a lock.
 
 Files in the temporary folder tell clients on this host where a service takes jobs, as in Mallob:
-`edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR
-bridge, hold the absolute path of a client's folder while its service runs. Who else may write to the
-temporary folder may have put anything there under such a name; so what is there is neither waited for nor
-written through: nothing of another user is read, written or removed. Files that killed services of this
-user have left are removed.
+`edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR bridge,
+hold the absolute path of a client's folder while its service runs. Other users may put anything there under
+such a name; so nothing there is waited for or written through, and nothing of another user is read, written
+or removed. Files left by killed services of this user are removed.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from mallob_py.service.store import own_folder
 from mallob_py.service.store.in_folder import is_remote
 
 _TRIES = 10
-_RETRY_DELAY_S = 0.02  # outlasts a client that is just looking whether a service runs
+_RETRY_DELAY_S = 0.02  # outlasts a client that just checks whether a service runs
 _NAME = ".lock"
-#: what ours holds: who has it; part of that, or zeros, after a full disk or a loss of power
+#: content of our lock files: the holder; a part of it, or zeros, after a full disk or a loss of power
 _TEXT = re.compile(rb"([0-9]{0,10}|[0-9]{1,10} [^\s]*\n?)\0*")
 _TEXT_BYTES_MAX = 300
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
@@ -44,12 +43,12 @@ class DirectoryLock:
     """Held from construction to `close`."""
 
     def __init__(self, client_dir: Path, log: Callable[[str], None]) -> None:
-        """Raises ServiceError if another service holds it; OSError, also if what is there is not ours."""
+        """Take the lock. Raises ServiceError if a service holds it; OSError, also for foreign files."""
         self._path = client_dir / _NAME
         self._descriptor = -1
         try:
             self._take(client_dir, log)
-            while self.is_lost():  # who held it has put another file in its place
+            while self.is_lost():  # the former holder has replaced the file
                 self._take(client_dir, log)
             if not _TEXT.fullmatch(os.pread(self._descriptor, _TEXT_BYTES_MAX + 1, 0)):
                 raise OSError(errno.EEXIST, f"{_NAME} is not ours", str(self._path))
@@ -68,20 +67,16 @@ class DirectoryLock:
         self._acquire(client_dir, log)
 
     def _others_may_open_it(self) -> bool:
-        """Whether other users may open the lock, as those of earlier releases: a reader may hold it when we
-        are gone.
-        """
+        """Tell whether other users may open the lock, as with earlier releases, and thus hold it."""
         status = os.fstat(self._descriptor)
         return status.st_uid == os.geteuid() and bool(stat.S_IMODE(status.st_mode) & 0o077)
 
     def _make_anew(self) -> None:
-        """Make the lock's file anew, so that a process with the old file open has nothing of the new one.
-        No other process sees that before it is locked.
-        """
+        """Make the lock's file anew and locked, so that a process with the old file open holds nothing."""
         hidden = self._path.with_name(f"~lock.{os.urandom(8).hex()}")
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks, which was said
+            with contextlib.suppress(OSError):  # a file system without locks, as reported
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(descriptor, _own_text(), 0)
             os.rename(hidden, self._path)
@@ -94,13 +89,13 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     def is_lost(self) -> bool:
-        """Whether the folder was removed, and perhaps made again: what is locked is not its lock any more."""
+        """Tell whether the folder was removed, and perhaps made again, so that this lock is not its lock."""
         try:
             there = os.lstat(self._path)
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # nobody can tell
+            return False  # unknown
         return not os.path.samestat(there, os.fstat(self._descriptor))
 
     def close(self) -> None:
@@ -130,20 +125,20 @@ def _own_text() -> bytes:
 
 
 def _named_in(descriptor: int) -> str:
-    """Return who holds a lock, as its text says."""
+    """Return the holder named in a lock's text."""
     pid, _, host = os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("utf-8", "replace").strip().partition(" ")
     return f"process {pid} on {host}" if host else "another process"
 
 
 def is_locked(client_dir: Path) -> bool:
-    """Whether a service holds this client folder. Raises OSError if that cannot be told now."""
+    """Tell whether a service holds this client folder. Raises OSError if that is unknown now."""
     return holder_of(client_dir) is not None
 
 
 def holder_of(client_dir: Path) -> str | None:
-    """The service that holds this client folder, for people; None if none does.
+    """Return the service that holds this client folder, for people; None: no service.
 
-    Raises OSError if that cannot be told now, for want of descriptors or memory.
+    Raises OSError if that is unknown now, for want of descriptors or memory.
     """
     try:
         descriptor = own_folder.open_file(client_dir / _NAME, os.O_RDONLY)
@@ -163,11 +158,11 @@ def holder_of(client_dir: Path) -> str | None:
 
 
 def _holder_of_another_user(client_dir: Path) -> str | None:
-    """The holder of a lock that we may not open: the kernel tells everybody, on this host."""
+    """Return the holder of a lock that we may not open, which the kernel tells to all on this host."""
     try:
         status = os.lstat(client_dir / _NAME)
     except OSError:
-        return None  # as good as not there: nor may we hand in anything
+        return None  # we may not hand in jobs there either
     if not stat.S_ISREG(status.st_mode):
         return None
     try:
@@ -180,7 +175,7 @@ def _holder_of_another_user(client_dir: Path) -> str | None:
 
 
 def _holder_told(inode: int) -> str:
-    """Its process id, or nothing. The device is not compared: file systems name theirs differently there."""
+    """Return the holder's process id, or "". Device numbers are not compared: they differ here."""
     with open("/proc/locks", "rb") as locks:
         for line in locks:
             match line.split():
@@ -191,15 +186,15 @@ def _holder_told(inode: int) -> str:
 
 _PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")
 _PATH_BYTES_MAX = 4096
-#: anything else is somebody's own
+#: content of our advertisements; other files are not ours
 _ADVERTISED = re.compile(rb"/.*/jobs\.[0-9]+/?\s*", re.DOTALL)
 
 
 class Advertisement:
-    """There from construction to `close`. What prevents that is told by `log`."""
+    """There from construction to `close`. Failures are reported through `log`."""
 
     def __init__(self, client_dir: Path, temporary: Path, log: Callable[[str], None]) -> None:
-        """`client_dir` is ours: we hold its lock."""
+        """`client_dir` must be locked by us."""
         self._paths: list[Path] = []
         content = os.fsencode(client_dir)
         for prefix in _PREFIXES:
@@ -233,7 +228,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _remove_if_stale(path: Path, own: bytes) -> None:
-    """Remove it if it is ours, but names a folder that no service holds (or that we do)."""
+    """Remove an advertisement of ours for a folder that no service, or this service, holds."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -247,5 +242,5 @@ def _remove_if_stale(path: Path, own: bytes) -> None:
 
 
 def _is_abandoned(client_dir: Path) -> bool:
-    """Folders of the original have no lock, so nothing is known about them."""
+    """Tell whether no service holds a folder; Mallob's own folders have no lock, so they never count."""
     return not client_dir.exists() or ((client_dir / ".lock").exists() and not is_locked(client_dir))

@@ -1,11 +1,11 @@
-"""Orders to a running service: how many ranks it shall have, and which of them shall leave.
+"""Orders to a running service: how many ranks it must have, and which ranks must leave.
 
-`<api-dir>/orders/` belongs to the user who runs the service, and to nobody else (mode 0700). An order is a
-file `<id>.json`, written under a name that starts with "~" and renamed; its answer is `<id>.answer`, which
-whoever has given the order removes. The service carries out one after the other, the oldest first.
+`<api-dir>/orders/` belongs to the service's user alone (mode 0700). An order is a file `<id>.json`, written
+under a name that starts with "~" and renamed; its answer is `<id>.answer`, removed by the order's author. The
+service carries out orders one by one, the oldest first.
 
-What an order comes down to is decided once: then the file says what is to come about (`Departure`), so that
-another rank can go on with it. A service that starts anew knows nothing of earlier orders.
+An order is decided once: then the file names the ranks that leave (`Departure`), so that another rank can go
+on with it. A restarted service ignores earlier orders.
 """
 
 from __future__ import annotations
@@ -27,33 +27,32 @@ from mallob_py.service import ServiceError
 from mallob_py.service.store import own_folder
 from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
-#: below the api folder
+#: name below the api folder
 FOLDER = "orders"
-#: in that folder: how many ranks the last order has led to; nobody else gives such a name
+#: file in that folder with the number of ranks after the last order; no one else uses this name
 _RANKS = "mallob-py.ranks"
 _ORDER, _ANSWER = ".json", ".answer"
-#: whatever else ends so is somebody's own
+#: names of orders; other names are not ours
 _ORDER_NAME = re.compile(rf"[0-9a-f]{{32}}\{_ORDER}")
-#: what a former service may have left: nobody else gives such names
+#: names that a former service may have left; no one else uses them
 _NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(".", r"\."))
-#: where nobody tells of new files
+#: polling period without inotify
 _POLL_S = 0.2
 _ORDER_BYTES_MAX = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A host, and how many of the new ranks it may have at most."""
+    """A host, and the most new ranks there."""
 
     name: str
     most: int | None = None
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=True):
-    """An order of a number of ranks: more or fewer (`by`), or in all (`to`); new ones on `hosts`, if any are
-    named.
+    """An order of ranks: more or fewer (`by`), or a total (`to`); new ranks on `hosts`, if given.
 
-    `remote_shell`: the command by which other hosts are reached, if it is named.
+    `remote_shell`: the command that reaches other hosts, if given.
     """
 
     by: int | None = None
@@ -63,16 +62,16 @@ class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=Tr
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True):
-    """A rank by its number, or all of a host, begin nothing new, and leave after `grace_s` at the latest."""
+    """An order that a rank, or all ranks of a host, begin nothing new, and leave within `grace_s`."""
 
     place: str
     grace_s: float
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """These ranks leave. `ordered`: when that was decided (by the service's clock), of `before` ranks.
+    """The ranks that leave. `ordered`: when that was decided, by the service's clock; `before`: ranks then.
 
-    `stays`: one that was to leave as well, when all others were lost.
+    `stays`: a rank that was to leave, but stays since all others were lost.
     """
 
     leaves: tuple[int, ...]
@@ -86,7 +85,7 @@ Order: TypeAlias = Resize | Drain | Departure
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to an order; `refusal`: why nothing was done, empty if it was carried out."""
+    """The answer to an order; `refusal`: why nothing was done, "" if it was carried out."""
 
     refusal: str = ""
     before: int = 0
@@ -130,25 +129,25 @@ class OrderFolder:
             if not polls:
                 try:
                     self._watch = InotifyWatch(self.path)
-                except OSError as error:  # such as for want of instances
+                except OSError as error:  # for example for want of instances
                     log(f"inotify does not work here ({error.strerror}); polling {self.path}")
                     polls = True
-            #: between two looks where nothing tells of news
+            #: polling period; inf: inotify reports news
             self.poll_s = _POLL_S if polls else math.inf
         except OSError as error:
             raise ServiceError(f"{self.path} cannot be used for orders: {error.strerror}") from error
 
     def fileno(self) -> int | None:
-        """Readable when there is something new; None: look every now and then."""
+        """Return a descriptor that is readable at news; None: look now and then."""
         return None if self._watch is None else self._watch.fileno()
 
     def hear(self) -> None:
-        """Take note of what is new, our own writing included: the descriptor stays readable until then."""
+        """Take in news, also of our own writing: until then the descriptor stays readable."""
         if self._watch is not None:
             self._watch.news()
 
     def oldest(self, but: Collection[str] = ()) -> str | None:
-        """The name of the order that has waited longest, `but` for these."""
+        """Return the name of the oldest order, except those in `but`."""
         self.hear()
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
@@ -159,9 +158,9 @@ class OrderFolder:
         return min(found)[1] if found else None
 
     def read(self, name: str) -> Order | None:
-        """None if it was taken back. Raises ServiceError if it is no order."""
+        """Read an order; None: it was taken back. Raises ServiceError if it is no order."""
         try:
-            # Nobody is waited for at a pipe's other end, and no other file is read than the one that is here.
+            # Non-blocking for pipes, and only a file in this very folder is read.
             with open(own_folder.open_file(self.path / name, os.O_RDONLY), "rb") as content:
                 order: Order = msgspec.json.decode(content.read(_ORDER_BYTES_MAX), type=Order)
                 return order
@@ -176,10 +175,10 @@ class OrderFolder:
         return os.path.lexists(self.path / name)
 
     def decide(self, name: str, order: Order) -> None:
-        """Write down how many ranks an order comes to, in case another rank has to go on. Raises OSError.
+        """Write down an order's decision, in case another rank must go on. Raises OSError.
 
-        Into the file as it is: one who has slept since it read the order does not bring it back when another
-        has answered it.
+        It is written into the existing file: a rank that stalled since it read the order must not bring back
+        an order that another rank has answered.
         """
         with contextlib.suppress(FileNotFoundError):
             file = own_folder.open_file(self.path / name, os.O_WRONLY)
@@ -189,9 +188,9 @@ class OrderFolder:
                 os.close(file)
 
     def answer(self, name: str, answer: Answer) -> bool:
-        """Write the answer, and return whether the order is gone; what is no file stays. Raises OSError.
+        """Write the answer; return whether the order is gone; anything but a file stays. Raises OSError.
 
-        Nobody waits for the answer to an order which was taken back.
+        An order that was taken back gets no answer.
         """
         if not self.is_there(name):
             return True
@@ -202,7 +201,7 @@ class OrderFolder:
         return not self.is_there(name)
 
     def note_ranks(self, ranks: int) -> None:
-        """Note the number of ranks to be started again, should all be lost. Raises OSError."""
+        """Write down the number of ranks for a restart after the loss of all. Raises OSError."""
         _replace(self.path / _RANKS, ranks)
 
     def close(self) -> None:
@@ -215,7 +214,7 @@ class OrderFolder:
 
 
 def give(api_dir: Path, order: Order) -> Path:
-    """Give an order to the service that runs there; the file that it is in. Raises ServiceError."""
+    """Give an order to the service of a folder; return the order's file. Raises ServiceError."""
     path = api_dir / FOLDER / f"{uuid.uuid4().hex}{_ORDER}"
     try:
         _replace(path, order)
@@ -229,7 +228,7 @@ def give(api_dir: Path, order: Order) -> Path:
 
 
 def answer_to(order: Path) -> Answer | None:
-    """The answer, if there is one: once."""
+    """Return and remove the answer, if there is one."""
     path = order.with_suffix(_ANSWER)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Answer)
@@ -242,7 +241,7 @@ def answer_to(order: Path) -> Answer | None:
 
 
 def ordered_ranks(api_dir: Path) -> int | None:
-    """Return the number of ranks that the last order of the last service led to, None if there was none."""
+    """Return the number of ranks after the last order to the last service; None: there was none."""
     try:
         return msgspec.json.decode((api_dir / FOLDER / _RANKS).read_bytes(), type=int)
     except (OSError, msgspec.MsgspecError):
@@ -250,7 +249,7 @@ def ordered_ranks(api_dir: Path) -> int | None:
 
 
 def take_back(order: Path) -> None:
-    """It is not to be carried out any more, unless that is under way."""
+    """Take an order back, unless it is under way."""
     with contextlib.suppress(OSError):
         order.unlink(missing_ok=True)
         order.with_suffix(_ANSWER).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Folders of ours below a folder that an option names, in which anything may lie under our names.
+"""Our own folders below a folder that an option names, where other users may put anything under our names.
 
-So such a folder is opened as it is, through no link, and looked at and cleared by its descriptor. Removed is
-only what is a file and has a name that nobody else gives; all else stays, and is in nobody's way.
+So such a folder is opened without following links, and read and cleared by its descriptor. Removed are only
+files with names that no one else uses; all else stays, and disturbs nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 _OTHERS = 0o077
 _NO_FILE_TEXT = "a link, or no file"
-#: of what is opened as a file: a link, a folder, a socket or a FIFO that nobody reads
+#: errors of opening what is no file: a link, a folder, a socket or a FIFO without reader
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
-#: errors that say that this process wants descriptors or memory, and nothing of the file
+#: errors of a process without descriptors or memory, which say nothing about the file
 WANTING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 @contextlib.contextmanager
 def opened(path: str | Path, within: int | None = None) -> Iterator[int]:
-    """The descriptor of this folder, meanwhile. Raises OSError, also if it is a link.
+    """Context manager of a folder's descriptor. Raises OSError, also if it is a link.
 
-    `within`: of the folder that a relative `path` starts from.
+    `within`: descriptor of the folder from which a relative `path` starts.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
@@ -40,7 +40,7 @@ def opened(path: str | Path, within: int | None = None) -> Iterator[int]:
 
 
 def make(path: Path) -> None:
-    """Unless something is there. Raises OSError."""
+    """Make a folder unless something has its name. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -51,12 +51,12 @@ def is_ours(descriptor: int) -> bool:
 
 
 def is_private(folder: int) -> bool:
-    """Whether a folder is ours, and closed to all others."""
+    """Tell whether a folder is ours, and closed to others."""
     return is_ours(folder) and not stat.S_IMODE(os.fstat(folder).st_mode) & _OTHERS
 
 
 def is_file(name: str, folder: int) -> bool:
-    """Whether a name in a folder is a regular file, and no link to one."""
+    """Tell whether a name in a folder is a regular file, and no link."""
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -75,9 +75,7 @@ def remove_files(folder: int, names: re.Pattern[str]) -> None:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | None = None) -> int:
-    """Return a descriptor of a regular file. Raises OSError, also if it is a link or no file; waits for no
-    other process.
-    """
+    """Open a regular file without blocking. Raises OSError, also for links and anything but files."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, mode, dir_fd=within)
@@ -92,7 +90,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | Non
 
 
 def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None) -> int:
-    """Open a regular file, made if need be, and empty: nothing is lost if it is none. Raises OSError."""
+    """Open a regular file for writing, new or emptied; anything else stays as it is. Raises OSError."""
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode, within)
     try:
         if os.fstat(descriptor).st_size:
@@ -104,7 +102,7 @@ def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None
 
 
 def read_file(path: str | Path, within: int | None = None, bytes_max: int | None = None) -> bytes:
-    """All of it. Raises OSError, also if it is larger than `bytes_max`, as a file with holes may be."""
+    """Return a file's content. Raises OSError, also if it exceeds `bytes_max`, as files with holes may."""
     with open(open_file(path, os.O_RDONLY, within=within), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if bytes_max is not None and size_bytes > bytes_max:
@@ -113,14 +111,14 @@ def read_file(path: str | Path, within: int | None = None, bytes_max: int | None
 
 
 def remove_if_foreign(path: str | Path) -> None:
-    """Remove a file, or a link, that is another user's and has the name of one of ours. Raises OSError."""
+    """Remove another user's file or link that has the name of one of ours. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(path).st_uid != os.geteuid():
             os.unlink(path)
 
 
 def replace(source: str, target: str, within: int) -> None:
-    """Rename, unless there is something that is no file. Raises OSError."""
+    """Rename, unless the target is something else than a file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(target, dir_fd=within, follow_symlinks=False).st_mode):
             raise OSError(errno.EEXIST, _NO_FILE_TEXT, target)

@@ -1,12 +1,11 @@
-"""Replies that are waited for at a named pipe.
+"""Reply pipes: clients that wait for their reply at a named pipe.
 
-Clients such as Mallob's IPASIR bridge wait for their reply at a named pipe: they make it where the reply
-will be (`"piped-response": true` says so), and read the reply from there. The reply is renamed into place
-like any other, so it is as durable; who opens its path from then on reads the file. Who opened the pipe
-before reads the same from the pipe, or nothing if this process dies just then: for that the pipe is opened,
-if somebody reads from it, before it loses its name. Nothing there blocks: what the reader does not take at
-once is offered again. Pipes are given up, so that their readers come to an end, if nobody takes anything
-for `GIVE_UP_S` or others need their place.
+Clients such as Mallob's IPASIR bridge make a named pipe at their reply's path (`"piped-response": true`), and
+read the reply there. The reply is renamed into place like any other, so it is as durable, and a later reader
+of the path gets the file. A reader with the pipe open gets the same bytes from the pipe, or nothing if this
+process dies just then: so the pipe is opened, if it has a reader, before it loses its name. Nothing blocks:
+bytes that the reader does not take are offered again. Pipes are given up, which ends their readers, if no
+bytes are taken for `GIVE_UP_S` or other pipes need their place.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: between the look-up of a path and its opening; nobody can find the pipe any more
+#: longest time between a reader's look-up of a path and its opening; the pipe has no name then
 _LATE_READER_S = 1.0
 GIVE_UP_S = 30.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.001, 0.05
 PIPES_MAX = 128
-#: what a pipe may hold without further rights
+#: most bytes of a pipe without further rights
 _PIPE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class ReplyPipe:
-    """Where a reply is waited for. `node` is the pipe, whatever its path; `writer` is -1 without a reader."""
+    """A pipe that waits for a reply. `node` is the pipe, under any path; `writer` is -1 without a reader."""
 
     node: int
     content: memoryview
@@ -47,17 +46,17 @@ class ReplyPipe:
 
 
 class ReplyPipes:
-    """The pipes of one client that have not had all of their replies."""
+    """The pipes of one client that have not got all of their replies."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pipes: list[ReplyPipe] = []
-        #: when `feed_due` is wanted
+        #: when `feed_due` must be called
         self.deadline_s = math.inf
 
     @staticmethod
     def at(path: str, read_reply: Callable[[], bytes]) -> ReplyPipe | None:
-        """The pipe at the path of a reply that is about to be published; mostly there is none."""
+        """Return the pipe at the path of a reply to be published; mostly None."""
         try:
             if not stat.S_ISFIFO(os.lstat(path).st_mode):
                 return None
@@ -72,11 +71,11 @@ class ReplyPipes:
             pipe.content = memoryview(read_reply())
             _open(pipe)
         except OSError:
-            pass  # no reader, or no right to write: the file is there for it
+            pass  # no reader, or no right to write; the file remains
         return pipe
 
     def feed(self, pipe: ReplyPipe) -> None:
-        """The reply is published; give it to who waits at the pipe."""
+        """Give the published reply to the pipe's reader."""
         pipe.give_up_s = self._clock() + (_LATE_READER_S if pipe.writer < 0 else GIVE_UP_S)
         self._pipes.append(pipe)
         if len(self._pipes) > PIPES_MAX:
@@ -92,14 +91,14 @@ class ReplyPipes:
         self.deadline_s = min((pipe.due_s for pipe in self._pipes), default=math.inf)
 
     def close(self) -> None:
-        """Readers that have not had everything come to an end."""
+        """Close all pipes, which ends their readers."""
         self.feed_due()
         for pipe in self._pipes:
             pipe.close()
         self._pipes.clear()
 
     def _feed(self, pipe: ReplyPipe, now: float) -> bool:
-        """Whether there is more to do."""
+        """Write what the pipe takes; return whether bytes are left."""
         try:
             if pipe.writer < 0:
                 _open(pipe)
@@ -118,7 +117,7 @@ class ReplyPipes:
 
 
 def _open(pipe: ReplyPipe) -> None:
-    """Open a pipe for writing. Raises OSError if no process reads from it."""
+    """Open a pipe for writing. Raises OSError if it has no reader."""
     pipe.writer = os.open(f"/proc/self/fd/{pipe.node}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -1,8 +1,8 @@
-"""A file without a name, made in advance: to make one takes longer than to fill and to name it.
+"""A spare file: made without a name in advance, since making a file takes longer than filling and naming it.
 
-Where inodes come and go in quick succession, as those of replies do, ext4 looks long for one that was not in
-use just now. So whoever writes a small file that somebody waits for has one ready, which costs nobody a wait.
-It vanishes with the process. Where the file system has no such files (NFS), all is as without.
+Where files come and go quickly, as replies do, ext4 takes long to find an inode that was not just in use. A
+spare file is made while nothing waits. It vanishes with the process. File systems without nameless files
+(NFS) do without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NOTHING = -1
 
 
 class SpareFile:
-    """In a folder, with the rights that a new file of this process has."""
+    """A spare file in a folder, with the rights of a new file of this process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -30,15 +30,15 @@ class SpareFile:
                 self._is_possible = False
 
     def put(self, path: str, data: bytes) -> bool:
-        """Give it this name, and this content; False: nothing is done, the file is to be made as usual."""
+        """Fill the file and name it; return False if nothing was done and a file must be made as usual."""
         if self._descriptor == _NOTHING:
             return False
         try:
             if os.write(self._descriptor, data) < len(data):
                 return False
-            # Only with a descriptor of a folder, which does not matter here, are links really followed.
+            # Python follows links only with a folder's descriptor, whose value does not matter here.
             os.link(f"/proc/self/fd/{self._descriptor}", path, src_dir_fd=self._descriptor)
-        except OSError:  # such as for want of room, or of the name, which then shows there, too
+        except OSError:  # for example no room, or the name exists, which the usual way reports
             return False
         finally:
             self.close()
@@ -51,5 +51,5 @@ class SpareFile:
             self._descriptor = _NOTHING
 
     def __del__(self) -> None:
-        """Close the descriptor of a spare file that was forgotten."""
+        """Close the descriptor of a forgotten spare file."""
         self.close()
