@@ -40,7 +40,7 @@ def duration_s(text: str) -> float:
     """Parse a time above 0 to seconds: "300", "300s", "5m", "2h", "1d", "100ms"."""
     seconds = parse_duration_s(text)
     if not seconds:
-        raise ValueError(f"{text!r} is not a time above 0")
+        raise ValueError(f"{text!r} is no time at all")
     return seconds
 
 

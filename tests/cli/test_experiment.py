@@ -163,7 +163,7 @@ def complaint(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: obje
         (("uniformm",), "EXPERIMENT: 'uniformm' is none of uniform, priorities, realistic, "),
         (("uniform", "--stream", "x.csv"), "--stream is for realistic alone, not for uniform"),
         (("priorities", "--stream", "x.csv"), "--stream is for realistic alone, not for priorities"),
-        (("uniform", "--seconds", "0"), "--seconds: '0' is not a time above 0"),
+        (("uniform", "--seconds", "0"), "--seconds: '0' is no time at all"),
         (("uniform", "--pes", "0"), "--pes: 0 is less than 1"),
         (("uniform", "--pes", "25"), "pes: 25 is no multiple of 3"),
         (("priorities", "--pes", "8"), "pes: 8 are too few for 9 jobs at a time"),
