@@ -1,17 +1,16 @@
-"""Balancing: one sparse, asynchronous all-reduction keeps everybody's image of all jobs (P 4.1).
+"""Balancing: a sparse, asynchronous all-reduction keeps every PE's image of all jobs (P 4.1).
 
-Events climb the tree of ranks; a PE that has been quiet forwards at once, otherwise it
-gathers for a short delay. The root of the tree numbers what has arrived (the *epoch*) and
-sends it down. Every PE applies the same epochs in the same order to its image and derives
-all volumes from it, so everybody agrees, per epoch, without further messages.
+Events climb the tree of ranks; a PE that was quiet forwards at once, otherwise it gathers for a short delay.
+The tree's root numbers what has arrived (the *epoch*) and sends it down. Every PE applies the same epochs in
+the same order to its image and derives all volumes from it, so per epoch all PEs agree without further
+messages.
 
-A job's events have one author for life, the client that took it in. Versions of one job
-arrive everywhere in order, since they all take the same way; the newer one supersedes the
-older one on the way. An event with demand 0 is the last one: it also reaches PEs which never
-heard of the job, because they may run a worker of it.
+A job's events have one author, the client that took it in. Versions of a job arrive everywhere in order,
+since all take the same way; a newer one supersedes older ones on the way. An event with demand 0 is the last
+one: it also reaches PEs that never heard of the job, since they may run a worker of it.
 
-PEs that share a memory, those of one rank or of one simulated cluster, need not each derive the same
-image: with `shared_rule` they share the first one's, which no one changes.
+PEs that share memory, those of one rank or of a simulated cluster, need not derive the same image each: with
+`shared_rule` they share the first one's, which never changes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mallob_py.protocol.rotation import OFF, Rotation, Since, Slices, halted, ro
 
 
 class Image(msgspec.Struct, frozen=True):
-    """All live jobs and the volumes above 0, as of one epoch. Never changed: a new epoch makes a new one."""
+    """All live jobs and the volumes above 0 as of one epoch. Immutable: a new epoch makes a new image."""
 
     jobs: Mapping[int, JobEvent]
     volumes: Mapping[int, int]
@@ -39,25 +38,26 @@ class Image(msgspec.Struct, frozen=True):
     rotation: Rotation = OFF
 
 
-#: of so many jobs volumes are found sooner in plain integers than by numpy
+#: number of jobs up to which volumes are found faster in plain integers than by numpy
 _FEW = 64
-#: from one image and the next epoch to the next image
+#: makes the next image from an image and the next epoch
 ImageRule = Callable[[Image, Epoch], Image]
 
 
 def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
-    """A job's standing, by which jobs get one worker where there are more jobs than PEs; larger is better.
+    """Return a job's standing: with more jobs than PEs, the largest get one worker each.
 
-    Twice the priority outweighs `ageing_s` of waiting. A job's standing never changes, so
-    later jobs can overtake a waiting one for a bounded time only.
+    Twice the priority outweighs `ageing_s` of waiting. A job's standing never changes, so later jobs can
+    overtake a waiting one for a bounded time only.
     """
     return math.log2(priority) - arrival_s / ageing_s
 
 
 def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
-    """The rule by which each of `size` PEs keeps its image and computes all volumes itself.
+    """Return the rule by which each of `size` PEs keeps its image and computes all volumes.
 
-    `slices`: with more jobs than PEs, volumes rotate (`rotation.py`); None: those of best standing have one.
+    `slices`: with more jobs than PEs, volumes rotate (`rotation.py`); None: jobs of best standing have a
+    worker.
     """
 
     def rule(image: Image, epoch: Epoch) -> Image:
@@ -83,7 +83,7 @@ def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
 
 
 def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
-    """The fair volumes above 0 of `jobs` on `size` PEs."""
+    """Return the fair volumes above 0 of `jobs` on `size` PEs."""
     if len(jobs) <= 1:
         return {event.job: min(event.demand, size) for event in jobs.values()}
     events = list(jobs.values())
@@ -92,7 +92,7 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     priority = events[0].priority
     if len(events) < min(size, _FEW) and all(event.priority == priority for event in events):
         return equal_volumes(events, size)
-    # Late: it takes numpy, which many ranks can do without.
+    # Late, since it imports numpy, which many ranks can do without.
     from mallob_py.protocol.volumes import fair_volumes
 
     fair = fair_volumes(
@@ -106,9 +106,9 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
 
 
 def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
-    """The fair volumes of at least as many jobs as PEs; None if more than their standing decides.
+    """Return the fair volumes of at least as many jobs as PEs; None if more than their standing decides.
 
-    Frequent in a burst of small jobs, where a few calls of numpy would take longer than all else in an epoch.
+    Frequent in a burst of small jobs, where a few calls of numpy would take longer than the rest of an epoch.
     """
     standings = sorted((event.standing for event in events), reverse=True)
     least = standings[size - 1]
@@ -118,7 +118,7 @@ def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
 
 
 class PendingNews:
-    """News on their way up that wait here: a PE that has been quiet forwards at once, else it gathers."""
+    """News on their way up that wait here: a PE that was quiet forwards at once, else it gathers."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -126,7 +126,7 @@ class PendingNews:
         self._may_send_from = -math.inf
 
     def take(self, *events: JobEvent) -> None:
-        """A newer version supersedes an older one."""
+        """Add events; a newer version supersedes an older one."""
         for event in events:
             known = self._events.get(event.job)
             if known is None or known.version < event.version:
@@ -134,14 +134,14 @@ class PendingNews:
 
     @property
     def due_s(self) -> float:
-        """When there is something to send; `math.inf` if there is nothing."""
+        """When there is something to send; `math.inf`: never."""
         return self._may_send_from if self._events else math.inf
 
     def is_due(self, now: float) -> bool:
         return bool(self._events) and now >= self._may_send_from
 
     def take_all(self, now: float) -> tuple[JobEvent, ...]:
-        """The messages to be sent now."""
+        """Return the messages to send now."""
         events = tuple(self._events.values())
         self._events.clear()
         self._may_send_from = now + self._delay_s
@@ -173,13 +173,13 @@ class Balancer:
         #: at the tree's root: when the epoch began, and when the next one begins at the latest
         self._began_s = 0.0
         self._due_s = math.inf
-        #: whether `flush` has something to do, or to wait for
+        #: whether `flush` has work now or later
         self.has_news = False
         #: whether all PEs are on one host
         self.is_one_host: Callable[[], bool] = lambda: False
 
     def volume(self, job: int) -> int | None:
-        """The job's volume in the present epoch; None for a job that is not live."""
+        """Return the job's volume in the present epoch; None: the job is not live."""
         image = self.image
         volume = image.volumes.get(job)
         return 0 if volume is None and job in image.jobs else volume
@@ -190,7 +190,7 @@ class Balancer:
         return [volumes.get(job, 0 if job in live else None) for job in jobs]
 
     def with_volume(self) -> KeysView[int] | None:
-        """The jobs with a volume above 0, if they are known without looking at all jobs."""
+        """Return the jobs with a volume above 0, if known without examining all jobs."""
         return self.image.volumes.keys()
 
     @property
@@ -200,7 +200,7 @@ class Balancer:
 
     @property
     def rotation(self) -> Rotation:
-        """Whose turn it is, and where, in the present epoch."""
+        """The turns in the present epoch: which jobs, and where."""
         return self.image.rotation
 
     @property
@@ -239,7 +239,7 @@ class Balancer:
         self._on_epoch(now, [event.job for event in message.events if event.demand == 0])
 
     def flush(self, now: float) -> float:
-        """Send what is pending, unless the last send is too recent; returns when it is wanted next."""
+        """Send pending events, unless the last send is too recent; return when to call again."""
         if self._news.is_due(now) or self._due_s <= now:
             events = self._news.take_all(now)
             self.has_news = False
@@ -252,12 +252,12 @@ class Balancer:
         return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:
-        """When there is something to send; the next turn of jobs is none of that."""
+        """Return when there is something to send; the next turn of jobs does not count."""
         return self._news.due_s
 
 
 class _Evaluation:
-    """The image before an epoch, the epoch, the image after it; and how many PEs are still to ask."""
+    """The image before an epoch, the epoch, the image after it, and the number of PEs that still will ask."""
 
     __slots__ = ("after", "before", "left", "message")
 
@@ -269,7 +269,7 @@ class _Evaluation:
 
 
 def shared_rule(rule: ImageRule, count: int) -> ImageRule:
-    """`rule` for `count` PEs, each of which asks once per epoch. An image is forgotten when all have it."""
+    """Share `rule` among `count` PEs, each of which asks once per epoch; drop an image when all have it."""
     if count == 1:
         return rule
     evaluations: dict[int, _Evaluation] = {}

@@ -1,15 +1,14 @@
-"""The jobs that were taken in at this PE: each lives here from submission to its one reply.
+"""The client: the jobs taken in at this PE, each from its submission to its one reply.
 
-The client represents its jobs in the balancing: it is the only author of their events, from
-the first (demand 1) to the last (demand 0). It owns the seat of each job's root worker, which
-it fills and empties by the rules of `job_tree.py`. It adds up each job's budget from the
-volumes that everybody agrees on, and ends the job at its first result, at a limit, at an
-interrupt or at a failure, whichever comes first.
+The client represents its jobs in the balancing: it is the only author of their events, from the first (demand
+1) to the last (demand 0). It owns the seat of each job's root worker, and fills and empties it by the rules
+of `job_tree.py`. It adds up each job's budget from the volumes that all PEs agree on, and ends the job at its
+first result, at a limit, at an interrupt or at a failure, whichever is first.
 
-A new job's root is asked for in the epoch that gives the job a volume. Only while there
-plainly are more PEs than needed is it asked for at once; then the job's first event waits a
-moment for what it has to say: that the job has outlived its first milliseconds and wants more
-workers, or nothing at all, since the job is over and no other PE ever heard of it (`turnover.py`).
+A new job's root is requested in the epoch that gives the job a volume; only if there are plainly more PEs
+than needed, at once. In that case the job's first event waits a moment: then it says that the job has
+outlived its first milliseconds and wants more workers, or nothing, since the job is over and no other PE has
+heard of it (`turnover.py`).
 """
 
 from __future__ import annotations
@@ -76,29 +75,29 @@ if TYPE_CHECKING:
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
-#: so many deadlines that hold no more may be remembered beside two for each job
+#: most outdated deadlines kept, beside two for each job
 _OUTDATED_MAX = 64
 
 
 class LastCheckpoint:
-    """The checkpoint that a job's next root begins with; `data` is None until there is something.
+    """The checkpoint with which a job's next root begins; `data` is None until there is one.
 
-    A root that leaves may have its say after the next one has begun: then what it says is old. So whoever
-    has begun last is the only one to replace it.
+    A leaving root may send a checkpoint after the next root has begun, which is out of date. So only the root
+    that began last may replace the checkpoint.
     """
 
     def __init__(self, data: bytes | None = None) -> None:
         self.data = data
-        #: (PE, stay) of the root that has begun last
+        #: (PE, stay) of the root that began last
         self._root: tuple[int, int] | None = None
 
     def begin(self, pe: int, stay: int) -> bytes | None:
-        """A root begins, or goes on; this is the checkpoint that it finds."""
+        """Note that a root begins, or goes on; return the checkpoint for it."""
         self._root = (pe, stay)
         return self.data
 
     def replace(self, pe: int, stay: int, data: bytes) -> bool:
-        """A root is further now; False if another one has begun since."""
+        """Replace the checkpoint; return False if another root has begun since."""
         if self._root is not None and self._root != (pe, stay):
             return False
         self.data = data
@@ -106,10 +105,10 @@ class LastCheckpoint:
 
 
 class _RootPort:
-    """The matcher as the root's seat sees it: this PE itself may be the taker, or one that is preferred.
+    """The matcher for the root's seat: the taker may be this PE itself, or a preferred one.
 
-    A request that goes to the preferred PE is on its way like a matched one. It goes there once: when it
-    comes back, that PE was not free.
+    A request to the preferred PE travels like a matched one. It goes there once: if it comes back, that PE
+    was not free.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class _RootPort:
         self.withdraw = matcher.withdraw
 
     def go_near(self, pe: int | None, is_granted: bool = False) -> None:
-        """Send the next request to this PE first; `is_granted`: as of `Prefer`."""
+        """Send the next request to this PE first; `is_granted` as in `Prefer`."""
         self._is_granted = is_granted
         self._near = pe if pe is not None and pe != self._out.rank and pe < self._out.size else None
 
@@ -141,7 +140,7 @@ class _RootPort:
             is_granted = self._is_granted and request.description is not None
             self._out.send(near, Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
-            # Nobody else hears of it, so of a bulk request only the root is launched here.
+            # No other PE hears of it, so of a bulk request only the root is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
             self._matcher.ask(request)
@@ -169,11 +168,12 @@ class ClientJob:
         self.demand = 1
         self.is_sought, self.sought_s = False, now
         self.state = JobState.NEW
-        #: the PE where it rests; -1: it had no root when it began to
+        #: PE where the job rests; -1: it had no root when it began to rest
         self.rests_at = -1
-        #: of its submission: whoever offers itself in an earlier one was asked before the job was given up
+        #: epoch of its submission: a PE that offers itself in an earlier one was asked before the job was
+        #: given up
         self.since_epoch = 0
-        #: what the application could use, whatever it may have
+        #: workers that the application could use, within any bound
         self.wanted: int | None = 1
         self.submitted_s = now
         self.balanced_s: float | None = None
@@ -181,40 +181,40 @@ class ClientJob:
         before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0, 0.0)
         self.started_s: float | None = before.started_s
         self.volume = 0
-        #: it has never had a volume, not even 0
+        #: whether it has never had a volume, not even 0
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
-        #: time since its first execution in which its root had a PE
+        #: time since its first start in which its root had a PE
         self.turns_s = before.turns_s
         self.cpu_s = before.cpu_s
         self.peak_memory_bytes = before.peak_memory_bytes
-        #: of a job that has told how far it is
+        #: the job's checkpoint, once it has reported progress
         self.checkpoint: LastCheckpoint | None = None
-        #: its root runs, and leaves in order
+        #: whether its root runs, and leaves in order
         self.is_saved_by_root = False
         self.progression: Progression | None = None
-        #: the best that its workers have offered
+        #: the best offer of its workers
         self.interim: Interim | None = None
         self.root: int | None = None
-        #: the root's PE that others have been told of
+        #: PE of the root as told to other PEs
         self.told_root = NEW_JOB if parameters.spent is None else JOB_AGAIN
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
-        #: when to publish the job, or that it may have more workers than its root
+        #: when to publish the job, or its demand for more workers than its root
         self.announce_at_s = math.inf
-        #: when the client looks at the job next, if nothing happens before
+        #: when the client must look at the job, unless something happens earlier
         self.due_s = math.inf
         self._counted_until_s = now
 
     @property
     def root_pe(self) -> int:
-        """The PE of its root; -1: it has none."""
+        """The PE of its root; -1: none."""
         seat = self.seats.seat(0)
         return seat.rank if seat is not None and seat.state is SeatState.TAKEN else -1
 
     def happens(self, what: Happening) -> None:
-        """Go where the table of `job_life` says."""
+        """Change the state by the table of `job_life`."""
         self.state = follow(self.job, self.state, what)
 
     @property
@@ -224,7 +224,7 @@ class ClientJob:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it is to be given up as soon as it has no PE."""
+        """Whether to give it up as soon as it has no PE."""
         return self.state in (JobState.LAST, JobState.LAST_NEW)
 
     @property
@@ -234,39 +234,39 @@ class ClientJob:
 
     @property
     def rests(self) -> bool:
-        """It has had a turn, and waits for the next one."""
+        """Whether it has had a turn, and waits for the next one."""
         return self.volume == 0 and self.state.shown == "resting"
 
     @property
     def is_published(self) -> bool:
-        """Whether others have been told of the job."""
+        """Whether other PEs have been told of the job."""
         return self.version > 0
 
     def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
-        """One of its workers has used this."""
+        """Add what one of its workers has used."""
         self.cpu_s += cpu_s
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
 
     def pe_s_until(self, now: float, threads: int) -> float:
-        """The budget used, as `count` would have it."""
+        """Return the budget used, as `count` would add it."""
         if self.started_s is None:
             return 0.0
         return self.pe_s + (now - self._counted_until_s) * self._workers() * threads
 
     def turns_s_until(self, now: float) -> float:
-        """Return the time with a PE, as `count` would have it."""
+        """Return the time with a PE, as `count` would add it."""
         if self.started_s is None or not self._has_turn:
             return self.turns_s
         return self.turns_s + (now - self._counted_until_s)
 
     def count(self, now: float, threads: int) -> None:
-        """Add the budget used up to `now` with the volume and the root's PE held until then."""
+        """Add the budget used up to `now` with the present volume and root."""
         self.pe_s = self.pe_s_until(now, threads)
         self.turns_s = self.turns_s_until(now)
         self._counted_until_s = now
 
     def begin_anew(self, now: float, root: int | None) -> None:
-        """In a new generation no PE has heard of it yet. `root`: where its first one was."""
+        """Begin anew in a new generation, unknown to all PEs. `root`: the PE of its first root."""
         self.root = root
         self.version = self.volume = 0
         self.told_root = JOB_AGAIN if self.state is JobState.SETTLED else NEW_JOB
@@ -278,33 +278,33 @@ class ClientJob:
         self._counted_until_s = now
 
     def _workers(self) -> int:
-        """Workers to charge for: the volume, or the root alone before the first one is known."""
+        """The workers to charge for: the volume, or the root alone until the first volume is known."""
         return 1 if self.is_first else self.volume
 
     @property
     def _has_turn(self) -> bool:
-        """It has a PE: it does not rest, and no PE is sought for its root."""
+        """Whether it has a PE: it does not rest, and no PE is sought for its root."""
         return self._workers() > 0 and self.root_pe >= 0
 
     @property
     def had_turn(self) -> bool:
-        """It has had what it is to have before it is said to rest."""
+        """Whether it has had the turn after which it rests."""
         spent = self.parameters.spent
         return self.pe_s - (0.0 if spent is None else spent.pe_s) >= self.parameters.turn_s
 
     def used_up(self, now: float, threads: int) -> Outcome | None:
-        """The limit that is reached, if any (budgets must be counted up to `now`)."""
+        """Return the limit that is reached, if any; budgets must be counted up to `now`."""
         if self.started_s is None:
             return None
         reached = (outcome for limit_s, outcome in self._limits(threads) if now >= limit_s)
         return next(reached, None)
 
     def deadline(self, threads: int) -> float:
-        """When a limit will be reached at the present volume."""
+        """Return when a limit will be reached at the present volume."""
         return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
 
     def _limits(self, threads: int) -> Iterator[tuple[float, Outcome]]:
-        """Yield when each limit will be reached at the present volume, from the last `count` on."""
+        """Yield when each limit will be reached at the present volume, counted from the last `count`."""
         if self.started_s is None:
             return
         if self.parameters.wallclock_limit_s:
@@ -355,11 +355,11 @@ class ClientJobs:
         self.jobs: dict[int, ClientJob] = {}
         #: new jobs
         self._turnover = Turnover(config, out.size)
-        #: with a volume above 0
+        #: jobs with a volume above 0
         self._seated: set[int] = set()
-        #: (due_s, job); what a job's `due_s` does not say any more is passed over
+        #: (due_s, job); entries that differ from the job's `due_s` are outdated
         self._due: list[tuple[float, int]] = []
-        #: when a `tick` is wanted next
+        #: when `tick` must be called
         self.deadline_s = math.inf
 
     # --- from the service -----------------------------------------------------------------
@@ -372,7 +372,7 @@ class ClientJobs:
         now: float,
         checkpoint: bytes | None = None,
     ) -> None:
-        """Take a job in. It will end with exactly one `JobEnded`."""
+        """Take in a job, which will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
         port, seats = self._seats_of(job, description, parameters.near)
@@ -396,7 +396,7 @@ class ClientJobs:
         self._fit(record, 1, self._now)
 
     def _turn_over(self, pe: int | None) -> None:
-        """A fresh job has ended; give the PE, if no other PE has heard of it, to the best standby job."""
+        """Note a fresh job's end; if no other PE has heard of the job, give its PE to a standby job."""
         turnover = self._turnover
         if pe is not None and turnover.is_plenty(self._balancer.total_volume):
             record = self.jobs[turnover.best()]
@@ -418,12 +418,12 @@ class ClientJobs:
         return port, seats
 
     def halt(self, now: float) -> None:
-        """The generation ends: what its workers have used is charged."""
+        """End the generation: charge what workers have used."""
         for record in self.jobs.values():
             record.count(now, self._config.threads)
 
     def take_over(self, former: ClientJobs, succession: Succession, now: float) -> None:
-        """Have the live jobs of a client of the last generation go on, as if submitted again."""
+        """Continue the live jobs of the last generation's client, as if submitted again."""
         self._now = now
         for job, record in former.jobs.items():
             if record.is_withdrawn:
@@ -457,9 +457,9 @@ class ClientJobs:
     def set_back(self, job: int, now: float) -> None:
         """Give a job up as soon as it rests, if it is live here: `JobGivenUp` follows, or its end.
 
-        What its root has is saved if the root leaves in order. Then the others are told, as of a job that has
-        ended. `JobGivenUp` waits until that is in an epoch, so that what is said of the job after its next
-        submission comes later everywhere.
+        A root that leaves in order saves its work. Then other PEs are told as if the job had ended.
+        `JobGivenUp` waits until an epoch has this, so that news of the job's next submission come later
+        everywhere.
         """
         self._now = now
         record = self.jobs.get(job)
@@ -478,7 +478,7 @@ class ClientJobs:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
-        """Tell the others, once: what came after an epoch with it would undo the job's next submission."""
+        """Tell other PEs, once, that the job is over: later, that would undo the next submission."""
         if record.state is JobState.RETRACTED:
             return
         record.happens(Happening.RETRACTED)
@@ -493,9 +493,9 @@ class ClientJobs:
         self._out.act(JobGivenUp(record.job, spent))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
-        """Go on with another priority and bound (0: none), if the job is live here.
+        """Change a job's priority and bound (0: none), if it is live here.
 
-        Its standing stays: who waits has the place in the queue that the submission gave.
+        Its standing stays: a waiting job keeps its place in the queue.
         """
         if (record := self.jobs.get(job)) is None:
             return
@@ -503,7 +503,7 @@ class ClientJobs:
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
-        if record.is_published and not record.is_withdrawn:  # else its first event says it
+        if record.is_published and not record.is_withdrawn:  # otherwise its first event says it
             self._demand(record, record.wanted, changed)
 
     # --- balancing ------------------------------------------------------------------------
@@ -528,11 +528,11 @@ class ClientJobs:
         )
 
     def _has_moved(self, record: ClientJob) -> bool:
-        """Whether jobs have turns, which depend on where they have been, and the others have to be told."""
+        """Tell whether jobs have turns that depend on their last PE, so that other PEs must be told."""
         return self._balancer.rotation.is_on and record.root_pe not in (-1, record.told_root)
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
-        """Publish the demand, None for all there is, if that or something else is news."""
+        """Publish the demand (None: the application's), if there is news."""
         record.wanted = wanted
         most = self._demand_max(record)
         demand = most if wanted is None else max(1, min(wanted, most))
@@ -556,7 +556,7 @@ class ClientJobs:
             if volume is None or record.is_withdrawn:
                 continue
             if record.is_given_up and not self._balancer.rotation.is_on:
-                # There are PEs for all again; when it rests next, it may be asked for anew.
+                # There are PEs for all jobs again; when it rests next, it may be given up again.
                 record.happens(Happening.KEPT)
             if not self._turnover.forget(job) and volume == record.volume:
                 self._tell_of_root(record)
@@ -572,7 +572,7 @@ class ClientJobs:
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
-            self._schedule(record)  # by what it is charged from now on, so after the first volume is known
+            self._schedule(record)  # by its new charge, so after the first volume is known
             self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
             self._tell_of_root(record)
             if self._balancer.rotation.is_on:
@@ -588,7 +588,7 @@ class ClientJobs:
             self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
-        """For a job that has outlived its first moment, tell where its root is, if its turns depend on it."""
+        """Tell other PEs where the root of a job beyond its first moment is, if its turns depend on it."""
         is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)
@@ -600,14 +600,14 @@ class ClientJobs:
         record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
-        """The jobs that an epoch may mean something to: not those that have waited and go on waiting."""
+        """Return the jobs that an epoch may concern: not those that waited and go on waiting."""
         with_volume = self._balancer.with_volume()
         if with_volume is None or len(self.jobs) <= len(with_volume):
             return list(self.jobs)
         return sorted(self._turnover.unseen | self._seated | (with_volume & self.jobs.keys()))
 
     def _volume(self, record: ClientJob) -> int:
-        """The job's volume; a job asked for ahead of its first epoch counts as 1."""
+        """Return the job's volume; a job requested before its first epoch counts as 1."""
         volume = self._balancer.volume(record.job)
         return 1 if volume is None else volume
 
@@ -671,7 +671,7 @@ class ClientJobs:
     # --- the job's own news -------------------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """The root runs: so those that could not start it are at fault, not the job."""
+        """Blame the PEs that could not start the root: it runs now, so the job is not at fault."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, Blamed(record.job))
         record.lost_at.clear()
@@ -701,22 +701,22 @@ class ClientJobs:
 
     @property
     def awaits_roots(self) -> bool:
-        """Whether there are jobs of which more may come to be saved, as the system ends."""
+        """Whether, at the system's end, jobs wait for their roots' last checkpoints."""
         return any(record.is_saved_by_root for record in self.jobs.values())
 
     def receive_demand(self, message: DemandChanged) -> None:
         record = self.jobs.get(message.job)
         if record is not None and not record.is_withdrawn:
-            self._turnover.fresh.discard(record.job)  # it goes on, and no announcement will say so
+            self._turnover.fresh.discard(record.job)  # it goes on, without an announcement
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
     def receive_result(self, source: int, message: ResultFound, now: float) -> None:
-        """The first result ends the job; later ones find it gone."""
+        """Take in a result: the first one ends the job, later ones are ignored."""
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # Else a worker of a former generation has found it, and there may be a root that does not know.
+            # Else a worker of a former generation has found it, and a root may not know.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
@@ -737,7 +737,7 @@ class ClientJobs:
     def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            if record.seats.is_held(0, source, message.stay):  # as by one that was suspended, and goes on
+            if record.seats.is_held(0, source, message.stay):  # a root that was suspended
                 record.checkpoint.begin(source, message.stay)
             if record.checkpoint.replace(source, message.stay, message.data):
                 self._out.act(JobSaved(message.job, message.data))
@@ -756,7 +756,7 @@ class ClientJobs:
     # --- ends ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End the jobs that have reached a limit, and let those grow that have outlived the first moment."""
+        """End jobs that have reached a limit, and let jobs grow that have outlived the first moment."""
         self._now = now
         while self._next_due() <= now:
             record = self.jobs[heapq.heappop(self._due)[1]]
@@ -771,7 +771,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _announce(self, record: ClientJob, now: float) -> None:
-        """Publish the job, or that it may have more workers than its root."""
+        """Publish the job, or its demand for more workers than its root."""
         until_s = self._turnover.waits_until(record.job, record.sought_s)
         record.announce_at_s = until_s if now < until_s else math.inf
         if now < until_s:
@@ -793,7 +793,7 @@ class ClientJobs:
         return math.inf
 
     def _schedule(self, record: ClientJob) -> None:
-        """Note when the job is to be looked at, whatever was noted before."""
+        """Note when to look at the job, in place of any earlier time."""
         due_s = min(record.deadline(self._config.threads), record.announce_at_s)
         if due_s == record.due_s:
             return
@@ -806,12 +806,12 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _has_left_no_trace(self, record: ClientJob) -> bool:
-        """But for its root, no PE has heard of it, and its description was in messages only."""
+        """Tell whether no PE but its root's has heard of it, and its description was in messages only."""
         description = record.seats.description
         return not record.is_published and description is not None and description.inline is not None
 
     def next_announcement(self) -> float:
-        """When a job will next be published, or ask for more than its root."""
+        """Return when a job will next be published, or ask for more than its root."""
         return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
     def _final_event(self, record: ClientJob) -> JobEvent:
@@ -831,7 +831,7 @@ class ClientJobs:
         reason: str | None = None,
         is_of_root: bool = False,
     ) -> None:
-        """`is_of_root`: its root has found the result, and with that has ended itself."""
+        """End a job; `is_of_root`: its root has found the result, and thereby ended."""
         record.count(self._now, self._config.threads)
         pe = record.root_pe
         self._remove(record)

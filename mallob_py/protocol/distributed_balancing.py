@@ -1,14 +1,13 @@
-"""Balancing where no PE computes all volumes: questions down, answers up (P 3.1, distributed).
+"""Distributed balancing: no PE computes all volumes; questions go down, answers up (P 3.1).
 
-News of jobs climb the tree of ranks as in `balancing.py`. The tree's root opens an epoch for what
-has arrived: it broadcasts the news together with the first question of `VolumeSearch`. Every PE
-notes the news, answers for the jobs that are assigned to it (by a hash of their ids), adds up the
-answers of its subtree and sends the sum to its parent. After a few rounds the root broadcasts the
-outcome, a few numbers. Only now the epoch begins; any PE derives the volume of any job from the
-outcome when it is asked for it, with the same result as in `balancing.py`.
+News of jobs climb the tree of ranks as in `balancing.py`. The tree's root opens an epoch for the news that
+have arrived: it broadcasts them together with the first question of `VolumeSearch`. Every PE notes the news,
+answers for the jobs assigned to it (by a hash of their ids), adds up the answers of its subtree and sends the
+sum to its parent. After a few rounds the root broadcasts the outcome, a few numbers, and the epoch begins;
+any PE derives any job's volume from it on demand, with the same result as in `balancing.py`.
 
-Per epoch: O(rounds) broadcasts and reductions of constant length, and per PE O(news + jobs/PEs)
-work. One computation runs at a time; news that arrive meanwhile wait for the next.
+Per epoch: O(rounds) broadcasts and reductions of constant length, and O(news + jobs/PEs) work per PE. One
+computation runs at a time; news that arrive meanwhile wait for the next.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from mallob_py.protocol.volume_search import (
 
 
 class DistributedBalancer:
-    """One PE's part of the computations. The same to its users as `Balancer`."""
+    """One PE's part of the computations; the same interface as `Balancer`."""
 
-    #: asked each time
+    #: always true, so that callers ask each time
     has_news = True
 
     def __init__(self, out: Outbox, delay_s: float, on_epoch: Callable[[float, list[int]], None]) -> None:
@@ -65,14 +64,14 @@ class DistributedBalancer:
         self._deputy = Deputy()
         self._answer: AnyAnswer | None = None
         self._answers_missing = 0
-        #: at the tree's root: the computation that runs
+        #: at the tree's root: the running computation
         self._search: VolumeSearch | None = None
         self._hint = Hint()
 
     # --- the present epoch ------------------------------------------------------------------
 
     def volume(self, job: int) -> int | None:
-        """The job's volume in the present epoch; None for a job that is not in the image."""
+        """Return the job's volume in the present epoch; None: the job is not in the image."""
         volume = self._known_volumes.get(job)
         if volume is None and (event := self.jobs.get(job)) is not None:
             volume = self._known_volumes[job] = self._volumes.of(event)
@@ -83,9 +82,9 @@ class DistributedBalancer:
         return [self.volume(job) for job in jobs]
 
     def with_volume(self) -> None:
-        """Which jobs have a volume above 0: no PE knows that of all (compare `Balancer`)."""
+        """Return None: no PE knows which jobs have a volume above 0 (compare `Balancer`)."""
 
-    #: jobs beyond the number of PEs wait (compare `Balancer`)
+    #: no turns: jobs beyond the number of PEs wait (compare `Balancer`)
     rotation = OFF
 
     @property
@@ -95,7 +94,7 @@ class DistributedBalancer:
 
     @property
     def epoch_volumes(self) -> EpochVolumes:
-        """The part of the present epoch that all PEs have been told."""
+        """The part of the present epoch that all PEs know."""
         return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------
@@ -105,9 +104,9 @@ class DistributedBalancer:
         self._pending.take(event)
 
     def flush(self, now: float) -> float:
-        """Send what is pending, unless the last send is too recent; at the root: begin an epoch.
+        """Send pending news, unless the last send is too recent; at the root, begin an epoch.
 
-        Returns when it is wanted next.
+        Returns when to call again.
         """
         if self._search is None and self._pending.is_due(now):
             events = self._pending.take_all(now)
@@ -137,7 +136,7 @@ class DistributedBalancer:
                 raise PeerViolation("another PE has another kind of balancing")
 
     def _begin(self, events: tuple[JobEvent, ...], now: float) -> None:
-        """At the root: count the jobs there will be, and open their epoch."""
+        """Count the jobs of the next epoch, and open it; at the root."""
         jobs = len(self.jobs)
         for event in events:
             known = self.jobs.get(event.job)
@@ -150,7 +149,7 @@ class DistributedBalancer:
         self._go_on(events, now)
 
     def _go_on(self, events: tuple[JobEvent, ...], now: float) -> None:
-        """At the root: the next step of the computation. Only the first one brings `events`."""
+        """Take the next step of the computation; at the root. Only the first step has `events`."""
         search = self._search
         assert search is not None
         if search.question is not None:
@@ -193,7 +192,7 @@ class DistributedBalancer:
             self._go_on((), now)
 
     def _note(self, events: tuple[JobEvent, ...]) -> None:
-        """News of the coming epoch: the deputy works with them at once, the image changes with the epoch."""
+        """Note news of the coming epoch: the deputy uses them at once, the image changes with the epoch."""
         for event in events:
             known = self.jobs.get(event.job)
             self._news.append(event)
@@ -205,7 +204,7 @@ class DistributedBalancer:
                 self._deputy.put(event)
 
     def _receive_settled(self, message: VolumesSettled, now: float) -> None:
-        """The epoch begins."""
+        """Begin the epoch."""
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
         for child in self._children:
@@ -228,7 +227,7 @@ class DistributedBalancer:
         self._on_epoch(now, ended)
 
     def is_at_rest(self) -> bool:
-        """No computation runs as far as this PE can tell (for checks)."""
+        """Tell whether no computation runs, as far as this PE knows (for checks)."""
         return self._search is None and self._answer is None and not self._news
 
 

@@ -1,7 +1,7 @@
-"""Effects: what a PE wants done outside, appended to `PE.effects` and executed in order.
+"""Effects: the deeds that a PE orders, appended to `PE.effects` and executed in order.
 
-All parts of one PE put what they want done into its `Outbox`. `worker` is the number of a worker on
-its PE: it stays the same while the worker is suspended and resumed, and is never used twice.
+All parts of a PE put their effects into its `Outbox`. `worker` is the number of a worker on its PE: it stays
+the same while the worker is suspended and resumed, and is never reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mallob_py.protocol.messages import AnyMessage, Description
 
 
 class Outcome(Enum):
-    """Why a job has ended."""
+    """The reason of a job's end."""
 
     RESULT = "result"
     TIME_LIMIT = "time-limit"
@@ -34,7 +34,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Send(Effect, frozen=True):
-    """Deliver `message` to rank `dest` (never the own one)."""
+    """Deliver `message` to PE `dest`, never the own one."""
 
     dest: int
     message: AnyMessage
@@ -43,8 +43,8 @@ class Send(Effect, frozen=True):
 class FetchDescription(Effect, frozen=True):
     """Bring the description to this host; then call `description_here`.
 
-    `sources` are the ranks to get it from where it is not here yet: the parent, which may
-    not have it (any more), then the client, which has it as long as the job lives.
+    `sources` are the PEs to get it from: the parent, which may not have it, then the client, which has it as
+    long as the job lives.
     """
 
     job: int
@@ -53,13 +53,13 @@ class FetchDescription(Effect, frozen=True):
 
 
 class JobOver(Effect, frozen=True):
-    """The job is over for everybody: nothing of it is needed here any more."""
+    """The job is over everywhere; drop all that is kept of it."""
 
     job: int
 
 
 class JobUnheard(Effect, frozen=True):
-    """No message has spoken of the job for long: nothing of it is kept here, but it may come back."""
+    """No message has named the job for long; drop all that is kept of it, though it may come back."""
 
     job: int
 
@@ -67,8 +67,8 @@ class JobUnheard(Effect, frozen=True):
 class StartWorker(Effect, frozen=True):
     """Start a worker's process; then call `worker_started`.
 
-    `is_given`: its process comes from another PE of the host (`GiveWorker`), running already. One is started
-    anew if `StartAnew` says so, or if none comes soon.
+    `is_given`: another PE of the host gives its running process (`GiveWorker`). It is started anew at
+    `StartAnew`, or if none comes soon.
     """
 
     worker: int
@@ -80,15 +80,15 @@ class StartWorker(Effect, frozen=True):
 
 
 class StartAnew(Effect, frozen=True):
-    """No process comes from another PE for this worker."""
+    """Start the worker's process: none comes from another PE."""
 
     worker: int
 
 
 class GiveWorker(Effect, frozen=True):
-    """Let PE `pe`, of the same host, have the worker's process, which rests, for its worker `number`.
+    """Give the worker's resting process to PE `pe` of the same host, for its worker `number`.
 
-    If that cannot be done, end the process.
+    If that fails, end the process.
     """
 
     worker: int
@@ -103,7 +103,7 @@ class SuspendWorker(Effect, frozen=True):
 
 
 class ResumeWorker(Effect, frozen=True):
-    """Let a suspended worker's process go on, with this place in the tree."""
+    """Continue a suspended worker's process, with this place in the tree."""
 
     worker: int
     index: int
@@ -111,7 +111,7 @@ class ResumeWorker(Effect, frozen=True):
 
 
 class LeaveWorker(Effect, frozen=True):
-    """Tell the worker's process to hand over what it has, and to end; then call `WorkerLeft`.
+    """Have the worker's process hand over its work and end; then call `WorkerLeft`.
 
     It runs on beside the PE's next worker, and gets messages, until it ends or is terminated.
     """
@@ -134,14 +134,14 @@ class UpdateWorker(Effect, frozen=True):
 
 
 class BlameHost(Effect, frozen=True):
-    """A worker got no process here: `HostHealth.blame` says how long the PEs of the rank are to `rest`."""
+    """Note that a worker got no process here; `HostHealth.blame` says how long the rank's PEs must `rest`."""
 
     fault: Fault
     reason: str
 
 
 class DeliverMessage(Effect, frozen=True):
-    """Hand a tree message to a worker's process. `sender` is (PE, stay): an address to answer to."""
+    """Hand a tree message to a worker's process. `sender` is (PE, stay), an address for answers."""
 
     worker: int
     source_index: int
@@ -158,7 +158,7 @@ class GiveCheckpoint(Effect, frozen=True):
 
 
 class JobStats(msgspec.Struct, frozen=True):
-    """Times of one job in seconds, from its submission to the PE; None: never got there.
+    """Times of a job in seconds since its submission to the PE; None: never reached.
 
     `root` is the PE that first ran the job's root.
     """
@@ -168,36 +168,35 @@ class JobStats(msgspec.Struct, frozen=True):
     started_s: float | None
     response_s: float
     wallclock_s: float
-    #: the volume added up over time, times the threads of a PE: what a CPU limit bounds
+    #: volume integrated over time, times the threads of a PE: a CPU limit bounds it
     pe_s: float
     max_volume: int
-    #: of the worker that needed most; 0 if not known
+    #: most memory of a worker; 0: unknown
     peak_memory_bytes: int = 0
-    #: CPU time of its workers' processes, as far as it has been told
+    #: CPU time of its workers' processes, as far as reported
     cpu_s: float = 0.0
     root: int | None = None
-    #: the part of `wallclock_s` in which the job had a PE: what a time limit bounds
+    #: part of `wallclock_s` with a PE: a time limit bounds it
     turns_s: float = 0.0
 
 
 class JobSought(Effect, frozen=True):
-    """A PE is sought for the root of a job taken in here: at most once for each submitted job.
+    """A PE is sought for the root of a job taken in here: at most once per submission.
 
-    Before anybody else is told. From now on the job may run: a root with a small description starts before
-    its client has accepted it.
+    From now on the job may run: a root with a small description starts before its client has accepted it.
     """
 
     job: int
 
 
 class JobRests(Effect, frozen=True):
-    """A job taken in here has had a turn, and waits for the next one: said once at most."""
+    """A job taken in here has had a turn, and waits for the next one; at most once."""
 
     job: int
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """A job's use of the PEs before it was given up for a while. Times on the client's clock."""
+    """A job's use of PEs before it was given up for a while. Times on the client's clock."""
 
     started_s: float | None
     pe_s: float
@@ -209,14 +208,14 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class JobGivenUp(Effect, frozen=True):
-    """A job taken in here has been given up: nothing is left of it, and it may be submitted again."""
+    """A job taken in here was given up: nothing is left of it, and it may be submitted again."""
 
     job: int
     spent: Spent
 
 
 class JobSaved(Effect, frozen=True):
-    """A job taken in here has a new checkpoint, with which it may be submitted again."""
+    """A job taken in here has a new checkpoint, for a further submission."""
 
     job: int
     checkpoint: bytes
@@ -225,7 +224,7 @@ class JobSaved(Effect, frozen=True):
 class JobEnded(Effect, frozen=True):
     """A job taken in here has ended: exactly one for each submitted job.
 
-    `interim`: the best that its workers had offered, whatever the outcome.
+    `interim`: the best offer of its workers, whatever the outcome.
     """
 
     job: int
@@ -269,14 +268,14 @@ AnyEffect: TypeAlias = (
 
 
 class Outbox:
-    """Effects of one PE. Messages to its own rank never leave it: they wait in `to_self`."""
+    """Effects of one PE. Messages to itself never leave it: they wait in `to_self`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        #: what is to be done outside, in this order; always this queue
+        #: the effects in order; this queue is never replaced
         self.effects: deque[AnyEffect] = deque()
-        #: have one more thing done
+        #: adds an effect
         self.act: Callable[[AnyEffect], None] = self.effects.append
         self.to_self: deque[AnyMessage] = deque()
 

@@ -1,9 +1,9 @@
-"""Fair volumes of jobs that all have the same priority, in plain integers.
+"""Fair volumes of jobs with equal priorities, in plain integers.
 
-The most frequent case by far: it takes microseconds for a few jobs, and none of the memory and time that a
-rank needs to import numpy. The result is that of `volumes.fair_volumes`, which tells what a fair volume is:
-with equal priorities all free jobs are at one level, so those of smallest demand are capped first and the
-level is what is left for each of the others.
+By far the most frequent case: it takes microseconds for few jobs, and saves a rank the import of numpy. The
+result equals that of `volumes.fair_volumes`, which defines fairness: with equal priorities all free jobs are
+at one level, so jobs of smallest demand are capped first, and the level is the others' equal part of the
+rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mallob_py.protocol.splitmix import splitmix64
 
 
 def equal_volumes(events: Sequence[JobEvent], size: int) -> dict[int, int]:
-    """The volumes of fewer jobs than `size` PEs, in the order given."""
+    """Return the volumes of fewer jobs than `size` PEs, in the order given."""
     left, others = size, len(events)
     level = most = size - others + 1
     for demand in sorted(event.demand for event in events):

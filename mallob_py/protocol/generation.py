@@ -1,35 +1,36 @@
-"""The members of the system, generation by generation: ranks are lost, leave and join, and the others go on.
+"""Generations: the system's members, while ranks are lost, leave and join and the others go on.
 
-Ranks are known by *addresses*, which never change and are never used again. The members of one generation,
-sorted by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`). All other
-protocols know one generation only. A change stops them, and the next generation begins with new PEs, which
-take over what the old ones had (`succession.py`).
+Ranks are known by *addresses*, which never change and are never reused. The members of a generation, sorted
+by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`). All other protocols know
+one generation only. A change stops them, and the next generation begins with new PEs, which take over from
+the old ones (`succession.py`).
 
-    somebody knows a reason --Suspect, Wanted--> the coordinator: the lowest member that is not lost
-    the coordinator --Propose(g)--> all who stay or leave in order: they `Halt`, and answer Ready(g)
-    all have answered: --Commit(g)--> each does `Begin`; who leaves does `End`
+    a rank with a reason --Suspect, Wanted--> the coordinator: the lowest member that is not lost
+    the coordinator --Propose(g)--> all that stay or leave in order: they `Halt`, and answer Ready(g)
+    all have answered: --Commit(g)--> each does `Begin`; leaving ranks do `End`
 
-Each envelope of the other protocols carries the g of its sender. One of an earlier generation than the
-receiver's is dropped (`Strayed`, if it is not a member's); one of a later generation waits until the receiver
-begins that, or is dropped when it begins one that is later still.
+Each envelope of the other protocols carries its sender's g. An envelope of an earlier generation than the
+receiver's is dropped (`Strayed`, if not from a member); one of a later generation waits until the receiver
+begins that one, or is dropped when it begins an even later one.
 
-Rules, and what they give
-- g is (number, coordinator) in one integer, and no coordinator uses a number twice. So no two ranks ever
-  begin the same g with different members. Of two with one number, the lower coordinator's is the greater.
-- Nobody goes back: one promises and begins only what is greater than all that it has promised and begun.
-  Who is asked for less says so (`Outdated`), and the coordinator asks for more.
-- An accusation is final. Who has been found lost by anyone is lost for all who hear of it, by `Suspect` or
-  by not being in a proposal. They do not talk to it any more, but for one word if it should still live
-  (`Fenced`): it *ends*, since others have its work. So there is no doubt that comes and goes, and sets of the
-  lost only grow. The price: two ranks that accuse each other at one moment may both have to end.
-- The coordinator lost: the next member is coordinator by that alone. A loss during a change: a new proposal.
-- Who has promised and hears no more for `patience_s` (twice that, for who is not coordinator) takes the one
-  that it waits for as lost.
+Rules, and their effects
+- g is (number, coordinator) in one integer, and no coordinator reuses a number. So no two ranks ever begin
+  the same g with different members. Of two with one number, the lower coordinator's is greater.
+- No rank goes back: it promises and begins only generations greater than all that it has promised and begun.
+  A rank asked for a lesser one says so (`Outdated`), and the coordinator proposes a greater one.
+- An accusation is final. A rank found lost by any rank is lost for all that hear of it, by `Suspect` or by
+  its absence from a proposal. They send it nothing more, except one word in case it lives (`Fenced`): then it
+  *ends*, since other ranks have its work. So doubts never come and go, and sets of lost ranks only grow. The
+  price: two ranks that accuse each other at one moment may both have to end.
+- If the coordinator is lost, the next member becomes it without a vote. A loss during a change: a new
+  proposal.
+- A rank that has promised and hears nothing for `patience_s` (twice that, unless it is the coordinator) takes
+  the rank that it waits for as lost.
 
-No majority is asked for: a system of two ranks has to survive the loss of one. So where the network falls
-into parts that do not hear each other, which MPI does not know as anything but losses, each part goes on
-without the others. That the journal of a client can be held by one rank only keeps jobs from being answered
-twice. When the parts hear each other again, that with the lesser generation ends.
+No majority is needed: a system of two ranks must survive the loss of one. So if the network splits into parts
+that do not hear each other, which MPI sees as losses, each part goes on without the other. Jobs are not
+answered twice, since only one rank can hold a client's journal. When the parts hear each other again, the one
+of the lesser generation ends.
 """
 
 from __future__ import annotations
@@ -56,34 +57,34 @@ from mallob_py.protocol.rank_messages import (
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """The rank at this address is dead, or does not answer any more."""
+    """The rank at this address is lost: dead, or silent."""
 
     address: int
 
 
 class Ordered(msgspec.Struct, frozen=True, tag=True):
-    """A user wants these to join (address, capacity), which are connected already, and those to leave."""
+    """A user orders that ranks (address, capacity), already connected, join, and that others leave."""
 
     joins: tuple[tuple[int, int], ...] = ()
     leaves: tuple[int, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True, tag=True):
-    """A message from an address; those of one address come in the order in which they were sent."""
+    """A message from an address; messages of one address come in the order sent."""
 
     source: int
     message: AnyGenerationMessage
 
 
 class Strayed(msgspec.Struct, frozen=True, tag=True):
-    """Anything else has come from an address that is not a member, in an envelope of generation g."""
+    """Another message, in an envelope of generation g, from an address that is not a member."""
 
     source: int
     g: int
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
-    """It is `deadline_s`, or later."""
+    """The time is `deadline_s`, or later."""
 
 
 AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
@@ -92,38 +93,38 @@ AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
 
 
 class EndReason(Enum):
-    """Why a rank has to end."""
+    """The reason why a rank must end."""
 
-    #: it was thought dead
+    #: other ranks took it as lost
     FENCED = "fenced"
-    #: it was asked to leave, and may
+    #: it was ordered to leave, and may
     LEFT = "left"
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send this. To a lost rank only `Fenced` is sent, after it was heard: it may be left out."""
+    """Send a message. To a lost rank only `Fenced` is sent, when it was heard, and may be left out."""
 
     address: int
     message: AnyGenerationMessage
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Send no more messages of the present generation, take no more in, suspend the workers where they are.
+    """Stop sending and taking in messages of the present generation, and suspend the workers.
 
-    Who leaves lets go of what others take over, such as a journal, when it ends, and so keeps it if it stays
+    A leaving rank releases what others take over, such as a journal, only when it ends, in case that it stays
     after all.
     """
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Make new PEs for `after` from those of `before`, which is None for one that joins, and go on."""
+    """Make new PEs for `after` from those of `before` (None: a newcomer), and go on."""
 
     before: Generation | None
     after: Generation
 
 
 class End(msgspec.Struct, frozen=True):
-    """Stop being a rank, without a word to anybody."""
+    """Stop being a rank, without telling anyone."""
 
     why: EndReason
 
@@ -132,50 +133,50 @@ AnyStep: TypeAlias = Tell | Halt | Begin | End
 
 
 class Membership:
-    """One rank's knowledge of generations. `generation` is None until one that joins has begun its first.
+    """One rank's knowledge of generations. `generation` is None until a newcomer has begun its first one.
 
-    Stimuli by `handle`; what is to be done, in order, by `take_effects`; a `TimePassed` at `deadline_s`.
-    `patience_s` is the same for all: who has less takes a coordinator as lost that waits for somebody else.
+    Stimuli come by `handle`, effects are taken by `take_effects`; a `TimePassed` is due at `deadline_s`.
+    `patience_s` must be equal on all ranks: a less patient one would take a waiting coordinator as lost.
     """
 
     def __init__(self, address: int, generation: Generation | None, patience_s: float) -> None:
         assert generation is None or address in generation.members
         self.address = address
-        #: the present one, which may have been halted
+        #: the present generation, possibly halted
         self.generation = generation
         self.lost: set[int] = set()
         self.has_ended = False
         self.effects: list[AnyStep] = []
         self.deadline_s = math.inf
         self._patience_s = patience_s
-        #: what this rank has halted for
+        #: the proposal for which this rank has halted
         self._promised: Propose | None = None
-        #: as coordinator: who has not answered to the promised proposal yet
+        #: as coordinator: ranks that have not answered the promised proposal
         self._missing: set[int] = set()
-        #: the greatest g heard of
+        #: greatest g heard of
         self._seen = 0 if generation is None else generation.g
         self._leavers: tuple[int, ...] = ()
-        #: what was asked for and has not come about yet
+        #: orders that are not carried out yet
         self._joins: dict[int, int] = {}
         self._leaves: set[int] = set()
 
     @property
     def is_halted(self) -> bool:
-        """Between `Halt` and `Begin`."""
+        """Whether it is between `Halt` and `Begin`."""
         return self._promised is not None
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """The ranks that leave by order with the change that this rank has halted for, or ended with."""
+        """The ranks that leave by order with the change for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         effects, self.effects = self.effects, []
         return effects
 
     def handle(self, change: AnyChange, now: float) -> None:
-        """Take one stimulus; what follows from it is in `effects`. An ended rank takes no notice."""
+        """Take in a stimulus; consequences are in `effects`. An ended rank ignores it."""
         if self.has_ended:
             return
         match change:
@@ -198,10 +199,10 @@ class Membership:
             return self._promised.generation.g
         return 0 if self.generation is None else self.generation.g
 
-    # --- who is who -----------------------------------------------------------------------------
+    # --- membership -----------------------------------------------------------------------------
 
     def _known(self) -> dict[int, int]:
-        """Capacities by address: the members of the present generation, and of the promised one."""
+        """Return capacities by address, of members of the present and the promised generation."""
         present = [] if self.generation is None else [self.generation]
         promised = [] if self._promised is None else [self._promised.generation]
         return {
@@ -211,7 +212,7 @@ class Membership:
         }
 
     def _coordinator(self) -> int:
-        """The lowest of those who are not lost."""
+        """Return the lowest rank that is not lost."""
         return min((each for each in self._known() if each not in self.lost), default=self.address)
 
     def _tell(self, address: int, message: AnyGenerationMessage) -> None:
@@ -225,7 +226,7 @@ class Membership:
     # --- reasons for a change ---------------------------------------------------------------------
 
     def _suspect(self, accused: set[int], seen: int, now: float) -> None:
-        """Some are lost, says a rank that has promised `seen`."""
+        """Note lost ranks, as told by a rank that has promised `seen`."""
         news = accused - self.lost - {self.address}
         self.lost |= news
         self._seen = max(self._seen, seen)
@@ -236,13 +237,13 @@ class Membership:
             return
         if (coordinator := self._coordinator()) != self.address:
             self._tell(coordinator, Suspect(tuple(sorted(self.lost & self._known().keys())), self._seen))
-        elif self.generation is None:  # none of those who asked for this rank is left
+        elif self.generation is None:  # all ranks that asked for this one are lost
             self._end(EndReason.FENCED)
         else:
             self._propose(now)
 
     def _order(self, joins: dict[int, int], leaves: set[int], now: float) -> None:
-        """Some shall join or leave: noted until it has come about, whoever is coordinator by then."""
+        """Note ranks that must join or leave, until that is done under any coordinator."""
         known = self.generation.members if self.generation is not None else ()
         self._joins |= {
             address: capacity
@@ -253,13 +254,13 @@ class Membership:
         self._pursue(now)
 
     def _pursue(self, now: float) -> None:
-        """Bring about what was asked for, unless a change is under way: then after it."""
+        """Carry out orders, after a change that is under way."""
         is_busy = self.is_halted or self.generation is None
         if is_busy or not (self._joins or self._leaves):
             return
         if (coordinator := self._coordinator()) == self.address:
             if not self._joins and self._leaves >= self._known().keys() - self.lost:
-                self._leaves.discard(self.address)  # somebody has to stay
+                self._leaves.discard(self.address)  # one rank must stay
             if self._joins or self._leaves:
                 self._propose(now)
         else:
@@ -268,13 +269,13 @@ class Membership:
     # --- as coordinator ---------------------------------------------------------------------------
 
     def _propose(self, now: float) -> None:
-        """Ask all who are not lost to be ready for the next generation."""
+        """Ask all ranks that are not lost to be ready for the next generation."""
         if self._promised is not None:
             self._leaves |= set(self._promised.leavers) - self.lost
         known = self._known() | self._joins
         live = {address: each for address, each in known.items() if address not in self.lost}
         staying = sorted(live.keys() - self._leaves)
-        if not staying:  # somebody has to stay
+        if not staying:  # one rank must stay
             self._leaves.discard(self.address)
             staying = [self.address]
         g = name_of(number_of(self._seen) + 1, self.address)
@@ -295,12 +296,12 @@ class Membership:
                 self._tell(address, Commit(proposal.generation.g))
         self._begin(proposal, now)
 
-    # --- as one of all ------------------------------------------------------------------------------
+    # --- as a member --------------------------------------------------------------------------------
 
     def _hear(self, source: int, message: AnyGenerationMessage, now: float) -> None:
         if isinstance(message, Fenced):
             if self.generation is None or message.g > self.generation.g:
-                # Others may have begun, and heard from this rank, before it hears that it may leave.
+                # Other ranks may have begun, and been heard, before this rank hears that it may leave.
                 self._end(EndReason.LEFT if self.address in self._leavers else EndReason.FENCED)
             return
         is_strange = self.generation is not None and source not in self._known()
@@ -328,7 +329,7 @@ class Membership:
         self._tell(source, Fenced(self._seen))
 
     def _meet_stray(self, source: int, g: int) -> None:
-        """Another rank believes itself in the same system."""
+        """Handle a rank outside of this membership that believes itself in the same system."""
         if source in self._known() and source not in self.lost:
             return
         if self.generation is not None and g > self._latest:
@@ -379,7 +380,7 @@ class Membership:
             self._pursue(now)
 
     def _lose_patience(self, now: float) -> None:
-        """The ranks that are waited for take too long."""
+        """Take ranks as lost that are awaited for too long."""
         assert self._promised is not None
         g = self._promised.generation.g
         if coordinator_of(g) == self.address:

@@ -1,18 +1,18 @@
-"""Processes that rest at one PE and go on at another of the same host, search and all.
+"""Giving: a resting process goes on at another PE of its host, with its search.
 
-With more jobs than PEs a job's next turn may be at another PE than the last one (`rotation.py`). If its
-root's process rests on the same host, it need not begin anew: where the new root would start a process, it
-asks for that one (`ProcessWanted`), and gets it, outside of messages, or hears that there is none
-(`ProcessDenied`). Where it rests the job's client knows best: the request for the root says it. Whoever has
-given it keeps nothing: it is as if the job had always been at the other PE. So volumes, what is charged, and
-who may end it stay as they are, and nothing is to be called back.
+With more jobs than PEs, a job's next turn may be at another PE than the last one (`rotation.py`). If its
+root's process rests on the same host, the job need not begin anew: instead of starting a process, the new
+root asks for that one (`ProcessWanted`), and gets it outside of messages, or hears that there is none
+(`ProcessDenied`). The job's client knows best where it rests, and says so in the request for the root. A
+giver keeps nothing, as if the job had always been at the other PE. So volumes, charges and rights to end it
+do not change, and nothing must be called back.
 
-- Only a process that rests is given: whoever asks is answered in the epoch in which it asked, or later. One
-  that does not run yet is as good as none. One that has not come itself goes on to where it is wanted next.
-- A process ends with the rank that forked it. Its job begins anew then, or where it was saved last.
-- A worker waits for its process as for one that is forked; if none comes soon, as the giver or its word may
-  be lost, it starts one anew.
-- A job that never had to rest is asked for nowhere.
+- Only a resting process is given: a question is answered in its epoch or later. A process that does not run
+  yet counts as none. A given process that has not arrived goes on to where it is wanted next.
+- A process ends with the rank that forked it. Then its job begins anew, or from its checkpoint.
+- A worker waits for a given process as for a forked one; if none comes soon, since the giver or its word was
+  lost, a new one is started.
+- A job that never had to rest is not asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Giving:
-    """Which processes a PE asks others for, and which ones it gives."""
+    """The processes that a PE asks others for, and those that it gives."""
 
     def __init__(
         self, out: Outbox, balancer: AnyBalancer, cache: WorkerCache, update_token: Callable[[], None]
@@ -39,17 +39,17 @@ class Giving:
         self._balancer = balancer
         self._cache = cache
         self._update_token = update_token
-        #: whether a PE is on this host
+        #: tells whether a PE is on this host
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:
-        """The PE where a job's root was last, if its process can be had from there; and the present epoch."""
+        """Return the PE of a job's last root, if its process can be had there, and the present epoch."""
         last = request.rests_at
         is_to_give = last not in (-1, self._out.rank) and self.is_near(last)
         return (last, self._balancer.epoch) if is_to_give else None
 
     def receive_wanted(self, source: int, message: ProcessWanted) -> None:
-        """A job's next turn is at another PE of the host."""
+        """Handle another PE's wish for a resting process: the job's next turn is there."""
         worker = self._cache.workers.get(message.job)
         if worker is not None and worker.index == 0:
             self._out.act(GiveWorker(worker.number, source, message.number))
@@ -60,5 +60,5 @@ class Giving:
             self._out.send(source, ProcessDenied(message.job, message.number))
 
     def receive_denied(self, message: ProcessDenied) -> None:
-        """The worker starts a process of its own, if it still waits."""
+        """Start a process for the worker, if it still waits."""
         self._out.act(StartAnew(message.number))

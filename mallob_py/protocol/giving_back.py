@@ -1,19 +1,18 @@
-"""What a PE gives back when its host is short of memory, and when its rank is to leave, or the system ends.
+"""Giving back: what a PE gives up when its host is short of memory, its rank leaves, or the system ends.
 
-**Short of memory**: who asks for it measures that.
-First suspended workers, least recently used first, as if the cache were full: whoever queries them is
-denied (race 7). Then the process of the running worker, unless it is a root: it is *paused*. A paused
-worker keeps its seat, as one whose process has died too often does, so that its job goes on with the other
-workers. Were the seat given up, its parent would ask anew at once, and most likely this host, idle now,
-would begin to use up memory again. When there is memory, a paused worker gets another process, which
-begins anew; and whenever its job's volume drops below its index it leaves like any other.
+**Short of memory** (measured by the caller). First suspended workers go, least recently used first, as if the
+cache were full: queries for them are denied (race 7). Then the running worker, unless it is a root, is
+*paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and its job
+goes on with the other workers. If it left the seat, its parent would send a request at once, and most likely
+this host, idle now, would use up memory again. When there is memory, a paused worker gets a new process,
+which begins anew; and when its job's volume drops to its index or below, it leaves like any other.
 
-**To be drained.** A rank that is to leave soon starts nothing new: its PEs offer no token, deny queries, and
-pass on requests that come all the same. Workers that leave in order hand over what they have at once, and
-keep their seats without a process, so that those below them stay. But a root has what it has lent handed
-back to it: it sends its children away, saves its job, and only when its process is gone leaves the seat, so
-that the next root, elsewhere, begins with all that was done. A root that rests saves its job, too. Others
-run on until the rank leaves, also if the generation changes meanwhile.
+**Draining.** A rank that will leave starts nothing new: its PEs offer no token, deny queries, and pass
+requests on. Workers that leave in order hand over their work at once, and keep their seats without a process,
+so workers below them stay. A root must first get its loans back: it sends its children away, saves its job,
+and leaves the seat only when its process is gone, so that the next root, elsewhere, begins with all that was
+done. A resting root saves its job, too. Other workers run on until the rank leaves, also over a change of
+generation.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mallob_py.protocol.worker_cache import WorkerCache
 
 
 class GivingBack:
-    """Pauses workers, and empties a PE in order. `update_token` is called when that PE may be free or not."""
+    """Pauses workers, and empties a PE in order. `update_token` is called when this PE may be free."""
 
     def __init__(
         self,
@@ -47,32 +46,32 @@ class GivingBack:
         self._cache = cache
         self._messages = messages
         self._update_token = update_token
-        #: this PE's rank is to leave: nothing new starts here
+        #: whether this PE's rank is to leave, so that nothing new starts here
         self.is_draining = False
-        #: the system ends: whoever has handed over what it had gets no further process
+        #: whether the system ends: a worker that has handed over its work gets no further process
         self._is_ending = False
-        #: all other ranks are gone, so that this one cannot leave
+        #: whether all other ranks are gone, so that this one cannot leave
         self._is_last = False
 
     def take_over(self, former: GivingBack, is_last: bool) -> None:
-        """Go on with a PE of the last generation; `is_last`: its rank is the only one now."""
+        """Go on with a PE of the last generation; `is_last`: its rank is now the only one."""
         self._is_last = is_last
         self.is_draining = former.is_draining and not is_last
 
     # --- short of memory --------------------------------------------------------------------
 
     def past(self) -> list[int]:
-        """The numbers of the suspended workers, those of least worth first."""
+        """Return the numbers of the suspended workers, the least valuable first."""
         return [worker.number for worker in self._cache.least_worth_first()]
 
     def drop_past(self, count: int) -> None:
-        """Let go of so many suspended workers."""
+        """Drop this many suspended workers."""
         for worker in self._cache.least_worth_first()[: max(0, count)]:
             self._cache.drop(worker)
         self._update_token()
 
     def pausable(self) -> int | None:
-        """The number of the running worker, unless it is a root."""
+        """Return the number of the running worker, unless it is a root."""
         return None if (worker := self._pausable()) is None else worker.number
 
     def _pausable(self) -> Worker | None:
@@ -80,7 +79,7 @@ class GivingBack:
         return None if worker is None or worker.index == 0 or not worker.is_at_work else worker
 
     def pause(self, now: float) -> None:
-        """End the process of the running worker, if it is `pausable`: it keeps its seat without one."""
+        """Pause the running worker if it is `pausable`: it keeps its seat without a process."""
         if (worker := self._pausable()) is not None:
             self._pause(worker, now)
 
@@ -93,7 +92,7 @@ class GivingBack:
         self._messages.give_back_waiting(worker)
 
     def has_paused(self) -> bool:
-        """Whether there is one that memory would help."""
+        """Tell whether there is a worker that memory would help."""
         is_worth_a_process = not self.is_draining and not self._is_ending
         return (
             is_worth_a_process
@@ -102,7 +101,7 @@ class GivingBack:
         )
 
     def unpause(self, now: float) -> None:
-        """Give a paused worker another process."""
+        """Give a paused worker a new process."""
         worker = self._staff.active
         if worker is not None and self.has_paused():
             worker.happens(Happens.UNPAUSED, self._out)
@@ -111,16 +110,16 @@ class GivingBack:
             worker.proceed(self._out)
 
     def leave_for_good(self, now: float) -> None:
-        """The system ends: have the running worker hand over what it has, if it does that."""
+        """Have the running worker hand over its work at the system's end, if it can."""
         self._is_ending = True
         if (worker := self._staff.active) is not None and worker.leaves_in_order:
             self._pause(worker, now)
 
-    # --- to be empty one day ------------------------------------------------------------------
+    # --- draining -----------------------------------------------------------------------------
 
     def drain(self, now: float) -> None:
         """Start nothing new from now on; see the module's docstring."""
-        if self._is_last:  # it was ordered before the others were gone
+        if self._is_last:  # ordered before the other ranks were gone
             return
         self.is_draining = True
         self._cache.holds = {
@@ -131,7 +130,7 @@ class GivingBack:
         self._update_token()
 
     def save_resting_roots(self, now: float) -> None:
-        """Have the roots that rest here, and save, do so, a few at a time: their next turns are elsewhere."""
+        """Have resting roots save their jobs, a few at a time: their next turns are elsewhere."""
         if not self.is_draining:
             return
         for worker in list(filter(self._can_leave_from_rest, self._cache.workers.values())):
@@ -141,14 +140,14 @@ class GivingBack:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no process here does anything, or has anything to hand over."""
+        """Whether no process here works, or has work to hand over."""
         is_at_work = self._staff.active is not None and not self._staff.active.is_bereft
         is_waited_for = any(map(self._is_to_hand_over, self._cache.holds))
         is_waited_for |= any(map(self._can_leave_from_rest, self._cache.workers.values()))
         return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)
 
     def _is_to_hand_over(self, job: int) -> bool:
-        """Whether the job's worker goes on here when it is found, and then leaves in order."""
+        """Tell whether the job's worker, once found, goes on here and then leaves in order."""
         return self._cache.goes_on(job) and self._cache.workers[job].leaves
 
     def hand_over(self, now: float) -> None:
@@ -160,7 +159,7 @@ class GivingBack:
         self._pause(worker, now)
 
     def saved_root(self) -> Worker | None:
-        """Return the root of a PE to be drained that has saved its job, and had back what it has lent."""
+        """Return a root that has saved its job and got its loans back, on a draining PE."""
         root = self._staff.active
         if root is None or root.index > 0 or root.accepted_epoch is None:
             return None
@@ -168,7 +167,7 @@ class GivingBack:
         return root if root.state is WorkerState.PAUSED and has_left else None
 
     def receive_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
-        """A job is given up while it rests here: its root saves what it has."""
+        """Have the root of a resting job save its work, since the job is given up."""
         worker = self._cache.workers.get(message.job)
         if worker is not None and self._can_leave_from_rest(worker):
             self._leave_from_rest(worker, now)

@@ -1,10 +1,9 @@
-"""Ranks that are to join, as members deal with them, and above all their *host*, which has started them.
+"""Growth: ranks that must join, seen by members and above all by their *host*, which has started them.
 
-What they do themselves: `joining.py`.
-
-The processes start at once; meanwhile all members begin to listen. A newcomer that has named itself is
-welcomed as soon as it can be told where all members are. All that are connected join with one change. One
-that dies on its way, or takes too long, is left out, and the others join.
+`joining.py` has the newcomers' side. Processes start at once; meanwhile all members begin to listen. A
+newcomer that has named itself is welcomed once the addresses of all members are known. All connected
+newcomers join with one change. A newcomer that dies on its way, or takes too long, is left out, and the
+others join.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from mallob_py.protocol.rank_messages import (
 )
 from mallob_py.protocol.rank_stimuli import RanksStarted
 
-#: a newcomer imports much, perhaps from the disk of a network
+#: a newcomer imports much, perhaps from a network disk
 PATIENCE_S = 60.0
-#: an order to join may be lost with the coordinator
+#: delay before an order to join is repeated, which may be lost with the coordinator
 _ORDER_AGAIN_S = 1.0
 
 
@@ -44,20 +43,20 @@ class Growth:
         welcome: Callable[[int, tuple[Peer, ...]], None],
         kill: Callable[[int], None],
     ) -> None:
-        """`members`: all others. `welcome` tells a newcomer of its peers, `kill` ends one."""
+        """`members`: all other members. `welcome` tells a newcomer its peers, `kill` ends one."""
         self._newcomers = frozenset(newcomers)
         #: members that have not said where they listen
         self._silent = set(members)
         self._peers: dict[int, Peer] = {}
-        #: by newcomer, in the order in which they have come
+        #: newcomers that have named themselves, in order
         self._arrived: dict[int, Joining] = {}
         self._welcomed: list[int] = []
         self._connected: set[int] = set()
-        #: of those that have failed to join: why
+        #: why newcomers have failed to join
         self.problems: dict[int, str] = {}
         self._until_s = now + PATIENCE_S
         self._order_s = -math.inf
-        #: when a `turn` is wanted, if nothing else happens
+        #: when `turn` must be called, unless something happens
         self.deadline_s = self._until_s
         self._welcome = welcome
         self._kill = kill
@@ -65,10 +64,10 @@ class Growth:
     def is_newcomer(self, rank: int) -> bool:
         return rank in self._newcomers
 
-    # --- what the members say
+    # --- messages of members
 
     def listening(self, member: Peer) -> None:
-        """A member listens there, or cannot: then no rank can join."""
+        """Note where a member listens; if it cannot, no rank can join."""
         if member.address in self._silent:
             self._silent.discard(member.address)
             self._peers[member.address] = member
@@ -81,7 +80,7 @@ class Growth:
         self._peers.pop(rank, None)
         self._welcome_all()
 
-    # --- what newcomers say
+    # --- messages of newcomers
 
     def joining(self, rank: int, message: Joining) -> None:
         self._arrived.setdefault(rank, message)
@@ -102,7 +101,7 @@ class Growth:
             self._connected.add(rank)
 
     def lost(self, rank: int, how: str) -> None:
-        """A newcomer is gone."""
+        """Note that a newcomer is lost."""
         if self.is_newcomer(rank):
             self.problems.setdefault(rank, how)
 
@@ -111,10 +110,10 @@ class Growth:
             self.problems[rank] = why
             self._kill(rank)
 
-    # --- what is to be done
+    # --- deeds
 
     def turn(self, members: Iterable[int], now: float) -> Ordered | None:
-        """An order that is to be given now, again if it has not come about."""
+        """Return an order that must be given now, or again."""
         if now >= self._until_s:
             self._give_up(f"has not come up within {PATIENCE_S:g} s")
         left = self._newcomers - self.problems.keys()
@@ -127,12 +126,12 @@ class Growth:
         return Ordered(joins=tuple((rank, self._arrived[rank].capacity) for rank in wanted))
 
     def is_over(self, members: Iterable[int]) -> bool:
-        """Whether each has joined or failed."""
+        """Tell whether each newcomer has joined or failed."""
         return not self._newcomers - self.problems.keys() - set(members)
 
 
 class Host:
-    """One rank's dealings with newcomers: those that it has started (`growth`), and those of others."""
+    """One rank's dealings with newcomers: with its own (`growth`), and with those of other ranks."""
 
     def __init__(
         self,
@@ -140,14 +139,14 @@ class Host:
         say: Callable[[int, AnyJoiningMessage], None],
         act: Callable[[AnyRankEffect], None],
     ) -> None:
-        """`say` tells another rank something."""
+        """`say` sends a message to another rank."""
         self.growth: Growth | None = None
         self._book = book
         self._say = say
         self._act = act
 
     def begin(self, started: RanksStarted, members: Iterable[int], now: float) -> None:
-        """These processes have been started: `started.me` is this rank, one of the `members`."""
+        """Note that these processes were started: `started.me` is this rank, one of the `members`."""
         assert self.growth is None, "one growth after the other"
         self._book.take(started.call.bound)
         for rank, process in started.processes:
@@ -166,7 +165,7 @@ class Host:
         self._act(Expect(rank, host, process))
 
     def listen(self, rank: int, call: Listen) -> None:
-        """A host wants this rank to listen for newcomers."""
+        """Listen for newcomers on behalf of a host."""
         self._book.take(call.bound)
         self._act(ListenFor(rank, call))
 
@@ -175,7 +174,7 @@ class Host:
             self.growth.listening(self._book.peer(rank, message.place))
 
     def meet(self, rank: int, message: Joining) -> None:
-        """A newcomer names itself."""
+        """Take in a newcomer that names itself."""
         self._expect(rank, message.host, message.process)
         if self.growth is not None and self.growth.is_newcomer(rank):
             self.growth.joining(rank, message)
@@ -187,13 +186,13 @@ class Host:
             self.growth.connected(rank)
 
     def lost(self, rank: int) -> None:
-        """A rank is no member any more, or will never be one, whoever has found that out."""
+        """Note that a rank is no member any more, or never will be."""
         if self.growth is not None:
             self.growth.lost(rank, "was lost")
             self.growth.member_lost(rank)
 
     def turn(self, members: Collection[int], now: float) -> Ordered | None:
-        """An order that is to be given now; the growth ends when each newcomer has joined or failed."""
+        """Return an order that must be given now; growth ends when each newcomer has joined or failed."""
         assert self.growth is not None
         order = self.growth.turn(members, now)
         if order is None and self.growth.is_over(members):

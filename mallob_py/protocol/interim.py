@@ -1,9 +1,9 @@
-"""Interim results: the best answer and bounds that a job's workers have offered so far.
+"""Interim results: the best answer and bound that a job's workers have offered so far.
 
-Any worker may offer at any time. An offer travels to the job's client once and is stored nowhere else; the
-client keeps the best answer and the best bound, each by itself, whoever found it. Offers may be lost, doubled
-or late, and come in any order: what the client holds never gets worse. Only of answers without a value, which
-cannot be compared, the last to come stands.
+Any worker may offer at any time. An offer travels to the job's client once and is stored only there; the
+client keeps the best answer and the best bound, each by itself, from any worker. Offers may be lost, repeated
+or late: what the client holds never gets worse. Only among answers without a value, which cannot be compared,
+the last one counts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 import msgspec
 
-#: integers from -2^63 to 2^64-1 stay exact on their way
+#: integers from -2^63 to 2^64-1 stay exact
 Number: TypeAlias = int | float
 
 
 class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One offer, or the best of several.
 
-    `body` is an encoded result, opaque to PEs; `value` its quality, None where answers cannot be compared.
-    `bound`: no answer is better than that. `minimizes`: smaller values are better. `label`: what people
-    call the value, such as "cost"; "" if it is for comparing only.
+    `body` is an encoded result, opaque to PEs; `value` its quality, None if answers cannot be compared.
+    `bound`: no answer is better. `minimizes`: smaller values are better. `label`: the value's name for
+    people, such as "cost"; "": it is not shown.
     """
 
     minimizes: bool = False
@@ -31,7 +31,7 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes | None = None
 
     def joined(self, other: Interim) -> Interim:
-        """The best of both; `other` has come later. It is `self` if nothing in the other one is better."""
+        """Return the best of both; `other` is later. Returns `self` if nothing in `other` is better."""
         has_answer = self.is_beaten_by(other)
         has_bound = other.bound is not None
         if other.bound is not None and self.bound is not None:
@@ -43,7 +43,7 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return msgspec.structs.replace(answer, bound=bound)
 
     def is_beaten_by(self, other: Interim) -> bool:
-        """Whether the answer of `other`, which has come later, is to stand."""
+        """Tell whether the answer of `other`, which is later, replaces this one."""
         if other.body is None:
             return False
         if self.value is None or other.value is None:
@@ -51,5 +51,5 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self._is_better(other.value, self.value)
 
     def _is_better(self, one: Number, other: Number) -> bool:
-        """As values: bounds are better the other way round."""
+        """Compare values; for bounds, swap the arguments."""
         return one < other if self.minimizes else one > other

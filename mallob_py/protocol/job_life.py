@@ -1,8 +1,8 @@
-"""The life of a job at its client: every state from the job's file to its one reply, and what leads where.
+"""The life of a job at its client: all states from the job's file to its one reply, and their transitions.
 
-`LIFE` is the whole table. A happening that the table does not name for a state cannot be, and `follow` raises
-an AssertionError with both names. The service keeps the state of each of its jobs; while a job is at its PE,
-the client there keeps a finer one. Status, page, `explain` and metrics read these states.
+`LIFE` is the whole table. If it has no entry for a state and a happening, `follow` raises an AssertionError
+with both names. The service keeps the state of each of its jobs; while a job is at its PE, the client there
+keeps a finer one. Status, page, `explain` and metrics read these states.
 
     at the service   HELD       its time has not come, jobs before it live, or it is a suspect
                      QUEUED     it waits in line for its first turn
@@ -33,7 +33,7 @@ from enum import Enum
 
 
 class JobState(Enum):
-    """The states of a job. `shown`: the state's name for people, as long as the job has no PE."""
+    """The states of a job. `shown`: the state's name for people, while the job has no PE."""
 
     def __new__(cls, text: str, shown: str = "") -> JobState:
         state = object.__new__(cls)
@@ -62,15 +62,15 @@ class JobState(Enum):
 
 
 class Happening(Enum):
-    """The happenings in a job's life, as far as they matter to its state."""
+    """The happenings in a job's life that change its state."""
 
     #: its time has come, jobs before it are answered, and its trial as a suspect begins
     FREED = "is free to begin"
     #: the line names it, and its input has to be read
     READ = "is to be read"
-    #: it has been read, and there is no place for another job that cannot begin anew
+    #: it was read, and there is no place for another lasting job
     HAS_NO_PLACE = "has no place"
-    #: another such job has ended, and it waits in line again
+    #: another lasting job has ended, and this one waits in line again
     HAS_PLACE = "has a place"
     SUBMITTED = "is submitted"
     #: an epoch or a new generation says that it is over at its PE
@@ -80,11 +80,11 @@ class Happening(Enum):
     ROOT_RUNS = "has a root that runs"
     HAD_TURN = "has had its first turn"
     SET_BACK = "is set back"
-    #: there are PEs for all jobs again, and it need not be given up
+    #: there are PEs for all jobs again, so it need not be given up
     KEPT = "is kept"
-    #: it has no PE, and a root that will hand over what it has
+    #: it has no PE, and its root will hand over its work
     LEAVES = "leaves its last PE"
-    #: it has no PE, and nothing is to be saved, or no more
+    #: it has no PE, and nothing must be saved
     RETRACTED = "is retracted"
 
 
@@ -102,7 +102,7 @@ def _life() -> dict[tuple[JobState, Happening], JobState]:
         (state.AGAIN, what.SUBMITTED): state.AT_PE,
         (state.AT_PE, what.GIVEN_UP): state.AGAIN,
     }
-    # A job is interrupted, reaches a limit, fails or finds its result at any time.
+    # A job may be interrupted, reach a limit, fail or find its result at any time.
     service |= {
         (one, what.ANSWERED): state.ANSWERED
         for one in (state.HELD, state.QUEUED, state.READING, state.PLACELESS, state.AGAIN, state.AT_PE)
@@ -120,11 +120,11 @@ def _life() -> dict[tuple[JobState, Happening], JobState]:
         (state.LAST, what.LEAVES): state.SAVING,
         (state.LAST, what.RETRACTED): state.RETRACTED,
         (state.SAVING, what.RETRACTED): state.RETRACTED,
-        # A generation that ends is as good as the epoch.
+        # The end of a generation counts as the epoch.
         (state.SAVING, what.GIVEN_UP): state.GONE,
         (state.RETRACTED, what.GIVEN_UP): state.GONE,
     }
-    # A root may start anew where the job goes on, and a late word of that changes nothing.
+    # A root may start anew where the job goes on, and late news of that changes nothing.
     running = (state.WORKS, state.SETTLED, state.LAST, state.SAVING, state.RETRACTED)
     return service | pe | {(one, what.ROOT_RUNS): one for one in running}
 
@@ -133,7 +133,7 @@ LIFE = _life()
 
 
 def follow(job: int, state: JobState, what: Happening) -> JobState:
-    """Return the state of a job after a happening. Raises AssertionError where the table has none."""
+    """Return a job's state after a happening. Raises AssertionError if the table has none."""
     after = LIFE.get((state, what))
     assert after is not None, f"job {job} {what.value} while {state.value}"
     return after

@@ -1,8 +1,8 @@
-"""The terms that a job may ask for, declared once: each term's type, bounds, default and meaning.
+"""The terms that a job may ask for, declared once: type, bounds, default and meaning of each.
 
-A job file has a term under its name with `-` for `_`, and without the unit: `wallclock_limit_s` stands there
-as `wallclock-limit`, a duration. From here come the fields of job files and their checks, options of
-`submit`, parameters of the web interface, the table in `docs/job-files.md`, and what the status shows.
+In a job file a term has `-` for `_`, and no unit: `wallclock_limit_s` is `wallclock-limit` there, a duration.
+From here come the fields of job files and their checks, options of `submit`, parameters of the web interface,
+the table in `docs/job-files.md`, and the terms in the status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEMAND_MAX = 2**31 - 1
 
 
 def says(meaning: str, be: str | None = None, **bounds: Any) -> Meta:
-    """`be`: what a value must be, where type and bounds do not say it."""
+    """Describe a value; `be`: what it must be, if type and bounds do not say it."""
     return Meta(description=meaning, extra=None if be is None else {"be": be}, **bounds)
 
 
@@ -26,7 +26,7 @@ def _count(meaning: str) -> Meta:
 
 
 class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of one job. Except for the priority, 0 means that the job does not say."""
+    """The terms of one job. Except for the priority, 0 means that the job file names none."""
 
     priority: Annotated[float, says("its weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
     time_limit_s: Annotated[float, says("most time with a PE: not while it rests or waits; 0: no limit")] = (
@@ -38,11 +38,11 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredTerm(msgspec.Struct, frozen=True):
-    """One term as others are made of it: its name here and in a job file, and what it is."""
+    """A term with its names here and in a job file, and its meaning."""
 
     name: str
     file_name: str
-    #: in a job file, a duration is a text such as "5m", or a number of seconds
+    #: whether it is a duration: in a job file a text such as "5m", or a number of seconds
     is_duration: bool
     type: type
     meaning: str

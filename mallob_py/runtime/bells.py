@@ -1,11 +1,9 @@
-"""The bells that wake a rank's loop: messages, workers, signals, the end of another rank, the desk and
-orders.
+"""The bells that wake a rank's loop: messages, workers, signals, another rank's end, the desk, orders.
 
-`Parking` waits for the doorbell and all else that can bring news, whatever the numbers of the descriptors,
-and to the microsecond: `epoll.poll` rounds a time-out up to whole milliseconds, and a rank often parks for
-tenths of one; `select` does not round, but knows no descriptor above 1023, and a rank with many workers has
-thousands. So the descriptors are in an epoll object. That is a descriptor itself, made early and of a low
-number, and `select` waits for it.
+`Parking` waits for the doorbell and all other descriptors, of any number, and to the microsecond.
+`epoll.poll` rounds up to whole milliseconds, although a rank often parks for tenths of one; `select` does not
+round, but takes no descriptor above 1023, and a rank with many workers has thousands. So the descriptors are
+in an epoll object, which `select` waits for: made early, it has a low number.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class StopBell:
-    """Signals that ask for the end, as a descriptor that the loop can wait for."""
+    """Signals that demand the end, as a descriptor for the loop."""
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
-        #: the first that has come
+        #: the first such signal
         self.first: int | None = None
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for each in signals:
             signal.signal(each, self._ring)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may have been told to hold them back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may inherit a mask
 
     def _ring(self, number: int, _frame: object) -> None:
         if self.first is None:
@@ -45,29 +43,29 @@ class StopBell:
         return self._read_fd
 
 
-#: longer waits may take up to a millisecond more
+#: longest wait that must not be rounded up to a millisecond
 _FINE_S = 0.0025
 
 
 class Parking:
-    """Waits for all descriptors that can bring news, whatever their numbers."""
+    """Waits for all descriptors with news, of any number."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
 
     def watch(self, descriptor: int) -> int:
-        """Wait for this one, too, which stays open; returns it."""
+        """Wait for this descriptor, too, which must stay open; return it."""
         self._epoll.register(descriptor, select.EPOLLIN)
         return descriptor
 
     def forget(self, descriptor: int) -> None:
-        """Wait for this one no more."""
+        """Wait for this descriptor no more."""
         self._epoll.unregister(descriptor)
 
     def park(self, timeout_s: float) -> set[int]:
-        """Wait for descriptors, and return the readable ones, at the latest after that time.
+        """Wait for descriptors, at most `timeout_s`, and return the readable ones.
 
-        A short wait takes a second system call: `poll` counts in milliseconds, and rounds up.
+        A short wait takes a second system call, since `poll` rounds up to milliseconds.
         """
         if 0.0 < timeout_s < _FINE_S:
             if not select.select((self._epoll,), (), (), timeout_s)[0]:
@@ -77,9 +75,9 @@ class Parking:
 
 
 class Bells:
-    """The one place where a rank waits. `rung`: which of the other descriptors were readable the last time.
+    """The one place where a rank waits. `rung`: the other descriptors that were readable last.
 
-    Attributes, since a loop looks at them in each turn.
+    Attributes instead of methods, since a loop reads them in each turn.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Bells:
         self.rung: set[int] = set()
         self._stop_bell = stop_bell
         self._parking = Parking()
-        #: what is waited for by a rank that has halted
+        #: waits for the news that a halted rank hears
         self._parking_for_change = Parking()
         self.message = transport.descriptors()[0]
         self.signal = stop_bell.fileno()
@@ -103,28 +101,28 @@ class Bells:
         self.orders: int | None = None
 
     def watch_desk(self, descriptor: int | None) -> None:
-        """From now on the desk wakes the loop."""
+        """Let the desk wake the loop."""
         self.desk = None if descriptor is None else self._parking.watch(descriptor)
 
     def watch_orders(self, descriptor: int | None) -> None:
-        """From now on orders wake the loop."""
+        """Let orders wake the loop."""
         self.orders = None if descriptor is None else self._parking.watch(descriptor)
 
     def wind_up(self) -> None:
-        """Neither signals nor the desk nor orders are looked after any more."""
+        """Ignore signals, the desk and orders from now on."""
         for descriptor in (self.signal, self.desk, self.orders):
             if descriptor is not None:
                 self._parking.forget(descriptor)
 
     def park(self, timeout_s: float) -> None:
-        """Wait for anything."""
+        """Wait for any news."""
         self.rung = self._parking.park(timeout_s)
 
     def park_for_change(self, timeout_s: float) -> None:
-        """Wait for what a rank hears of that has halted."""
+        """Wait for the news that a halted rank hears."""
         self.rung = self._parking_for_change.park(timeout_s)
 
     @property
     def stopped_by(self) -> int | None:
-        """The signal that has asked this rank to end, if one has."""
+        """The signal that demanded this rank's end; None: none."""
         return self._stop_bell.first

@@ -1,14 +1,13 @@
-"""Bringing a rank up and down: in which order fork server, MPI, loop and desk come and go.
+"""Bringing a rank up and down: the order of fork server, MPI, loop and desk.
 
-The fork server starts before MPI does, and the signal handlers before both, so that no moment exists in
-which a signal kills a rank that has children. Should anything fail on one rank while the ranks start, all
-ranks end: by one clear message where the user can mend it (`DeskError`), with a traceback and MPI's abort
-where we have to. A rank that fails later ends alone where the others can go on without it
-(`RankLoss.SURVIVE`).
+The fork server starts before MPI, and the signal handlers before both, so that a signal never kills a rank
+that has children. If a rank fails at the start, all ranks end: with a clear message if the user can act
+(`DeskError`), else with a traceback and MPI's abort. A rank that fails later ends alone if the others can go
+on (`RankLoss.SURVIVE`).
 
-Where the user says `--pes auto`, a rank hosts as many PEs as its share of the cores of its host allows: a
-core counts for a rank by one over the number of ranks that may use it. So ranks bound to cores of their own
-get all of these, and unbound ranks get equal parts of the host.
+With `--pes auto`, a rank hosts as many PEs as its share of its host's cores: a core counts for a rank by one
+over the number of ranks that may use it. So ranks bound to cores of their own get all of these, unbound ranks
+equal parts.
 """
 
 from __future__ import annotations
@@ -89,9 +88,9 @@ class CapacityOffer(msgspec.Struct, frozen=True):
 
 
 def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
-    """Each rank's capacity, from what all ranks have told."""
+    """Return each rank's capacity, from all ranks' offers."""
     users = Counter((offer.host, core) for offer in offers for core in offer.cores)
-    #: a core in parts, of which each rank that may use it has a whole number
+    #: parts of a core, a multiple of each number of ranks that share one
     parts = math.lcm(*users.values())
 
     def share(offer: CapacityOffer) -> int:
@@ -102,7 +101,7 @@ def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all ranks must be told alike, but for `pes`, of this one (None: see cores.py)."""
+    """The settings of a rank, equal on all ranks except `pes` (None: see cores.py)."""
 
     config: Config
     pes: int | None = 1
@@ -115,27 +114,27 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     rank_timeout_s: float | None = None
     rank_loss: RankLoss = RankLoss.RESTART
     preload: tuple[str, ...] = ()
-    #: for what workers print, in a file for each job (None: standard error)
+    #: folder for workers' output, a file per job; None: standard error
     output_dir: str | None = None
-    #: where all stimuli of all PEs are written (None: nowhere)
+    #: folder for all stimuli of all PEs; None: not logged
     stimuli_dir: str | None = None
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """The message by which a rank tells all others that it has come up."""
+    """The message by which a rank tells all others that it is up."""
 
-    #: since 1970; of the first rank this is the start of the system
+    #: since 1970; the first rank's is the start of the system
     now_s: float
     offer: CapacityOffer
     process: RankProcess
 
 
 class DeskError(Exception):
-    """The desk cannot be opened; all ranks end with this message and exit code 2. Or it has to close."""
+    """The desk cannot be opened, or must close; all ranks end with this message and exit code 2."""
 
 
 def client_rank(client: int, placement: Placement) -> int:
-    """The rank of a client: the first one has the root of the tree of PEs, next to everything."""
+    """Return the rank of a client; the first client has the root of the tree of PEs."""
     root = placement.rank_of[placement.size // 2]
     return (root + client) % placement.ranks
 
@@ -149,9 +148,9 @@ def run_rank(
 ) -> NoReturn:
     """Be a rank until the system stops; does not return.
 
-    `make_log(rank, first PE, start)` opens this rank's event log, of the system that has started at that
-    time (for all ranks the same). `make_desk(rank)` opens its desk, or gives None; it may raise DeskError.
-    `fork_server`: the control socket of one that runs already.
+    `make_log(rank, first PE, start)` opens this rank's event log; all ranks have the same start.
+    `make_desk(rank)` opens its desk, or returns None; it may raise DeskError. `fork_server`: the control
+    socket of a running one.
     """
     stop_bell = StopBell(stop_signals())
     descriptors = raise_descriptor_limit()
@@ -179,7 +178,7 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: one runs, others are suspended, kept or stand ready
+    #: one worker runs, others are suspended, kept or spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
@@ -209,7 +208,7 @@ def run_rank(
             )
             told = gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
         problems = [text for text, _ in told if text is not None]
-        # Whoever takes a desk over is to be quick.
+        # A rank that takes over a desk must be quick.
         pool.inspection.told = next((known for _, known in told if known), {})
         code = 2
         if problems:
@@ -231,9 +230,9 @@ def run_rank(
 
 
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
-    """Return the communicator of all ranks, the transport among them, and how each has arrived."""
+    """Return the communicator and transport of all ranks, and how each rank has arrived."""
     world = start_mpi(within_a_host=guard.is_fork(os.environ) or not in_mpi_world())
-    # Only now: importing it initialises MPI.
+    # Importing it initialises MPI.
     from mallob_py.runtime.world.transport import Transport
 
     transport = Transport(world, settings.rank_loss)
@@ -269,7 +268,7 @@ def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoRetu
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
-    """To how many ranks this one has connections of its own: of other hosts, if these may be lost."""
+    """Return to how many ranks of other hosts this rank has its own connections, if these may be lost."""
     hosts = [transport.hosts[each] for each in rank.node.placement.members]
     return sum(host != transport.hosts[rank.rank] for host in hosts) if rank.node.survives else 0
 
@@ -318,8 +317,8 @@ def run_newcomer(
     server: ForkServer,
     stop_bell: StopBell,
 ) -> NoReturn:
-    """Be a rank that joins a running system; the same as `run_rank`, without MPI and what all do together."""
-    settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else there is no joining
+    """Be a rank that joins a running system: as `run_rank`, without MPI and the common start."""
+    settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else no rank can join
     try:
         invitation = read_invitation()
         carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))
@@ -356,7 +355,7 @@ def run_newcomer(
 
 
 def _run(rank: Rank, pes: range) -> None:
-    """Be a rank until the system stops; does not return if the others go on without this one."""
+    """Be a rank until the system stops; does not return if the others go on without this rank."""
     rank.run()
     if rank.node.end_reason is not None:
         _end_alone(rank, pes)
@@ -365,7 +364,7 @@ def _run(rank: Rank, pes: range) -> None:
 
 
 def _end_alone(rank: Rank, pes: range) -> NoReturn:
-    """The others go on without this rank."""
+    """End while the other ranks go on."""
     if rank.node.end_reason is EndReason.LEFT:
         guard.leaves()
         for pe in pes:
@@ -379,7 +378,7 @@ def _end_alone(rank: Rank, pes: range) -> NoReturn:
 
 
 def _end_without_launcher(error: LauncherGone, pool: WorkerPool) -> NoReturn:
-    """Wait for no other rank: they may be as this one, or have launchers of their own, on other hosts."""
+    """End without waiting for other ranks, which may have lost their launchers, too."""
     tell(str(error))
     pool.close()
     os._exit(guard.CRASHED)
@@ -401,7 +400,7 @@ def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
 def _log_stimuli(
     settings: WorldSettings, rank: Rank, origin: Origin, joined: tuple[tuple[float, AnyChange], ...] = ()
 ) -> str | None:
-    """Why what this rank is told cannot be written down, if it should be."""
+    """Return why stimuli cannot be logged, if they should be."""
     if settings.stimuli_dir is None:
         return None
     folder = StimulusLog.folder_of_run(settings.stimuli_dir, origin.start_s)
@@ -414,7 +413,7 @@ def _log_stimuli(
 
 
 def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | None:
-    """Give the rank its desk, if it has one; returns what prevents that."""
+    """Give the rank its desk, if it has one; return what prevents that."""
     try:
         if (desk := make_desk(rank)) is not None:
             rank.set_desk(desk)

@@ -1,6 +1,4 @@
-"""The things that a rank's loop serves beside its workers: a desk, where jobs come in; orders of its users;
-its log.
-"""
+"""What a rank's loop serves beside its workers: a desk, where jobs come in; its users' orders; its log."""
 
 from __future__ import annotations
 
@@ -11,19 +9,19 @@ from typing import Any, Protocol
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
-#: what the desk hears of a job that came in there
+#: news for the desk of a job that came in there
 JobNews = JobSought | JobRests | JobGivenUp | JobSaved | JobEnded
 
 
 class Desk:
-    """Where jobs come in on this rank. Each method that a desk does not override does nothing."""
+    """The place where jobs come in on a rank. Methods that a desk does not override do nothing."""
 
     def fileno(self) -> int | None:
-        """Readable when a turn is due; asked for once."""
+        """Return a descriptor that is readable when a turn is due; asked for once."""
 
     @property
     def deadline_s(self) -> float:
-        """When a turn is due, whatever is readable."""
+        """Return when a turn is due at the latest."""
         return math.inf
 
     def turn(self, now: float) -> None: ...
@@ -33,28 +31,28 @@ class Desk:
     def worker_event(self, event: WorkerEvent, now: float) -> None: ...
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        """The desk of that rank has said this by `Rank.tell_desk`."""
+        """Take in a message that another rank's desk sent by `Rank.tell_desk`."""
 
     def close(self) -> None: ...
 
     def hand_over(self) -> None:
-        """Close on a rank that leaves: another one goes on with what is here."""
+        """Close on a rank that leaves; another rank goes on with the contents."""
 
 
 class Orders(Protocol):
-    """Where a user's orders come in, on one rank. `turn` is due as a desk's is."""
+    """Orders of users, on one rank. `turn` is due as a desk's is."""
 
     def fileno(self) -> int | None:
-        """Asked for once."""
+        """Return a descriptor that is readable when a turn is due; asked for once."""
 
     @property
     def deadline_s(self) -> float: ...
 
     def turn(self, now: float) -> None:
-        """To be called when nothing else is under way: it may have this rank halt."""
+        """Take a turn; to be called when nothing else is under way, since it may halt this rank."""
 
     def drained(self, rank: int) -> None:
-        """A rank that is to leave is ready for it."""
+        """Note that a rank is ready to leave."""
 
     def world_changed(self) -> None: ...
 
@@ -62,19 +60,19 @@ class Orders(Protocol):
 
 
 class EventSink(Protocol):
-    """Where events are logged: those of `pe`, or of the first PE of the rank."""
+    """A log of events, which belong to `pe` or to the rank's first PE."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether anybody will read them; else they need not be written."""
+        """Whether the events are kept; if not, they need not be logged."""
 
     @property
     def taken(self) -> list[tuple[float, str, Mapping[str, Any], int]]:
-        """What `flush` is to write: when, what, and at which PE it happened. Who logs much appends to it."""
+        """The events that `flush` will write: time, name, fields, PE. Frequent loggers append to it."""
 
     @property
     def taken_max(self) -> int:
-        """With so many taken, it is time to flush."""
+        """The number of taken events at which to flush."""
 
     def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 

@@ -1,14 +1,14 @@
-"""A rank's own heap: what large messages have left of it goes back to the kernel when it has little to do.
+"""A rank's heap: memory freed after large messages goes back to the kernel when the rank has little to do.
 
-glibc keeps what has been freed below anything that still lives, and after the first large messages it takes
-all further ones from there. So a rank that has carried a bag's tasks would stay at its largest for good.
-Two remedies were measured. Fixed thresholds (`mallopt`) have the kernel hand out new pages for every large
-message: 20 times the time for one of 1 MB. `malloc_trim` costs nothing while messages come, and afterwards
-some 50 ms for 200 MB; so that is called, when the rank is not busy, when it can give back much, and seldom.
+glibc keeps freed memory below any live block, and serves later messages from there, so a rank that has
+carried a bag's tasks would stay at its largest size. Two remedies were measured. Fixed thresholds (`mallopt`)
+make the kernel hand out new pages for every large message: 20 times the time for one of 1 MB. `malloc_trim`
+costs nothing during messages, and afterwards about 50 ms for 200 MB; it is called when the rank is not busy,
+much can be given back, and seldom.
 
-The C library knows how much of the heap is free, but not how much of that has gone back already. So what
-counts is the memory that this process has and does not use, and by how much that is more than the least it
-was since the last time. With another C library (musl) nothing is done.
+The C library knows how much of the heap is free, but not how much of that is given back already. So the
+measure is the unused memory that the process has, beyond its least value since the last trim. With other C
+libraries (musl) nothing is done.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-#: less is not worth a call
+#: least amount worth a call
 _WORTH_BYTES = 8 << 20
-#: messages may come again, and what is given back has to be fetched again then; counting takes its time, too
+#: least time between trims: returned memory must be fetched again for new messages; counting costs, too
 _EVERY_S = 10.0
-#: of a core
+#: part of a core from which a rank is busy
 _BUSY_SHARE = 0.5
-#: of the fields of `struct mallinfo`, all of one kind: in mappings of their own (hblkhd), other (uordblks)
+#: number of fields of `struct mallinfo`; the fields of mapped (hblkhd) and other memory (uordblks)
 _FIELDS, _MAPPED, _USED = 10, 4, 7
 
 
 class CHeap(NamedTuple):
-    """The C heap: the memory of this process that no allocation uses, and the way to give that back."""
+    """The C heap: its unused memory, and the way to give that back."""
 
     unused_bytes: Callable[[], int]
     trim: Callable[[], object]
@@ -42,13 +42,13 @@ class _MallInfo2(ctypes.Structure):
 
 
 class _MallInfo(ctypes.Structure):
-    """The counts of glibc before 2.33. It counts up to 4 GB; beyond, it is trimmed once more than need be."""
+    """The counts of glibc before 2.33, exact up to 4 GB; beyond, the heap is trimmed too often."""
 
     _fields_ = (("counts", ctypes.c_uint * _FIELDS),)
 
 
 def c_heap() -> CHeap | None:
-    """This process's; None where it is not glibc's."""
+    """Return this process's heap; None: the C library is not glibc."""
     library = ctypes.CDLL(None)
     trim = getattr(library, "malloc_trim", None)
     if (info := getattr(library, "mallinfo2", None)) is not None:
@@ -67,36 +67,36 @@ def c_heap() -> CHeap | None:
 
 
 def _own_resident_bytes() -> int:
-    """Without what others may have mapped, too."""
+    """Return this process's resident bytes, without memory that may be shared."""
     with open("/proc/self/statm", "rb", buffering=0) as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 class HeapKeeper:
-    """Gives back what is free. `look` wants to be called about once a second."""
+    """Gives free memory back. `look` should be called about once a second."""
 
     def __init__(self, heap: CHeap | None) -> None:
         self._heap = heap
-        #: the least that was unused since the last time: what Python has for small things is part of it
+        #: least unused bytes since the last trim, which include Python's reserve for small objects
         self._least_bytes = math.inf if heap is None else heap.unused_bytes()
         self._next_s = -math.inf
-        #: the last look: when, and the CPU time that had been used by then
+        #: time of the last look, and the CPU time then
         self._last: tuple[float, float] | None = None
 
     def look(self, now_s: float, cpu_s: float) -> None:
-        """Trim the heap if it is time to. `cpu_s` is the CPU time that the rank has used by now."""
+        """Trim the heap if it is time. `cpu_s`: the rank's CPU time so far."""
         if self._heap is None:
             return
         last, self._last = self._last, (now_s, cpu_s)
         if last is None or cpu_s - last[1] > _BUSY_SHARE * (now_s - last[0]) or now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        with suppress(OSError):  # no descriptor is free: it looks again later
+        with suppress(OSError):  # no descriptor is free: try again later
             self._give_back(self._heap)
 
     def _give_back(self, heap: CHeap) -> None:
-        """Raises OSError."""
+        """Give memory back. Raises OSError."""
         unused_bytes = heap.unused_bytes()
         self._least_bytes = min(self._least_bytes, unused_bytes)
         if unused_bytes - self._least_bytes >= _WORTH_BYTES:

@@ -1,13 +1,13 @@
-"""The state that a process inherits from its parent and must not depend on: a start makes its own state.
+"""State that a process inherits from its parent, and replaces at its start.
 
 Ignored signals and a signal mask pass through exec: with SIGCHLD ignored (`trap '' CHLD; exec ...`) the
-kernel throws away how children have ended. So signals are reset; but SIGHUP and SIGINT stay ignored, as
-`nohup` and a shell's `&` mean it. Niceness stays, as `nice` means it. Standard streams that are closed are
-opened, else the next file would take their place.
+kernel discards children's exit codes. So signals are reset, but SIGHUP and SIGINT stay ignored, as `nohup`
+and a shell's `&` intend, and niceness stays. Closed standard streams are opened, since the next file would
+take their place.
 
-Variables by which a launcher of MPI tells ranks who they are reach all that runs below a rank. If the
-launcher cannot be reached, MPI would abort or wait, so these variables are removed. The launcher of a single
-process does not keep a command from starting ranks of its own (`-n`).
+Variables of an MPI launcher reach all processes below a rank. If the launcher cannot be reached, MPI would
+abort or wait, so they are removed. The launcher of a single process must not keep a command from starting
+ranks (`-n`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from collections.abc import Iterable, MutableMapping
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_SLURM_STEPS, PREFIXES
 
-#: who ignores these ignores what all parts of a program need
+#: signals that must not be ignored in any part of the program
 _NEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
-#: by one of these a rank of MPICH's kind reaches its launcher
+#: variables by which a rank of MPICH's kind reaches its launcher
 _PMI_PLACES = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT", "PMI2_FD")
 _PMIX_PLACE = re.compile(r"tcp[46]?://\[?([0-9a-fA-F.:]+?)\]?:([0-9]+)")
 
 
 def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
-    """Undo what a parent can leave in a process; to be called before anything else is opened or started."""
+    """Undo what a parent can leave in a process; to be called before anything is opened or started."""
     open_standard_streams()
     for number in _NEEDED:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -39,15 +39,15 @@ def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def open_standard_streams() -> None:
-    """Have all three descriptors: else the next file would take the place of one that is closed."""
+    """Open all closed standard descriptors, since the next file would take their place."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 def forget_launchers_that_are_gone(env: MutableMapping[str, str]) -> None:
-    """Remove what tells of a launcher that has ended, or that never was a launcher of this process."""
-    if INVITED_VARIABLE in env:  # it has no launcher, and no variables of one
+    """Remove the variables of a launcher that has ended, or is not this process's launcher."""
+    if INVITED_VARIABLE in env:  # a newcomer has no launcher
         return
     if any(name.startswith(("PMI_", "PMI2_")) for name in env) and not _has_pmi(env):
         _forget(env, ("PMI_", "PMI2_", "HYDRA_", "HYDI_", "MPI_LOCAL"))
@@ -62,7 +62,7 @@ def forget_launchers_that_are_gone(env: MutableMapping[str, str]) -> None:
 
 
 def forget_launcher_of_one(env: MutableMapping[str, str]) -> None:
-    """Remove what tells that this is the only rank of its launcher's."""
+    """Remove the variables of a launcher that has started this one rank only."""
     _forget(env, (*PREFIXES, *OF_SLURM_STEPS))
 
 
@@ -72,7 +72,7 @@ def _forget(env: MutableMapping[str, str], prefixes: Iterable[str]) -> None:
 
 
 def _is_rank_of_ours(exit_file: str, env: MutableMapping[str, str]) -> bool:
-    """Whether the process that has made the file is this one's parent, or has a launcher between them."""
+    """Tell whether the file's maker is this process's parent, possibly with a launcher between."""
     if any(name.startswith(("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_")) for name in env):
         return True
     maker = re.search(r"mallob-py\.([0-9]+)-", exit_file)
@@ -80,7 +80,7 @@ def _is_rank_of_ours(exit_file: str, env: MutableMapping[str, str]) -> bool:
 
 
 def _has_pmi(env: MutableMapping[str, str]) -> bool:
-    """Whether a process manager of MPICH's kind can be reached, as far as that can be told."""
+    """Tell whether a process manager of MPICH's kind can be reached, as far as known."""
     for name in ("PMI_FD", "PMI2_FD"):
         if name in env:
             with contextlib.suppress(OSError, ValueError):
@@ -92,7 +92,7 @@ def _has_pmi(env: MutableMapping[str, str]) -> bool:
 
 
 def _has_pmix(env: MutableMapping[str, str]) -> bool:
-    """Whether the server of PMIx can be reached, as far as that can be told."""
+    """Tell whether a PMIx server can be reached, as far as known."""
     places = [value for name, value in env.items() if name.startswith("PMIX_SERVER_")]
     found = [match for value in places if (match := _PMIX_PLACE.search(value))]
     listened = _listened_ports()
@@ -104,7 +104,7 @@ def _is_elsewhere(address: str) -> bool:
 
 
 def _listened_ports() -> set[int]:
-    """Return the TCP ports of this host at which a process listens."""
+    """Return the TCP ports on this host with a listener."""
     found = set[int]()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table) as lines:
@@ -114,7 +114,7 @@ def _listened_ports() -> set[int]:
 
 
 def _ancestors() -> set[int]:
-    """This process and those that it comes from."""
+    """Return this process and its ancestors."""
     found, pid = set[int](), os.getpid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 0:

@@ -31,14 +31,14 @@ from typing import Final, NamedTuple
 
 from mallob_py.runtime.processes import has_children
 
-#: the errors that say that shared memory has no room
+#: errors for lack of room in shared memory
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
-# --- what is left -----------------------------------------------------------------------------
+# --- memory left ------------------------------------------------------------------------------
 
 
 class Reserve(NamedTuple):
-    """The larger of the two holds; both 0: nothing is kept free."""
+    """A reserve of memory: the larger of two values; both 0: no reserve."""
 
     size_bytes: int = 0
     share: float = 0.0
@@ -51,16 +51,14 @@ _LINE_OF_GROUP = re.compile(r"^\d+:([^:]*):(/.*)$", re.MULTILINE)
 
 
 class Room(NamedTuple):
-    """The room that is left of an amount of memory."""
+    """The memory left of a total."""
 
     left_bytes: int
     total_bytes: int
 
 
 class _Files(NamedTuple):
-    """The names of one version of control groups for its files, the last one with the kernel's kills, and the
-    line of `stat` with idle caches.
-    """
+    """The file names in one version of control groups, and the line of `stat` with idle caches."""
 
     folders: tuple[str, ...]
     limit: str
@@ -80,7 +78,7 @@ _VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_f
 
 
 def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
-    """The host's first; empty where the kernel tells nothing."""
+    """Return the rooms, the host's first; empty if the kernel reports none."""
     with suppress(OSError, ValueError, KeyError):
         lines = _numbers((proc / "meminfo").read_text().replace(":", ""))
         host = Room(1024 * lines["MemAvailable"], 1024 * lines["MemTotal"])
@@ -98,7 +96,7 @@ def _rooms_of_groups(proc: Path, groups: Path, host_bytes: int) -> Iterator[Room
 
 
 def _rooms_along(path: str, groups: Path, files: _Files, host_bytes: int) -> Iterator[Room]:
-    """A group is bound by the limits of all groups above it, too."""
+    """Yield the rooms of a group and of all groups above it, whose limits also hold."""
     place = PurePosixPath(path)
     for above in (place, *place.parents):
         for folder in files.folders:
@@ -135,56 +133,56 @@ def _kills_along(path: str, groups: Path, files: _Files) -> int:
 
 
 def _number_in(path: Path, name: str) -> int:
-    """Return the number of this name in a file of the kernel; 0: it tells none."""
+    """Return the value of this name in a file of the kernel; 0: missing."""
     with suppress(OSError, ValueError):
         return _numbers(path.read_text()).get(name, 0)
     return 0
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse lines of name and number."""
     return {name: int(number) for name, number, *_ in map(str.split, text.splitlines())}
 
 
-# --- what a worker has used ---------------------------------------------------------------------
+# --- memory used by workers ---------------------------------------------------------------------
 
 _KILOBYTES = re.compile(rb"^(VmHWM|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB$", re.MULTILINE)
 
 
 class Memory(NamedTuple):
-    """The memory of a process and all that descend from it."""
+    """The memory of a process and its descendants."""
 
     peak_bytes: int
-    #: what they hold now that is in no file: about what their end frees
+    #: bytes held now and not in files: about what their end frees
     private_bytes: int
 
 
-#: of a process whose peak is smaller, the private memory is not looked up: it is no larger
+#: peak below which private memory is not looked up, since it is no larger
 _LITTLE_BYTES = 64 << 20
-#: a process whose peak has grown by less since it began anew need not have it begin anew
+#: least growth of a peak since its reset that is worth another reset
 _NOTICEABLE = 1.02
 
 
 class OwnPeak:
-    """This process's peak, which begins anew for each task."""
+    """This process's peak memory, reset for each task."""
 
     def __init__(self) -> None:
         self._since_bytes = 0
 
     def forget(self) -> None:
-        """Have the peak begin anew, unless that would change little."""
+        """Reset the peak, unless that would change little."""
         if _own_peak_bytes() > _NOTICEABLE * self._since_bytes:
             forget_peak()
             self._since_bytes = _own_peak_bytes()
 
 
 def _own_peak_bytes() -> int:
-    """Return the peak of this process alone, without reading a file."""
+    """Return this process's peak, without reading a file."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def forget_peak() -> None:
-    """Have this process's peak begin anew, at what is resident now."""
+    """Reset this process's peak to the memory now resident."""
     with suppress(OSError):
         fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -194,12 +192,12 @@ def forget_peak() -> None:
 
 
 def peak_bytes_of(pid: int) -> int:
-    """Return the peak memory of a living process and all that descend from it; 0 if there is none."""
+    """Return the peak memory of a live process and its descendants; 0: no such process."""
     return _memory_of(family(pid)).peak_bytes
 
 
 def private_bytes_of(pid: int) -> int:
-    """Return the private memory of a living process and all that descend from it; 0 if there is none."""
+    """Return the private memory of a live process and its descendants; 0: no such process."""
     return _memory_of(family(pid)).private_bytes
 
 
@@ -219,7 +217,7 @@ def _memory_of(processes: Iterable[int]) -> Memory:
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that descend from it."""
+    """Yield a process and its descendants."""
     yield pid
     with suppress(OSError):
         for child in _read(f"/proc/{pid}/task/{pid}/children").split():
@@ -235,20 +233,19 @@ def _read(path: str) -> bytes:
 
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: of the fields after the command's name: utime, stime, cutime, cstime
+#: fields after the command's name: utime, stime, cutime, cstime
 _TIMES = slice(11, 15)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return the CPU time of a living process and its descendants, dead or alive; 0 if there is none."""
+    """Return the CPU time of a live process and its descendants, dead or alive; 0: no such process."""
     return sum(map(_seconds, family(pid)))
 
 
 def own_usage() -> tuple[Memory, float]:
-    """Return the memory and the CPU time of this process and its descendants; its own part is exact to the
-    microsecond.
+    """Return memory and CPU time of this process and its descendants, its own time to the microsecond.
 
-    A small process without children reads no file for it; its private memory is the peak, at most that is.
+    For a small process without children no file is read; its private memory is bounded by the peak.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     peak_bytes = 1024 * own.ru_maxrss
@@ -261,7 +258,7 @@ def own_usage() -> tuple[Memory, float]:
 
 
 def own_cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants alone."""
+    """Return the CPU time of this process and its descendants."""
     return _own_cpu_seconds(resource.getrusage(resource.RUSAGE_SELF), _descendants())
 
 
@@ -276,7 +273,7 @@ def _own_cpu_seconds(own: resource.struct_rusage, descendants: Iterable[int]) ->
 
 def _seconds(pid: int) -> float:
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-        # The name, in brackets, may hold anything.
+        # The name, in brackets, may hold any character.
         fields = file.read().rpartition(b")")[2].split()
         return sum(map(int, fields[_TIMES])) / _TICKS_PER_S
     return 0.0

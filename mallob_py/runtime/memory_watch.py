@@ -1,20 +1,20 @@
-"""When a host runs low on memory, its ranks give some back, before the kernel kills a process.
+"""The memory watch: a host's ranks give memory back when it runs low, before the kernel kills a process.
 
-Each rank looks about once a second. When less is left than the reserve, an episode begins, and at each
-look the rank gives back, in this order, until its part of what is missing is expected to be free:
+Each rank looks about once a second. When less than the reserve is left, an episode begins. At each look the
+rank gives back, in this order, until its part of the missing memory is expected to be free:
 
-1. spare processes (none stands ready while memory is short) and those kept of chains of revisions
+1. spare processes (none is made while memory is short) and processes kept for chains of revisions
 2. suspended workers, least recently used first
-3. descriptions that no worker here needs, where another host has them
-4. if that was not enough: the process of the host's largest worker that is no root (`HostVote`).
-   It is paused (`protocol/giving_back.py`), and its job goes on.
+3. descriptions that no worker here needs, if another host has them
+4. at last: the process of the host's largest worker that is no root (`HostVote`). That worker is paused
+   (`protocol/giving_back.py`), and its job goes on.
 
-Sizes are the private memory of processes, that of the solvers they have started included, or the sizes of
-files: about what comes free when they go.
+Sizes are the private memory of processes, with their solvers, or the sizes of files: about what their end
+frees.
 
-Roots are never touched. Each step is measured anew at the next look. When clearly more is left than the
-reserve, the episode ends. When there would be room for all that a paused worker had used before, it gets
-another process, one at a time; thus a worker that was too large by itself is not started again and again.
+Roots are never touched. The next look measures each step's effect. An episode ends when clearly more than the
+reserve is left. When there is room for all that a paused worker had used, it gets a new process, one worker
+at a time; so a worker that was too large by itself is not started again and again.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.starved import MemoryKills
 from mallob_py.runtime.world.transfer import Transfer
 
-#: when a worker was last ended or started again, and when somebody last complained, by the ranks' clock
+#: when a worker was last ended or restarted, and when a rank last complained, by the ranks' clock
 _TIMES = struct.Struct("dd")
 _BID = struct.Struct("Q")
 
 
 class HostVote:
-    """The vote on which rank of a host gives way, as one of them sees it; nothing blocks.
+    """The vote on which rank of a host gives way, as seen by one rank; nothing blocks.
 
-    Each has a place for its bid, and bids the size of what it could end; the largest wins the turn, once it
-    is nobody's any more.
+    Each rank has a place for its bid, the size of the worker that it could end. The largest bid wins the
+    turn, once no rank has the turn.
     """
 
     def __init__(self, path: Path, place: int, ranks: int) -> None:
         self._place = place
-        #: how many share the host
+        #: number of ranks on the host
         self.ranks = ranks
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with self._locked():
@@ -68,11 +68,11 @@ class HostVote:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def bid(self, size_bytes: int) -> None:
-        """The largest worker that this rank could end is so large; 0: there is none, or no need."""
+        """Bid the size of the largest worker that this rank could end; 0: none, or no need."""
         self._write_bid(self._place, size_bytes)
 
     def withdraw(self, place: int) -> None:
-        """The rank at that place is gone: what it has bid must not win."""
+        """Withdraw the bid of a lost rank, so that it cannot win."""
         self._write_bid(place, 0)
 
     def _write_bid(self, place: int, size_bytes: int) -> None:
@@ -99,13 +99,13 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Hold the turn: memory came back without a worker's end; no rank ends one until that shows."""
+        """Hold the turn, since memory came back without a worker's end, until that shows."""
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
 
     def may_complain(self, now_s: float, pause_s: float) -> bool:
-        """Whether no rank has complained for `pause_s`; if so, the caller does now."""
+        """Tell whether no rank has complained for `pause_s`; if so, this rank must complain now."""
         with self._locked():
             turn_s, complaint_s = self._times()
             if now_s < complaint_s + pause_s:
@@ -118,17 +118,17 @@ class HostVote:
         return turn_s, complaint_s
 
 
-#: memory of an ended process is free, and seen to be, after less
+#: longest time until an ended process's memory is seen to be free
 _PAUSE_EVERY_S = 3.0
-#: a worker takes a while to become as large as it was
+#: time in which a worker becomes as large as it was
 _UNPAUSE_EVERY_S = 10.0
 _COMPLAIN_EVERY_S = 60.0
-#: an episode ends when so many times the reserve is left
+#: multiple of the reserve at which an episode ends
 _ENOUGH = 1.25
 
 
 class Reclaimable(Protocol):
-    """The memory that a rank could give back. Sizes are what is expected to come free."""
+    """The memory that a rank could give back. Sizes are what is expected to become free."""
 
     def give_back_processes(self, wanted_bytes: int) -> int: ...
 
@@ -148,7 +148,7 @@ class Reclaimable(Protocol):
 
 
 class MemoryWatch:
-    """One rank's watch. `measure` tells what is left, `log` and `complain` are told of what is done."""
+    """One rank's watch. `measure` returns what is left; `log` and `complain` report deeds."""
 
     def __init__(
         self,
@@ -169,20 +169,20 @@ class MemoryWatch:
         self._has_bid = False
 
     def leave_out(self, rank: int) -> None:
-        """A rank of the host is gone."""
+        """Remove a lost rank of the host."""
         self._vote.withdraw(rank)
 
     def share_among(self, ranks: int) -> None:
-        """Share the host's memory with so many ranks from now on."""
+        """Share the host's memory with this many ranks from now on."""
         self._vote.ranks = ranks
 
     @property
     def is_short(self) -> bool:
-        """Whether memory has to be given back."""
+        """Whether memory must be given back."""
         return self._is_short
 
     def look(self, now_s: float) -> None:
-        """Measure, and do what is to be done."""
+        """Measure, and act."""
         rooms = self._measure()
         tightest = max(rooms, key=self._missing_bytes, default=None)
         if tightest is None:
@@ -230,7 +230,7 @@ class MemoryWatch:
             self._bid_for_turn(now_s)
 
     def _bid_for_turn(self, now_s: float) -> None:
-        """By the second look in need, all ranks of the host have bid."""
+        """Bid; by the second look in need, all ranks of the host have bid."""
         largest_bytes = self._reclaimable.largest_bytes()
         had_bid, self._has_bid = self._has_bid, largest_bytes > 0
         self._vote.bid(largest_bytes)
@@ -253,7 +253,7 @@ class MemoryWatch:
         self._log(LogEvent.ENOUGH_MEMORY, {"left_bytes": room.left_bytes})
 
     def _unpause(self, room_bytes: int, now_s: float) -> None:
-        """There are so many bytes more than the reserve: does a paused worker fit in?"""
+        """Restart a paused worker that fits into the bytes beyond the reserve."""
         paused_bytes = self._reclaimable.smallest_paused_bytes()
         fits_in = paused_bytes is not None and paused_bytes <= room_bytes
         if fits_in and self._vote.takes_turn(now_s, _UNPAUSE_EVERY_S):
@@ -280,16 +280,16 @@ class RankReclaimable:
         self._workers = workers
         self._transfer = transfer
         self._tell = tell
-        #: by PE: what its paused worker had used
+        #: bytes that each PE's paused worker had used
         self._paused: dict[int, int] = {}
 
     def give_back_processes(self, wanted_bytes: int) -> int:
-        """Spare ones hardly count: they share their memory with each other."""
+        """Give back processes; spare ones hardly count, since they share memory."""
         self._pool.processes.keep_none_ready()
         return self._pool.processes.discard_all(self._pool.kept.drop_oldest(wanted_bytes))
 
     def give_back_past(self, wanted_bytes: int) -> int:
-        """The least recently used of each PE, PE by PE, then the next."""
+        """Give back the least recently used worker of each PE, PE by PE, then the next."""
         given_bytes = 0
         while given_bytes < wanted_bytes and (
             holders := [pe for pe in self._pes if pe.workers.giving_back.past()]
@@ -312,7 +312,7 @@ class RankReclaimable:
     # --- running workers ----------------------------------------------------------------
 
     def _largest(self) -> tuple[int, PE] | None:
-        """The running worker that uses most and is no root."""
+        """Return the largest running worker that is no root."""
         found = [
             (self._size(pe, worker), pe)
             for pe in self._pes
@@ -325,7 +325,7 @@ class RankReclaimable:
         return 0 if largest is None else largest[0]
 
     def pause_largest(self) -> int:
-        """End that worker's process; its size."""
+        """Pause the largest worker; return its size."""
         if (largest := self._largest()) is None:
             return 0
         size_bytes, pe = largest
@@ -338,7 +338,7 @@ class RankReclaimable:
         return min(paused, key=lambda pe: self._paused[pe.rank], default=None)
 
     def smallest_paused_bytes(self) -> int | None:
-        """The memory that the smallest paused worker had used; None if there is none."""
+        """Return the bytes that the smallest paused worker had used; None: there is none."""
         pe = self._smallest_paused()
         return None if pe is None else self._paused[pe.rank]
 
@@ -361,8 +361,10 @@ class _Descriptions(Protocol):
 
 
 class RankMemory:
-    """The memory of one rank: once a second it tells what workers need, gives back what is free, and has the
-    host watched. `tell(slot, stimulus)` reaches a PE; `fetching()`: jobs being fetched."""
+    """The memory of one rank: once a second, reports needs, frees memory, watches the host.
+
+    `tell(slot, stimulus)` reaches a PE; `fetching()`: jobs being fetched.
+    """
 
     def __init__(
         self,
@@ -380,7 +382,7 @@ class RankMemory:
         self._tell = tell
         self._fetching = fetching
         self._watch: MemoryWatch | None = None
-        #: the ranks of this host that share its memory
+        #: ranks that share this host's memory
         self._sharing: tuple[int, ...] = ()
 
     def set_watch(self, watch: MemoryWatch, ranks: Iterable[int]) -> None:
@@ -391,7 +393,7 @@ class RankMemory:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """In words, for people."""
+        """The troubles in words, for people."""
         return ("short of memory",) if self._watch is not None and self._watch.is_short else ()
 
     def look(self, now: float) -> None:
@@ -404,12 +406,12 @@ class RankMemory:
             self._watch.look(now)
 
     def share_among(self, ranks: Iterable[int]) -> None:
-        """These ranks are on this host now."""
+        """Note the ranks on this host."""
         self._sharing = tuple(ranks)
         if self._watch is not None:
             self._watch.share_among(len(self._sharing))
 
     def leave_out(self, rank: int) -> None:
-        """A rank is gone, which may have been on this host."""
+        """Remove a lost rank, if it was on this host."""
         if self._watch is not None and rank in self._sharing:
             self._watch.leave_out(rank)

@@ -1,6 +1,6 @@
-"""Further ranks that this one starts: their processes, and where it listens for them.
+"""Newcomers: the processes of ranks that this rank starts, and the place where it listens for them.
 
-What is said meanwhile, and when they join: `protocol/growth.py`.
+`protocol/growth.py` has the messages, and the moment when they join.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GrowthError(Exception):
 
 
 class Newcomers:
-    """The ranks that one rank has ever started and that live."""
+    """The live ranks that one rank has started."""
 
     def __init__(self, transport: Carrier, clock: Callable[[], float]) -> None:
         self._transport = transport
@@ -47,9 +47,9 @@ class Newcomers:
         others: Sequence[int],
         done: Callable[[Mapping[int, str]], None],
     ) -> RanksStarted:
-        """A rank on each of these sites, with the addresses from `bound` on; raises GrowthError.
+        """Start a rank on each site, with the addresses from `bound` on. Raises GrowthError.
 
-        `capacity`: how many PEs each has, unless its options say so. `others`: the members but this rank.
+        `capacity`: PEs of each, unless its options say so. `others`: the members except this rank.
         """
         transport = self._transport
         here = transport.hosts[transport.rank]
@@ -76,7 +76,7 @@ class Newcomers:
         return RanksStarted(call, me, processes)
 
     def listen(self, call: Listen) -> Place | None:
-        """Where this rank listens for newcomers; None if it cannot."""
+        """Listen for newcomers; return the place, None if that is impossible."""
         try:
             return self._transport.links.listen(call.secret, self._transport.folder.path, wide=call.wide)
         except LinkError as error:
@@ -84,20 +84,20 @@ class Newcomers:
             return None
 
     def done(self, problems: Mapping[int, str]) -> None:
-        """All that were started have joined or failed: tell whoever wanted it."""
+        """Report that all newcomers have joined or failed."""
         self._done(problems)
 
     def how_ended(self, rank: int) -> str:
-        """The process of a rank is gone; to be asked once."""
+        """Return how a rank's process ended; to be asked once."""
         process = self._processes.pop(rank, None)
         return "has died" if process is None else process.how_ended()
 
     def kill(self, rank: int) -> None:
-        """With what it has started here, if it was started by this rank."""
+        """Kill a rank that this rank started, with all that it started here."""
         if (process := self._processes.get(rank)) is not None:
             process.kill()
 
     def wait(self, until_s: float) -> None:
-        """For the ends of all of them, but no longer than to that time."""
+        """Wait for the ends of all, at most until a time."""
         for process in self._processes.values():
             process.wait(until_s)

@@ -1,7 +1,6 @@
-"""The notices of a command to people and log collectors on standard error, a line at a time.
+"""A command's notices to people and log collectors on standard error, line by line.
 
-A service's lines have the time in front, since they are read days later; those of other commands do not: who
-typed them sits before them.
+Lines of a service begin with the time, since they are read days later; lines of other commands do not.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ _has_time_stamps = False
 
 
 def with_time_stamps() -> None:
-    """From now on this process's notices tell when they were made (UTC)."""
+    """Have this process's notices begin with the time (UTC)."""
     global _has_time_stamps
     _has_time_stamps = True
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for what would move the cursor, change colours, end or turn the line."""
+    """Escape all characters that move the cursor, change colours, or end or reverse the line."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-#: of errors of the system: what has run out, by the name of the number
+#: what has run out, by the system's error
 _SHORT_OF = {
     "EAGAIN": "no further process can be started (ulimit -u, or pids.max of a control group)",
     "ENOMEM": "memory has run out (ulimit -d or -v, or a control group)",
@@ -35,7 +34,7 @@ _SHORT_OF = {
 
 
 def limit_of(error: BaseException) -> str | None:
-    """Return a line on the limit of this machine that an error tells of; None if the error tells of none."""
+    """Return a line on the machine's limit behind an error; None: no limit is behind it."""
     what = None
     if isinstance(error, MemoryError):
         what = _SHORT_OF["ENOMEM"]
@@ -49,7 +48,7 @@ def limit_of(error: BaseException) -> str | None:
 
 
 def tell_error(error: BaseException) -> None:
-    """Tell of a limit in one line, of an error of ours with its traceback."""
+    """Report a limit in one line, an error of ours with its traceback."""
     if (line := limit_of(error)) is not None:
         tell(line)
         return
@@ -60,12 +59,12 @@ def tell_error(error: BaseException) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line of a command to people on standard error, with escapes (`printable`)."""
+    """Print a line to people on standard error, escaped (`printable`)."""
     print(printable(line.replace("\n", " ")), file=sys.stderr, flush=True)
 
 
 def tell(message: str) -> None:
-    """One line on standard error. It is lost if nothing reads there, or if the disk of that file is full."""
+    """Print a notice. It is lost if no one reads standard error, or its disk is full."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) if _has_time_stamps else ""
     line = printable(message.replace("\n", " "))
     try:  # noqa: SIM105  # guards import this, and no contextlib

@@ -1,14 +1,13 @@
-"""The rules for all processes that we start: how they begin, with whom they end, what they may have.
+"""The rules for all our processes: how they begin, with which process they end, what they may use.
 
-- They are started with the imports of this process, not with the working folder's: `python -m` would look for
-  modules in the working folder first, where it may be anybody who has put them, as in /tmp.
-- Forks can have titles of their own (`set_title`).
-- They want no threads of numeric libraries, and as many descriptors as they may have.
-- Whoever stands in for others catches the signals that ask for the end (`StopRequests`), and is the parent
-  of all that lose theirs (`no_orphans`): after a crash, the next world meets nobody who still holds a lock
-  or writes.
+- Processes import from the places of this process, never from the working folder, which `python -m` would
+  search first and where other users may have put modules, as in /tmp.
+- Forks can have titles (`set_title`).
+- Processes want no threads of numeric libraries, and as many descriptors as possible.
+- A process that stands for others catches the signals that demand the end (`StopRequests`), and adopts all
+  orphans below it (`no_orphans`): so after a crash no old process still holds a lock or writes.
 
-Imports next to nothing: commands begin with it.
+Imports little, since commands begin with it.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from types import FrameType
 
 
 def python() -> list[str]:
-    """Python, without the working folder or the script's among the places of imports."""
+    """Return Python's command, which imports neither from the working folder nor from the script's."""
     return [sys.executable, "-P"]
 
 
 def bare_python() -> list[str]:
-    """Python with nothing but the standard library, for programs that need to start at once."""
+    """Return Python's command with the standard library only, for programs that must start quickly."""
     return [sys.executable, "-I", "-S"]
 
 
 def import_places() -> dict[str, str]:
-    """The environment by which it imports from where this process does."""
+    """Return the environment that makes a process import from where this process does."""
     return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
-    """Return how far a process has read a file that it has open, and the file's size; None: it has not."""
+    """Return how far a process has read a file, and the file's size; None: it has not opened the file."""
     with contextlib.suppress(OSError, ValueError):
         wanted = os.stat(path)
         for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
@@ -53,7 +52,7 @@ def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is there and was stopped by a signal."""
+    """Tell whether a process exists and is stopped by a signal."""
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()[0] == b"T"
     return False
@@ -63,24 +62,25 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def want_no_numeric_threads() -> None:
-    """To be called before numpy is imported: all ranks of a host would have threads for all its cores.
+    """Turn off threads of numeric libraries; to be called before numpy is imported.
 
-    And a process with threads cannot fork safely. What the user has set stays.
+    Otherwise all ranks of a host would have threads for all its cores, and a process with threads cannot fork
+    safely. The user's own settings stay.
     """
     for name in _VARIABLES:
         os.environ.setdefault(name, "1")
 
 
-#: more would make programs slow that close all they could have
+#: more descriptors would slow down programs that close all possible ones
 _WANTED = 1 << 16
-#: per worker process: its socket, its pidfd and its lifeline
+#: descriptors per worker process: socket, pidfd, lifeline
 _PER_PROCESS = 3
-#: MPI with its network, doorbells, logs, the api folder, transfers, readers of inputs
+#: descriptors for MPI, its network, doorbells, logs, the api folder, transfers, readers of inputs
 _OF_THE_RANK = 256
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit as far as is allowed and sensible; returns it."""
+    """Raise the soft limit as far as allowed and sensible; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -90,16 +90,15 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
-    """Return how many descriptors a rank of so many PEs may need; each process's description is locked by one
-    more.
+    """Return the descriptors that a rank of `pes` PEs may need, one more per process for its description.
 
-    `links`: to how many ranks it has connections of its own, not MPI's.
+    `links`: number of ranks with connections outside MPI.
     """
     return _OF_THE_RANK + links + pes * processes_per_pe * (_PER_PROCESS + 1)
 
 
 def descriptor_shortage(pes: int, processes_per_pe: int, limit: int, links: int = 0) -> str | None:
-    """Why a rank cannot host so many PEs; None if it can."""
+    """Return why a rank cannot host this many PEs; None: it can."""
     wanted = descriptors_needed(pes, processes_per_pe, links)
     if wanted <= limit:
         return None
@@ -119,10 +118,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequests:
-    """Catches the signals while it is a context; in between they wait to be passed on."""
+    """Context manager that holds back stop signals until they are passed on."""
 
     def __init__(self) -> None:
-        #: the first signal, and whether the user has insisted since
+        #: the first signal, and whether the user has repeated it
         self.first: int | None = None
         self.insisted = False
 
@@ -138,7 +137,7 @@ class StopRequests:
         os.close(self._write_fd)
 
     def wait(self, timeout_s: float, *descriptors: int) -> list[int]:
-        """Until a further signal comes, it is time, or descriptors are readable, which are returned."""
+        """Wait for another signal, the time, or descriptors; return the readable ones."""
         poll = select.poll()
         for each in (self._read_fd, *descriptors):
             poll.register(each, select.POLLIN)
@@ -161,17 +160,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent_pid: int, death_signal: int) -> None:
-    """Have the kernel signal this process when its parent is gone. To be called right after the fork."""
+    """Have the kernel signal this process at its parent's end. To be called right after the fork."""
     _prctl(_PR_SET_PDEATHSIG, int(death_signal))
-    if os.getppid() != parent_pid:  # gone before it could be arranged
+    if os.getppid() != parent_pid:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
-    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end.
+    """Context manager that adopts all orphans below this process, and kills the remaining ones at the end.
 
-    `grace_s`: how long adopted processes may take to end by themselves before that.
+    `grace_s`: time for them to end by themselves.
     """
     ours = os.getpid()
     before = set(_children(ours))
@@ -182,7 +181,7 @@ def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
         if os.getpid() == ours:
             if grace_s and has_children():
                 left_of(set(_children(ours)) - before, grace_s)
-            # Whoever is killed leaves us its own children.
+            # A killed process leaves us its own children.
             deadline_s = time.monotonic() + _BURIAL_S
             while has_children() and (left := set(_children(ours)) - before):
                 before |= _kill_and_bury(left, deadline_s - time.monotonic())
@@ -190,32 +189,32 @@ def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
 
 
 def adopt_orphans() -> None:
-    """From now on, be the parent of all processes below this one that lose theirs; see `kill_adopted`."""
+    """Adopt all orphans below this process from now on; see `kill_adopted`."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_adopted(own: Collection[int]) -> None:
-    """Kill what has been adopted, and what is below: children that neither are `own` nor have our session.
+    """Kill adopted processes and their descendants: children that are neither `own` nor in our session.
 
-    A process that the kernel holds, such as for a file system that hangs, is not waited for.
+    A process that the kernel holds, as for a hanging file system, is not waited for.
     """
     ours, session = os.getpid(), os.getsid(0)
     held: set[int] = set()
-    for _ in range(_GENERATIONS_MAX):  # whoever is killed leaves us its own children
+    for _ in range(_GENERATIONS_MAX):  # a killed process leaves us its own children
         left = {each for each in _children(ours) if each not in own and _session_of(each) != session} - held
         if not left:
             return
         held |= _kill_and_bury(left, _KILLED_S)
 
 
-#: of processes below each other, and how long some may take to be gone that are killed
+#: most generations below each other; longest time for killed processes to end
 _GENERATIONS_MAX, _KILLED_S = 100, 0.5
-#: the same at the end, when nothing else is to be done; a busy machine takes its time
+#: the same at our own end; a busy machine takes long
 _BURIAL_S = 60.0
 
 
 def _kill_and_bury(children: set[int], timeout_s: float) -> set[int]:
-    """Kill children, and return those that do not end within the time, as the kernel holds them."""
+    """Kill children; return those that the kernel holds beyond the time-out."""
     for pid in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -226,7 +225,7 @@ _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.01
 
 
 def left_of(children: Iterable[int], timeout_s: float = math.inf) -> set[int]:
-    """Wait for children to end, and return those that do not within the time. Needs no descriptors."""
+    """Wait for children; return those still there after the time-out. Needs no descriptors."""
     left, deadline_s, delay_s = set(children), time.monotonic() + timeout_s, _LOOK_MIN_S
     while left := {pid for pid in left if not _is_buried(pid)}:
         if time.monotonic() >= deadline_s:
@@ -251,8 +250,8 @@ def _session_of(pid: int) -> int:
 
 
 def bury_orphans(own: Collection[int]) -> None:
-    """Let go of children that have ended; `own` are those that the caller waits for, soon."""
-    with contextlib.suppress(ChildProcessError):  # there are none
+    """Reap children that have ended, except `own`, for which the caller waits."""
+    with contextlib.suppress(ChildProcessError):  # there are no children
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid in own:
                 break
@@ -260,23 +259,23 @@ def bury_orphans(own: Collection[int]) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes  # no rank needs it while it runs
+    import ctypes  # late: not needed by running ranks
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def close_all_but(*descriptors: int) -> None:
-    """Close all descriptors but these, and standard input, output and error."""
+    """Close all descriptors except these and the standard streams."""
     kept = sorted(descriptors)
     for before, after in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(before + 1, after)
 
 
 def set_title(title: str) -> None:
-    """Have `ps` show this instead of the command line, as far as it has room; to be called by a fork.
+    """Have `ps` show this title in place of the command line, as far as it fits; to be called by a fork.
 
-    It is written where the kernel has put the arguments of the program that this process stems from. Nothing
-    else of it changes; where the kernel does not tell the place, nothing does.
+    It overwrites the arguments where the kernel has put them; if the kernel does not report the place,
+    nothing is done.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat") as stat:
@@ -289,12 +288,12 @@ def set_title(title: str) -> None:
             ctypes.memmove(begin, text, len(text))
 
 
-#: what the kernel tells of a process is shorter
+#: most bytes of a process's `stat` file
 _STAT_BYTES_MAX = 4096
 
 
 def has_children() -> bool:
-    """Return whether this process has children, alive or not waited for yet."""
+    """Tell whether this process has children, alive or not reaped yet."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -303,7 +302,7 @@ def has_children() -> bool:
 
 
 def _children(parent_pid: int) -> list[int]:
-    """The processes whose parent this is."""
+    """Return the children of a process."""
     found, wanted = [], b"%d" % parent_pid
     for folder in os.listdir("/proc"):
         if folder.isdecimal():
@@ -314,16 +313,16 @@ def _children(parent_pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """The processes that have come from this one, and whose parents live."""
+    """Return the descendants of a process whose parents are alive."""
     found = _children(root)
-    for pid in found:  # which grows
+    for pid in found:  # the list grows meanwhile
         found += _children(pid)
     return found
 
 
 @contextlib.contextmanager
 def signals_held_back(*more: int) -> Iterator[None]:
-    """Hold back the signals that ask for the end, and `more`, until they can be dealt with."""
+    """Context manager that holds back the stop signals and `more`."""
     held = {*STOP_SIGNALS, *more}
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:

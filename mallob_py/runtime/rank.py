@@ -1,17 +1,17 @@
-"""A rank on real hardware: the event loop that ties its `Node` to MPI, processes and users.
+"""A rank on real hardware: the event loop that connects its `Node` with MPI, processes and users.
 
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
-The node (`protocol/node.py`) decides, this loop does: after every stimulus it executes the effects. It parks
-at one place (`bells.py`) for everything that can bring news: the doorbell of the transport, the worker
-processes, the desk (on ranks that take jobs in) and signals. Only this thread touches MPI.
+The node (`protocol/node.py`) decides, this loop acts: after every stimulus it executes the effects. It parks
+in one place (`bells.py`) for all news: the transport's doorbell, worker processes, the desk (on ranks that
+take in jobs), and signals. Only this thread touches MPI.
 
-A *desk* is where jobs come in: the job-file service, or one `solve`. All ranks stop together: whoever wants
-to stop tells all others, so nobody is left waiting.
+Jobs come in at a *desk*: the job-file service, or one `solve`. All ranks stop together: a rank that wants to
+stop tells all others, so no rank is left waiting.
 
-A rank that has halted for a change of ranks only hears of the change: its desk and its workers' words wait.
-In the new generation it goes on beside the same transport, processes, files and desk. In logs a PE has the
-number that it began with.
+A rank that has halted for a change of ranks hears only of the change; its desk and workers wait. In the new
+generation it goes on with the same transport, processes, files and desk. In logs, a PE keeps its first
+number.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from mallob_py.runtime.world.transfer import Transfer
 if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
 
-#: descriptions up to this size travel inside messages
+#: largest descriptions that travel inside messages
 INLINE_BYTES_MAX = 4096
-#: at the end, those who have joined are to leave nothing behind on their hosts
+#: longest time at the end for removing what newcomers leave on their hosts
 _LAST_SHELL_S = 5.0
-#: a chunk is 256 KB to be copied: workers, timers and users come first now and then
+#: chunks of 256 KB to copy per turn: workers, timers and users must not wait for more
 _TRANSFERS_PER_TURN = 4
 _TIME_CAME = rank_stimuli.TimeCame()
 
 
 class PeerFailure(Exception):
-    """Another rank is gone, and the others shall not go on without it (`RankLoss.RESTART`)."""
+    """A rank is lost, and the others must not go on without it (`RankLoss.RESTART`)."""
 
 
 class Rank:
@@ -92,7 +92,7 @@ class Rank:
         self.pool = pool
         self.now = clock
         self.log = log
-        #: turns of the loop
+        #: rate of the loop's turns
         self.rate = LoopRate()
         self.transfer = Transfer(
             self.rank,
@@ -104,33 +104,33 @@ class Rank:
             lambda job, reason, fault: self._tell(rank_stimuli.DescriptionFailed(job, reason, fault)),
         )
         self._workers = HostedWorkers(pool, len(node.pes), self.transfer.path_of, node.placement.size)
-        #: what could be given back if the host runs low on memory
+        #: memory to give back if the host runs low
         self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_slot)
         heap = HeapKeeper(c_heap())
         fetching, kills = node.fetching.keys, pool.starved.kills
         self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, fetching, kills)
         self._transport = transport
-        #: by rank, its host, named by the lowest rank that there ever was on it
+        #: each rank's host, named by the lowest rank ever on it
         self.hosts: Mapping[int, int] = transport.hosts
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
         self._desk: Desk | None = None
-        #: who takes orders here, if anybody does
+        #: the orders taken here; None: no orders
         self.orders: Orders | None = None
         self._newcomers = Newcomers(transport, clock)
-        #: where all that the node is told is written down
+        #: the log of all stimuli; None: not logged
         self.stimuli: StimulusLog | None = None
         #: called in each new generation
         self.on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
-        #: when the pool is to be polled, on `time.monotonic`, as of the last time we parked
+        #: when the pool must be polled, on `time.monotonic`, as of the last parking
         self._pool_due_s = -math.inf
 
     # --- the node -----------------------------------------------------------------------
 
     def _tell(self, stimulus: rank_stimuli.AnyRankStimulus) -> None:
-        """Tell the node something, and do what follows; from within an effect, after that."""
+        """Tell the node a stimulus and execute the effects; within an effect, afterwards."""
         if self.stimuli is None:
             self.node.handle(stimulus, self.now())
         else:
@@ -154,12 +154,12 @@ class Rank:
     # --- for the desk -----------------------------------------------------------------
 
     def set_desk(self, desk: Desk) -> None:
-        """From now on jobs come in here."""
+        """Take in jobs at this desk from now on."""
         self._desk = desk
         self._bells.watch_desk(desk.fileno())
 
     def tell_news_to(self, rank: int) -> None:
-        """From now on this rank tells that one how it is; all ranks should tell the same one."""
+        """Tell that rank this rank's state from now on; all ranks should tell the same rank."""
         self._tell(rank_stimuli.NewsGoTo(rank))
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
@@ -177,39 +177,39 @@ class Rank:
         self._tell(rank_stimuli.ToPE(0, stimuli.JobSubmitted(job, parameters, description, checkpoint)))
 
     def interrupt(self, job: int) -> bool:
-        """End a job; False if it is not live."""
+        """End a job; return False if it is not live."""
         return self._tell_of(job, stimuli.JobInterrupted(job))
 
     def set_back(self, job: int) -> bool:
-        """Have a job given up as soon as it rests; False if it is not live."""
+        """Have a job given up as soon as it rests; return False if it is not live."""
         return self._tell_of(job, stimuli.JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
-        """Have a job go on with another priority and bound (0: none); False if it is not live."""
+        """Change a job's priority and bound (0: none); return False if it is not live."""
         return self._tell_of(job, stimuli.TermsChanged(job, priority, max_demand))
 
     def _tell_of(self, job: int, stimulus: stimuli.AnyStimulus) -> bool:
-        """Tell the first PE something of a job that is live there; False if it is not."""
+        """Tell the first PE a stimulus about a live job; return False if it is not live there."""
         if job not in self.node.pe.client.jobs:
             return False
         self._tell(rank_stimuli.ToPE(0, stimulus))
         return True
 
     def tell_desk(self, rank: int, data: bytes) -> None:
-        """Have the desk of a rank hear this."""
+        """Send a message to another rank's desk."""
         self._tell(rank_stimuli.DeskSays(rank, data))
 
     def call_roll(self) -> None:
-        """Have every rank say who works there for what; `roll` takes the answers."""
+        """Have every rank report its workers; `roll` takes the answers."""
         self._tell(rank_stimuli.RollWanted())
 
     def end_chain(self, chain: int) -> None:
-        """No further revision of this chain comes: nothing is kept for one on any rank."""
+        """End a chain: no rank keeps anything for a further revision."""
         self._tell(rank_stimuli.ChainEnds(chain))
 
     @property
     def stopped_by(self) -> int | None:
-        """The signal that has asked this rank to end, if one has."""
+        """The signal that demanded this rank's end; None: none."""
         return self._bells.stopped_by
 
     def stop(self) -> None:
@@ -219,23 +219,23 @@ class Rank:
     # --- for orders -----------------------------------------------------------------------
 
     def set_orders(self, orders: Orders) -> None:
-        """From now on orders come in here."""
+        """Take orders here from now on."""
         self.orders = orders
         self._bells.watch_orders(orders.fileno())
 
     def have_drain(self, rank: int, until_s: float) -> None:
-        """Have nothing new start there; the orders hear when it is ready to leave, then at the latest."""
+        """Drain a rank; the orders hear when it is ready to leave, at `until_s` at the latest."""
         self._tell(rank_stimuli.DrainWanted(rank, until_s))
 
     def have_leave(self, ranks: Sequence[int]) -> None:
-        """Order that these leave, if not all do. This one halts for it, maybe before this returns."""
+        """Have ranks leave, but not all. If this rank leaves, it may halt before this returns."""
         self._tell(Ordered(leaves=tuple(ranks)))
 
     def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
-        """Start a further rank on each of these sites, which join when they are up.
+        """Start a newcomer on each of these sites.
 
-        `done` is called when each has joined or failed, with the reasons of those that have failed. Only one
-        rank may do so at a time. Raises GrowthError if that is not possible.
+        `done` is called when each has joined or failed, with the reasons of failures. Only one rank may grow
+        at a time. Raises GrowthError.
         """
         node = self.node
         if not node.survives:
@@ -248,16 +248,16 @@ class Rank:
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play this rank's part until the system is stopped, or this rank has to end (`end_reason`).
+        """Play this rank's part until the system stops, or this rank must end (`end_reason`).
 
         Raises PeerFailure, and LauncherGone (`end_with`).
         """
-        gc.freeze()  # what there is now stays: collections need not look at it
+        gc.freeze()  # present objects stay, so collections need not examine them
         self._act()
-        # Before anybody can rely on us: from now on, a crash is worth a restart.
+        # Before other ranks rely on this one: from now on, a crash is worth a restart.
         self._look_around(self.now())
         if self._desk is not None:
-            self._desk.turn(self.now())  # even if the time limit is over by now
+            self._desk.turn(self.now())  # even if the time limit has passed
         node, bells = self.node, self._bells
         bells.rung = set()
         while not (node.is_stopping and node.is_over(self.now())):
@@ -290,7 +290,7 @@ class Rank:
                 break
 
     def _take_in(self, arrival: Arrival) -> bool:
-        """Whether it was a part of a description, or news of one, which may take its time."""
+        """Take in a message; return whether it belonged to a description, which may be slow."""
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
@@ -309,7 +309,7 @@ class Rank:
             self._tell(rank_stimuli.RankBack(rank))
 
     def _serve(self) -> None:
-        """Look after all that is not another rank, then park."""
+        """Serve everything except other ranks, then park."""
         bells, node = self._bells, self.node
         if bells.workers in bells.rung or self._pool_due_s <= time.monotonic():
             self._hear_workers()
@@ -325,7 +325,7 @@ class Rank:
             self._park(due_s)
 
     def _look_at_clock(self) -> float:
-        """Do what is due; when the node is to hear next that its time has come."""
+        """Do what is due; return when the node must next hear the time."""
         now = self.now()
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
@@ -340,7 +340,7 @@ class Rank:
         return due_s
 
     def _look_around(self, now: float) -> None:
-        """Do what is due about once a second, all at once so that an idle rank is woken up once for it."""
+        """Do what is due about once a second, together, so that an idle rank wakes up once for it."""
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
@@ -352,7 +352,7 @@ class Rank:
             self._tell(rank_stimuli.RankLost(rank, "does not answer any more"))
 
     def _wait_for_generation(self) -> None:
-        """Wait for a generation as a rank that has halted does: hear messages, beat, have patience."""
+        """Wait for a generation after a halt: hear messages, beat, have patience."""
         now = self.now()
         if now >= self.node.deadline_s:
             self._tell(_TIME_CAME)
@@ -365,7 +365,7 @@ class Rank:
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))
 
     def _park(self, due_s: float) -> None:
-        """Wait for news, at most until the next deadline; `due_s`: that of the node."""
+        """Wait for news, at most until the next deadline; `due_s`: the node's."""
         deadline = min(
             due_s,
             self._stop_at_s,
@@ -398,19 +398,19 @@ class Rank:
     # --- effects ------------------------------------------------------------------------------
 
     def _send(self, rank: int, message: AnyRankMessage) -> None:
-        """Send a message that concerns no PE but a rank as a whole."""
+        """Send a message that concerns the whole rank and no PE."""
         self._transport.send(rank, seal(self.node.present.g, 0, 0, encode(message)))
 
     def _send_envelope(self, it: rank_effects.Tell) -> None:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
             self._tell(rank_stimuli.Congested(it.g, it.source, it.dest, it.message))
         elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
-            pass  # another one waits to be sent, or a newer one comes
+            pass  # another one waits to be sent, or a newer one follows
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 
     def _do_for_pe(self, it: rank_effects.OfPE) -> None:
-        match it.effect:  # the frequent ones first, as classes: patterns with parts take much longer
+        match it.effect:  # frequent effects first, as classes: patterns with parts are much slower
             case Log() as effect:
                 if self.log.is_kept:
                     author = self.node.first_logged + it.slot
@@ -435,7 +435,7 @@ class Rank:
         self.memory.share_among([rank for rank in members if self.hosts[rank] == self.hosts[self.rank]])
         self.transfer.go_on(members)
         if members[0] >= self.node.founders.ranks:
-            # Whatever has started the system has seen its end, and may start it anew.
+            # The starter of the system has seen its end, and may start it again.
             if self.rank == members[0]:
                 tell("no rank is left that was there from the start; those that have joined end, too")
             self.stop()
@@ -474,23 +474,23 @@ class Rank:
         self._flush_logs()
 
     def leave(self) -> None:
-        """Leave no process and no file behind; the others go on, as they know."""
+        """Leave no process and no file behind, while the others go on."""
         if self._desk is not None:
             self._desk.hand_over()
         self._close_doors()
         self._transport.leave(self.node.leavers)
 
     def close(self) -> bool:
-        """Leave no process and no file behind; False if the other ranks could not be met."""
+        """Leave no process and no file behind; return False if the other ranks could not be met."""
         if self._desk is not None:
             self._desk.close()
-        # Others may have processes that were forked here, and save what these have done.
+        # Other ranks may have processes forked here, and save their work first.
         met = self._transport.close(then=self._close_doors, dead=self.lookout.take_dead)
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met
 
 
-#: how each effect is executed
+#: the method that executes each effect
 _ON_EFFECT: dict[type[rank_effects.AnyRankEffect], Callable[[Rank, Any], object]] = {
     rank_effects.OfPE: Rank._do_for_pe,
     rank_effects.Tell: Rank._send_envelope,
@@ -523,13 +523,13 @@ _ON_EFFECT: dict[type[rank_effects.AnyRankEffect], Callable[[Rank, Any], object]
 
 
 def portable(here: wire.LocalDescription, chain: int = 0, revision: int = 0) -> Description:
-    """Return a description that a helper process has read, as the protocol passes it on."""
+    """Return a description read by a helper process in the protocol's form."""
     if isinstance(here, wire.Inline):
         return Description(len(here.data), here.data, chain, revision)
     return Description(here.size_bytes, None, chain, revision)
 
 
 def service_clock(start_s: float) -> Callable[[], float]:
-    """Seconds since the service's start (`start_s` since 1970): monotonic here, shared by all hosts."""
+    """Return a clock of seconds since the service's start: monotonic here, shared by all hosts."""
     offset_s = time.time() - time.monotonic() - start_s
     return lambda: time.monotonic() + offset_s

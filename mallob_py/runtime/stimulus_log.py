@@ -1,12 +1,11 @@
-"""Everything that a rank was told, and what it wanted done, in one file for each rank.
+"""The stimulus log: all stimuli and effects of a rank, in one file per rank.
 
-The first line of a file says which rank it is, and how it began (`Head`), each further one is a stimulus with
-its time and its effects (`Entry`), in all generations. What a rank does follows from these alone, so
-`mallob-py simulate --replay` finds out whether the same program, or a changed one, comes to the same effects
-(`simulation/replay.py`). The head of a rank that has joined has what its membership was told until then.
+A file's first line says which rank it is and how it began (`Head`); each further line is a stimulus with its
+time and its effects (`Entry`), over all generations. The effects follow from the stimuli alone, so `mallob-py
+simulate --replay` can check whether the same program, or a changed one, has the same effects
+(`simulation/replay.py`). The head of a newcomer has what its membership was told before.
 
-Messages between workers and results are in it with all their bytes: it is for finding a fault, not for
-every day.
+It holds messages and results with all their bytes, so it is for debugging only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LINES_MAX = 256
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The node `rank`, made as `node` does, of a system that this version ran."""
+    """The node `rank` at its beginning, as `node` makes it; the file was written by this version."""
 
     rank: int
     origin: Origin
@@ -40,11 +39,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     patience_s: float
     survives: bool
     version: str
-    #: of a rank that has joined: what its membership was told up to its first generation, each with its time
+    #: for a newcomer: changes told to its membership before its first generation, with their times
     joined: tuple[tuple[float, AnyChange], ...] = ()
 
     def node(self) -> Node:
-        """Another one, as it was in the beginning. Its first effects have been executed."""
+        """Return a new node in the initial state, whose first effects were executed."""
         node = Node(
             self.rank,
             self.origin,
@@ -57,7 +56,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return node
 
     def _membership(self) -> Membership | None:
-        """That of a rank that has joined, as of its first generation."""
+        """Return a newcomer's membership as of its first generation."""
         if not self.joined:
             return None
         membership = Membership(self.rank, None, self.patience_s)
@@ -68,7 +67,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`t`: as it was given to `Node.handle`. `error`: what the node raised, in one line."""
+    """`t`: the time given to `Node.handle`. `error`: what the node raised, in one line."""
 
     t: float
     stimulus: AnyRankStimulus
@@ -80,12 +79,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def encode_effects(effects: list[AnyRankEffect]) -> bytes:
-    """As in an entry."""
+    """Encode effects as in an entry."""
     return _encode(effects)
 
 
 def error_line(error: Exception) -> str:
-    """As in an entry: what follows the first line is a story of what was before."""
+    """Return an error's first line, as in an entry."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -101,7 +100,7 @@ class StimulusLog:
         complain: Callable[[str], None],
         joined: tuple[tuple[float, AnyChange], ...] = (),
     ) -> None:
-        """Open the log of a node that has been told nothing yet, and so was made. Raises OSError."""
+        """Open the log of a new node, which has been told nothing. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._complain = complain
@@ -120,12 +119,12 @@ class StimulusLog:
 
     @staticmethod
     def folder_of_run(parent: str, start_unix_s: float) -> Path:
-        """The folder of a system that started then: each start has a folder of its own."""
+        """Return the folder of the system started at that time."""
         start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(start_unix_s))
         return Path(parent) / f"{start}.{int(start_unix_s * 1000) % 1000:03}Z"
 
     def handle(self, node: Node, stimulus: AnyRankStimulus, now: float) -> None:
-        """Have the node handle it, and note what it wants done."""
+        """Have the node handle a stimulus, and log its effects."""
         before = len(node.effects)
         try:
             node.handle(stimulus, now)
@@ -152,7 +151,7 @@ class StimulusLog:
             self._give_up()
 
     def _give_up(self) -> None:
-        """A log with a gap cannot be played again."""
+        """End the log, since a log with a gap cannot be replayed."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -24,7 +24,7 @@ from mallob_py.protocol.progress import Progress
 #: a frame above this is a broken peer, not a message
 MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
-#: of a description, which begins with its header
+#: most bytes of a description that hold its header
 _HEADER_BYTES_MAX = 1 << 16
 
 
@@ -36,13 +36,13 @@ class ProcessMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Inline(ProcessMessage, frozen=True, tag=1):
-    """A small description travels in the message itself."""
+    """A small description, inside the message."""
 
     data: bytes
 
 
 class Mapped(ProcessMessage, frozen=True, tag=2):
-    """A large description is a file in shared memory, mapped read-only by whoever needs it."""
+    """A large description: a file in shared memory, mapped read-only by its users."""
 
     path: str
     size_bytes: int
@@ -52,8 +52,8 @@ LocalDescription = Inline | Mapped
 
 
 def application_of(description: LocalDescription) -> str:
-    """Return the name of its application. Raises OSError and ValueError."""
-    from mallob_py.kit.payload import application_named_in  # few ranks need it
+    """Return the name of a description's application. Raises OSError and ValueError."""
+    from mallob_py.kit.payload import application_named_in  # late: few ranks need it
 
     match description:
         case Inline(data):
@@ -67,7 +67,7 @@ def application_of(description: LocalDescription) -> str:
 
 
 class Run(ProcessMessage, frozen=True, tag=1):
-    """Be worker `index` of `job`, whatever the process does; `number` is the worker's on its rank."""
+    """Be worker `index` of `job`, after any former work; `number` is the worker's on its rank."""
 
     job: int
     number: int
@@ -76,13 +76,13 @@ class Run(ProcessMessage, frozen=True, tag=1):
     children: tuple[int, ...]
     threads: int
     description: LocalDescription
-    #: the chain of revisions that the job belongs to (0: none), and its number there
+    #: chain of revisions (0: none), and the job's number there
     chain: int = 0
     revision: int = 0
 
 
 class Update(ProcessMessage, frozen=True, tag=2):
-    """The present place in the job tree. A later one makes an earlier one obsolete."""
+    """The present place in the job tree, which supersedes earlier ones."""
 
     index: int
     volume: int
@@ -102,15 +102,15 @@ class EarlierInput(ProcessMessage, frozen=True):
     """The input of the earlier revision `identity` ("user.name")."""
 
     identity: str
-    #: names as the kernel has them: they need not be UTF-8
+    #: the kernel's names, which need not be UTF-8
     files: tuple[bytes, ...]
-    #: 32 bits each, in the host's order: made and read without looking at single ones
+    #: 32 bits each, in the host's order, never examined one by one
     literals: bytes | None
     configuration: dict[str, Any]
 
 
 class Before(ProcessMessage, frozen=True):
-    """The inputs before revision number `revision`: a description, then inputs that are not in it."""
+    """The inputs before revision number `revision`: a description, and inputs missing in it."""
 
     revision: int
     former: LocalDescription | None
@@ -129,28 +129,28 @@ class Read(ProcessMessage, frozen=True, tag=4):
     inline_limit_bytes: int
     before: Before | None = None
     assumptions: list[int] = []
-    #: where the job may have results written (None: where the user of this process may)
+    #: folder for the job's results; None: all that this process's user may write
     results: ResultsFolder | None = None
-    #: the run that is begun at once then, without its description, which is what was read
+    #: a run to begin at once with what was read; its own description is empty
     then: Run | None = None
 
 
 class Inspect(ProcessMessage, frozen=True, tag=5):
-    """Import these applications and tell what they are like."""
+    """Import these applications and report their traits."""
 
     names: tuple[str, ...]
 
 
 class Quit(ProcessMessage, frozen=True, tag=6):
-    """Exit; nobody needs this process any more."""
+    """Exit; the process is not needed any more."""
 
 
 class Leave(ProcessMessage, frozen=True, tag=7):
-    """Hand over what you have, and end the run: this process's place is somebody else's from now on."""
+    """Hand over your work and end the run: another worker has your place from now on."""
 
 
 class CheckpointGiven(ProcessMessage, frozen=True, tag=8):
-    """The answer to `CheckpointWanted`; None: there is none."""
+    """The answer to `CheckpointWanted`; None: there is no checkpoint."""
 
     data: bytes | None
 
@@ -162,25 +162,25 @@ ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave | CheckpointGi
 
 
 class Started(ProcessMessage, frozen=True, tag=1):
-    """The description is decoded and the application runs from now on.
+    """The description is decoded and the application runs.
 
-    `newly_imported`: this process had to import the application first, so that the fork
-    server should do so for all later ones.
+    `newly_imported`: this process had to import the application, so the fork server should import it for
+    later ones.
     """
 
     application: str
     newly_imported: bool
-    #: whose worker it is now; all that it said before was about something else
+    #: the job at work now; all earlier messages were about other jobs
     job: int
     number: int
-    #: CPU time that the process had used before
+    #: the process's CPU time before this task
     cpu_before_s: float
-    #: it wants to be told by `Leave` when it has to go
+    #: whether to send `Leave` when it must go
     leaves: bool = False
 
 
 class ResultFound(ProcessMessage, frozen=True, tag=2):
-    """The job's answer, encoded by `encode_result`, and the memory and CPU time needed to find it."""
+    """The job's answer, encoded by `encode_result`, with the memory and CPU time needed for it."""
 
     body: bytes
     peak_memory_bytes: int
@@ -198,7 +198,7 @@ class Demand(ProcessMessage, frozen=True, tag=4):
 
 
 class Progressed(ProcessMessage, frozen=True, tag=15):
-    """The progress of the job (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
+    """The job's progress (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
 
     progress: Progress
 
@@ -210,13 +210,13 @@ class Offered(ProcessMessage, frozen=True, tag=16):
 
 
 class Checkpoint(ProcessMessage, frozen=True, tag=13):
-    """The job's next root shall go on from here."""
+    """The state from which the job's next root must go on."""
 
     data: bytes
 
 
 class CheckpointWanted(ProcessMessage, frozen=True, tag=14):
-    """This root begins: what was the last checkpoint?"""
+    """Question of a root that begins: what was the last checkpoint?"""
 
 
 class ToParent(ProcessMessage, frozen=True, tag=5):
@@ -228,7 +228,7 @@ class ToChildren(ProcessMessage, frozen=True, tag=6):
 
 
 class ToAddress(ProcessMessage, frozen=True, tag=11):
-    """For the worker at address (`pe`, `stay`)."""
+    """A message for the worker at address (`pe`, `stay`)."""
 
     pe: int
     stay: int
@@ -236,17 +236,15 @@ class ToAddress(ProcessMessage, frozen=True, tag=11):
 
 
 class Left(ProcessMessage, frozen=True, tag=12):
-    """The run has ended, as `Leave` has asked for; with the CPU time that it took."""
+    """The run has ended as `Leave` demanded; with its CPU time."""
 
     cpu_s: float
-    #: so many messages of other workers were taken since; what came after these was not
+    #: number of other workers' messages taken since; later ones were not taken
     taken: int
 
 
 class Imports(ProcessMessage, frozen=True, tag=17):
-    """Before its first task of an application; `is_own`: it reads an input, and the fork server had not
-    imported it.
-    """
+    """Sent before the first task of an application; `is_own`: it reads an input and imports by itself."""
 
     application: str
     is_own: bool
@@ -254,19 +252,19 @@ class Imports(ProcessMessage, frozen=True, tag=17):
 
 class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
-    #: with the run that was to be begun
+    #: whether it continues with the run that was to follow
     goes_on: bool = False
 
 
 class InputRefused(ProcessMessage, frozen=True, tag=8):
-    """The input cannot be used; `field` names the job-file field at fault."""
+    """The input cannot be used; `field` is the field at fault in the job file."""
 
     message: str
     field: str
 
 
 class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
-    """`problem` says why the application cannot be imported; empty if it can."""
+    """`problem`: why the application cannot be imported, or ""."""
 
     name: str
     takes_input: bool = True
@@ -278,7 +276,7 @@ class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
 
 
 class Idle(ProcessMessage, frozen=True, tag=10):
-    """The task is over and this process could do another one. `cpu_s`: what it has used in its life."""
+    """The task is over, and the process is free. `cpu_s`: CPU time of its whole life."""
 
     private_bytes: int
     cpu_s: float = 0.0
@@ -313,9 +311,9 @@ class Configure(ProcessMessage, frozen=True, tag=1):
 
     preload: tuple[str, ...]
     memory_limit_bytes: int | None
-    #: for what workers print ("": the rank's standard error)
+    #: folder for workers' output; "": the rank's standard error
     output_dir: str = ""
-    #: `kit.input_file.at_most`
+    #: as in `kit.input_file.at_most`
     input_max_bytes: int | None = None
 
 
@@ -324,26 +322,26 @@ class Fork(ProcessMessage, frozen=True, tag=2):
 
 
 class Import(ProcessMessage, frozen=True, tag=3):
-    """Import an application (which a worker process has imported without harm)."""
+    """Import an application, which a worker process has imported without harm."""
 
     application: str
 
 
 class FindApplications(ProcessMessage, frozen=True, tag=4):
-    """Which applications are there? Who takes jobs asks as it starts; others are told at leisure."""
+    """Report the installed applications; asked at the start by ranks with a desk."""
 
 
 ToServer = Configure | Fork | Import | FindApplications
 
 
 class Applications(ProcessMessage, frozen=True, tag=1):
-    """Answer to `FindApplications`, or unasked: the names found; none has been imported for it."""
+    """Names of installed applications, as an answer or unasked; no application was imported for it."""
 
     names: tuple[str, ...]
 
 
 class Forked(ProcessMessage, frozen=True, tag=2):
-    """A new worker process; its socket, its pidfd and its lifeline come with this packet."""
+    """A new worker process; its socket, pidfd and lifeline come with this packet."""
 
     serial: int
     pid: int
@@ -362,14 +360,14 @@ class Imported(ProcessMessage, frozen=True, tag=4):
 
 
 class Exited(ProcessMessage, frozen=True, tag=5):
-    """A worker process has ended; `cpu_s` is its life's CPU time, with that of its children."""
+    """A worker process has ended; `cpu_s`: CPU time of its life, with its children's."""
 
     serial: int
     reason: str
     cpu_s: float
-    #: whether it was by signal 9
+    #: whether it ended by signal 9
     was_killed: bool = False
-    #: the most that was resident at a time
+    #: most resident bytes at a time
     peak_bytes: int = 0
 
 
@@ -380,7 +378,7 @@ FromServer = Applications | Forked | ForkFailed | Imported | Exited
 
 
 class SolutionForm(IntEnum):
-    """The meaning of the bytes of a solution."""
+    """The encodings of a solution."""
 
     #: int32, little endian
     INTEGERS = 0
@@ -388,9 +386,9 @@ class SolutionForm(IntEnum):
 
 
 class ResultBody(ProcessMessage, frozen=True):
-    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution as its form says.
+    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution in the given form.
 
-    `name`: what the application calls a result of this code.
+    `name`: the application's name of this result code.
     """
 
     code: int
@@ -409,7 +407,7 @@ def decode_result(body: bytes) -> ResultBody:
 
 
 def decode_fields(fields: bytes) -> dict[str, Any]:
-    """The further JSON fields of a result."""
+    """Return the further JSON fields of a result."""
     return _FIELDS_DECODER.decode(fields or b"{}")
 
 
@@ -425,11 +423,11 @@ _FIELDS_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class BrokenStream(Exception):
-    """The peer does not keep to the framing or the message types."""
+    """The peer violates the framing or the message types."""
 
 
 def frame(message: ProcessMessage) -> bytes:
-    """The bytes of a message on a stream."""
+    """Return a message as bytes on a stream."""
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"a message of {len(body)} bytes is too large to send")
@@ -446,19 +444,19 @@ class FrameBuffer:
 
     @property
     def begun(self) -> bytes:
-        """The beginning of a frame that is not complete."""
+        """Return the beginning of an incomplete frame."""
         return bytes(self._bytes)
 
     def feed(self, data: bytes) -> None:
         self._bytes += data
 
     def cut(self, data: bytes) -> list[bytes]:
-        """The bodies that are complete with these bytes. Raises BrokenStream."""
+        """Return the bodies completed by these bytes. Raises BrokenStream."""
         self.feed(data)
         return list(iter(self.take, None))
 
     def take(self) -> bytes | None:
-        """The next complete body, or None until more bytes come."""
+        """Return the next complete body; None: more bytes are missing."""
         if len(self._bytes) < _LENGTH_BYTES:
             return None
         length = int.from_bytes(self._bytes[:_LENGTH_BYTES], "little")

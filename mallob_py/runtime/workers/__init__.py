@@ -1,1 +1,1 @@
-"""Worker processes: the pool of a rank, what it holds of them, the server that forks them."""
+"""Worker processes: the pool of a rank, its records of them, the server that forks them."""

@@ -1,25 +1,21 @@
-"""The process that worker processes are forked from, one per rank.
+"""The fork server: the process, one per rank, from which worker processes are forked.
 
-It never initialises MPI, has the applications in use
-imported, has a single thread, and does nothing but fork, reap and report. So a new worker
-process costs a fork instead of an interpreter start, and shares its memory with the others
-until it writes to it.
+It never initialises MPI, has the applications in use imported, has a single thread, and only forks, reaps and
+reports. So a new worker process costs a fork instead of an interpreter start, and shares memory until it
+writes.
 
-`mallob_py.runtime.workers.links.ForkServer` has it forked from the rank before that starts MPI (`be_server`),
-and starts a later one as
-`python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the rank>`. Where one process
-forks the ranks of a single job, it has another process import the application for all their servers
-meanwhile (`import_for_servers`).
+`mallob_py.runtime.workers.links.ForkServer` forks it from the rank before MPI starts (`be_server`), and
+starts a later one as `python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the rank>`.
+Where one process forks the ranks of a single job, another process imports the application for all their
+servers meanwhile (`import_for_servers`).
 
 Guarantees
-- It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
-  children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
-- So does each child when no process holds its *lifeline* any more, the writing end of a pipe that comes with
-  its socket: another rank may have both (`giving.py`).
-- Every child's end is reported once, with its reason. Processes that a child left behind
-  in its process group are killed with it.
-- Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:
-  ignored here.
+- The server ends with all children when the control socket closes, at the latest when its rank is gone. Its
+  children die with it by the kernel's SIGKILL, which also ends stopped processes.
+- A child also dies when no process holds its *lifeline*, the writing end of a pipe that comes with its
+  socket: another rank may have both (`giving.py`).
+- Every child's end is reported once, with its reason. Processes that a child left in its group are killed.
+- SIGINT, SIGTERM and SIGHUP concern the rank only, and are ignored here.
 """
 
 from __future__ import annotations
@@ -56,12 +52,12 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure, Printed | None], None]
 
 _PACKET_BYTES = 1 << 16
-#: the exit status of a worker that has not even the memory to be one (EX_OSERR)
+#: exit status of a worker without memory to begin (EX_OSERR)
 _NO_MEMORY = 71
 
 
 def exit_reason(status: int) -> str:
-    """A wait status in words."""
+    """Return a wait status in words."""
     code = os.waitstatus_to_exitcode(status)
     if code == _NO_MEMORY:
         return "out of memory before it could begin: raise --memory-limit"
@@ -72,11 +68,11 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-code}"
 
 
-#: what `ps` shows of one that is a fork, and of its workers
+#: titles in `ps` of a server that is a fork, and of its workers
 _TITLE = "mallob-py: fork_server"
-#: until applications are looked for again
+#: delay before looking for applications again
 _RETRY_S = 0.5
-#: so long nothing is asked before they are looked for unasked, for jobs of those that are not ours
+#: idle time after which applications are looked for unasked, for jobs of foreign ones
 _UNASKED_S = 5.0
 
 
@@ -90,7 +86,7 @@ class _Child:
 
 
 class Server:
-    """Fork, reap and report until the rank closes the control socket."""
+    """Forks, reaps and reports until the rank closes the control socket."""
 
     def __init__(self, control: socket.socket, registry: AppRegistry, work: Work) -> None:
         self._registry = registry
@@ -103,7 +99,7 @@ class Server:
         self._generation = 0
         self._configuration = wire.Configure((), None)
         self._keeper: OutputKeeper | None = None
-        #: whether the names of all applications are still to be told, which take a while to find
+        #: whether the names of all applications, which take time to find, are still to be reported
         self._are_names_due = False
         self._names_delay_s = 0.0
 
@@ -117,7 +113,7 @@ class Server:
                     if key.data is None:
                         self._serve_request()
                     elif key.data is self._keeper:
-                        # Nobody reads what its workers print, and they would stand still: all begin anew.
+                        # Workers' output would not be read, and workers would block: all must begin anew.
                         raise EOFError
                     else:
                         self._reap(key.data)
@@ -129,7 +125,7 @@ class Server:
     def _report_names(self) -> None:
         try:
             names = self._registry.names()
-        except (OSError, ImportError):  # nothing to look with for the moment: descriptors, most likely
+        except (OSError, ImportError):  # most likely no descriptor is free
             self._names_delay_s = _RETRY_S
             return
         self._are_names_due, self._names_delay_s = False, 0.0
@@ -160,8 +156,8 @@ class Server:
                 self._selector.register(self._keeper.pidfd, selectors.EVENT_READ, self._keeper)
         for name in configuration.preload:
             _prepare_application(self._registry, name)
-        # Objects made so far are kept out of the children's garbage collections, which
-        # would otherwise write to (and so copy) every page that holds one.
+        # Present objects are kept out of the children's garbage collections, which would write to (and so
+        # copy) every page that holds one.
         gc.collect()
         gc.freeze()
         self._are_names_due, self._names_delay_s = True, _UNASKED_S
@@ -187,7 +183,7 @@ class Server:
         os.close(lifeline)
 
     def _forked(self) -> tuple[_Child, socket.socket, int]:
-        """A new child, the rank's end of its socket, and its lifeline. Raises OSError: there is no child."""
+        """Return a new child, the rank's end of its socket, and its lifeline. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ExitStack() as undo:
             undo.enter_context(ours)
@@ -201,7 +197,7 @@ class Server:
                         self._become_worker(theirs.detach(), line, server_pid)
                 finally:
                     os.close(line)
-            with suppress(OSError):  # both sides do it: whoever comes first, the group exists
+            with suppress(OSError):  # both sides do it, so the group exists in any order
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
@@ -210,7 +206,7 @@ class Server:
         return _Child(self._serial, pid, pidfd), ours, lifeline
 
     def _become_worker(self, fd: int, line: int, server_pid: int) -> None:
-        """In the child: never returns."""
+        """Be a worker, in the child; never return."""
         status = 1
         try:
             die_with(server_pid, signal.SIGKILL)
@@ -231,7 +227,7 @@ class Server:
             os._exit(status)
 
     def _reap(self, child: _Child) -> None:
-        # The zombie keeps its pid, and so its group's number, from being given away.
+        # The zombie keeps its pid, and so its group's number, from being reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         _, status, usage = os.wait4(child.pid, 0)
@@ -255,9 +251,9 @@ class Server:
 
 
 def _die_without(line: int) -> None:
-    """Have the kernel kill this process when no other holds the writing end of the pipe `line` any more."""
+    """Have the kernel kill this process when no other process holds the writing end of the pipe `line`."""
     fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # one that is stopped ends, too
+    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # also ends a stopped process
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
 
 
@@ -267,10 +263,10 @@ def _kill_and_reap(pid: int) -> None:
 
 
 def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
-    """Import once for the servers of several ranks, and fork them; that is all this process does.
+    """Import once for the servers of several ranks, and fork these; the only work of this process.
 
-    Their control sockets come by `orders`, one by one until it is closed. To be called in a process that was
-    forked for it, by its parent, and has a single thread.
+    Their control sockets come by `orders`, one by one, until it is closed. To be called by the parent in a
+    process forked for it, with a single thread.
     """
     status = 1
     try:
@@ -301,12 +297,12 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
 
 
 def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
-    """Be the server of a rank that has just been forked from it, and had a single thread and no MPI then."""
+    """Be the server of a rank, just forked from it while it had a single thread and no MPI."""
     status = 1
     try:
         die_with(rank_pid, signal.SIGKILL)
         os.setpgid(0, 0)  # a terminal's Ctrl-C is for the rank
-        gc.freeze()  # else collections would copy what this process shares with the rank
+        gc.freeze()  # collections would copy memory shared with the rank
         signal.set_wakeup_fd(-1)
         own = control.detach()
         close_all_but(own)
@@ -323,10 +319,10 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
 
 
 def _prepare() -> tuple[AppRegistry, Work]:
-    """Make this process fit to import applications; which there are, and what workers do."""
+    """Prepare this process for importing applications; return these, and the workers' work."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # Who has forked us may have held them back, and what an application starts would have them so, too.
+    # The forking process may have blocked them, which would be inherited by programs that applications start.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     raise_descriptor_limit()
     want_no_numeric_threads()
@@ -334,14 +330,14 @@ def _prepare() -> tuple[AppRegistry, Work]:
     for name in list(os.environ):
         if name.startswith(launchers.PREFIXES):
             del os.environ[name]
-    # Imported late: numpy reads the limits of threads when it is loaded.
+    # Late, since numpy reads the limits of threads when it is imported.
     from mallob_py.runtime.workers.process import AppRegistry, work
 
     return AppRegistry.discover(), work
 
 
 def _prepare_application(registry: AppRegistry, name: str) -> None:
-    # What it raises is not lost: a worker or reader of such a job fails with the same traceback.
+    # Its exception is not lost: a worker or reader of such a job raises it again.
     with suppress(Exception):
         registry.prepared(name)
 

@@ -1,15 +1,13 @@
-"""Worker processes that go on at another rank of the host (`protocol/giving.py`), and how they get there.
+"""Giving: worker processes that go on at another rank of the host (`protocol/giving.py`).
 
-Each rank has a socket in the private folder of its host. Who gives a process sends there its own ends of it:
-the process's socket, its pidfd and its lifeline, and what it had read of a message or not sent yet. The
-process itself, which is stopped, notices nothing. It remains the child of the fork server that forked it, and
-ends with that at the latest.
+Each rank has a socket in its host's private folder. A giver sends its ends of a process there: socket, pidfd
+and lifeline, an incomplete message from it and unsent bytes to it. The process itself is stopped and notices
+nothing. It remains a child of the fork server that forked it, and ends with that server at the latest.
 
 Guarantees
-- A process has one rank at a time. If what was sent reaches no rank, the last lifeline is closed, and the
-  kernel ends the process. Few packets may wait at a socket: what finds no room there is sent again for a
-  while.
-- Whoever is asked answers, if with nothing; that may be lost as well.
+- A process has one rank at a time. If a packet reaches no rank, the last lifeline is closed, and the kernel
+  ends the process. Few packets fit into a socket; one without room is sent again for a while.
+- Every question gets an answer, possibly "none"; answers may be lost.
 """
 
 from __future__ import annotations
@@ -29,25 +27,25 @@ import msgspec
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import receive_packet
 
-#: what is on its way in a process's socket is no concern of ours; more than this in between is rare
+#: most bytes of messages given along with a process; more are rare
 _UNDER_WAY_MAX = 1 << 15
-#: how often and how long a rank is tried whose socket is full; afterwards nobody waits there any more
+#: period and time of trying a rank whose socket is full; by then the receiver has given up
 _RETRY_S, _TRIED_S = 0.01, 1.0
 
 
 class Given(wire.ProcessMessage, frozen=True):
-    """A process for worker `number` of `job` at the receiver. Without descriptors: there is none."""
+    """A process for worker `number` of `job` at the receiver; without descriptors: there is none."""
 
     job: int
     number: int
     pid: int = 0
-    #: CPU time of the process that is not this worker's, or that its client has been told of
+    #: CPU time of the process for other workers, or already reported to its client
     cpu_before_s: float = 0.0
     #: the part of it that is this worker's
     cpu_told_s: float = 0.0
-    #: it hands over what it has when it has to go
+    #: whether to send `Leave` when it must go
     leaves: bool = False
-    #: the beginning of a message of the process, and the end of one to it
+    #: beginning of a message from the process, and end of a message to it
     unread: bytes = b""
     unsent: bytes = b""
 
@@ -56,15 +54,15 @@ _decode = msgspec.msgpack.Decoder(Given).decode
 
 
 class GivingSocket:
-    """Where a rank gives processes to others of its host, and takes them."""
+    """The socket by which a rank gives processes to other ranks of its host, and takes some."""
 
     def __init__(self, folder: Path, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises OSError."""
+        """Open the socket. Raises OSError."""
         self._folder = folder
         self._clock = clock
-        #: (until when, rank, packet, descriptors of our own) of what has found no room yet
+        #: (until when, rank, packet, own descriptors) of packets without room
         self._unsent: deque[tuple[float, int, bytes, list[int]]] = deque()
-        #: when `turn` is wanted
+        #: when `turn` must be called
         self.deadline_s = math.inf
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._path(rank))
@@ -76,7 +74,7 @@ class GivingSocket:
         return self._socket.fileno()
 
     def send(self, rank: int, given: Given, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a process to a rank, or word that there is none. If that fails, it is as if it were lost."""
+        """Send a process to a rank, or word that there is none. A failure counts as a loss."""
         if len(given.unread) + len(given.unsent) > _UNDER_WAY_MAX:
             given, descriptors = Given(given.job, given.number), ()
         packet = wire.encode(given)
@@ -86,14 +84,14 @@ class GivingSocket:
         try:
             for descriptor in descriptors:
                 own.append(os.dup(descriptor))
-        except OSError:  # no more can be had
+        except OSError:  # no more descriptors
             _close(own)
             return
         self._unsent.append((self._clock() + _TRIED_S, rank, packet, own))
         self.deadline_s = min(self.deadline_s, self._clock() + _RETRY_S)
 
     def _is_sent(self, rank: int, packet: bytes, descriptors: Sequence[int]) -> bool:
-        """Try once. False if there is no room at that rank; it may as well be gone."""
+        """Try once; return False if that rank has no room, or is gone."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         try:
             self._socket.sendmsg([packet], rights if descriptors else [], 0, self._path(rank))
@@ -104,7 +102,7 @@ class GivingSocket:
         return True
 
     def turn(self, now_s: float) -> None:
-        """Try once more what has found no room."""
+        """Try again to send packets."""
         for _ in range(len(self._unsent)):
             until_s, rank, packet, descriptors = one = self._unsent.popleft()
             if now_s < until_s and not self._is_sent(rank, packet, descriptors):
@@ -114,7 +112,7 @@ class GivingSocket:
         self.deadline_s = now_s + _RETRY_S if self._unsent else math.inf
 
     def receive(self) -> tuple[Given, tuple[int, ...]] | None:
-        """The next process that has come, with its descriptors, or word that there is none."""
+        """Return the next process with its descriptors, or word that there is none."""
         while True:
             try:
                 packet, descriptors = receive_packet(self._socket)
@@ -125,7 +123,7 @@ class GivingSocket:
             _close(descriptors)
 
     def close(self) -> None:
-        """Processes that are on their way here end, and those that have found no room."""
+        """Close; processes on their way here end, and so do unsent ones."""
         self._socket.close()
         for *_, descriptors in self._unsent:
             _close(descriptors)

@@ -1,11 +1,9 @@
-"""The processes of the workers of all PEs of a rank: effects in, commands to the pool out.
+"""Hosted workers: the workers' processes of all PEs of a rank; effects in, commands to the pool out.
 
-PEs number their workers each for itself; in the pool, which all PEs of a rank share, they have other numbers
-(`pool_number`).
+Each PE numbers its workers; the pool, shared by all PEs of a rank, uses other numbers (`pool_number`).
 
-A worker's process is told its place in the tree (index, volume, children) at leisure, since
-that wakes it up and a tree that grows changes it several times within milliseconds; but
-always before it gets a message of the tree.
+A process hears its place in the tree (index, volume, children) with a delay, since the news wakes it up and a
+growing tree changes it several times within milliseconds; but always before it gets a message of the tree.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import Key
 
 _UPDATE_DELAY_S = 0.005
-#: a worker's CPU time is told once it has run so much longer, so seldom in the end
+#: growth of run time at which CPU time is reported again, so reports become rare
 _CPU_SHARE = 0.02
 _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02
@@ -45,12 +43,12 @@ WorkerEffect: TypeAlias = (
 
 
 def pool_number(worker: int, slot: int, capacity: int) -> int:
-    """The number in the pool of a worker of PE number `slot` of a rank with `capacity` PEs."""
+    """Return the pool's number of a worker of PE number `slot`, on a rank with `capacity` PEs."""
     return worker * capacity + slot
 
 
 class _Place:
-    """The place in the tree that a worker's process was last told."""
+    """The place in the tree as last told to a worker's process."""
 
     __slots__ = (
         *("children", "index", "is_suspended", "key", "look_at_s", "since_s"),
@@ -63,18 +61,18 @@ class _Place:
         self.volume = volume
         self.children: tuple[int, ...] = ()
         self.is_suspended = False
-        #: the memory and CPU time that its job's client has been told of
+        #: memory and CPU time reported to the job's client
         self.told_bytes = 0
         self.told_cpu_s = 0.0
-        #: when its CPU time is to be looked at, and since when it runs
+        #: when to look at its CPU time, and since when it runs
         self.look_at_s = math.inf
         self.since_s = now
 
 
 class HostedWorkers:
-    """The workers of `capacity` PEs of `pes` in all.
+    """The workers of `capacity` PEs out of `pes`.
 
-    `path_of(job)`: where a description is on this host that is too large for a message.
+    `path_of(job)`: the path of a large description on this host.
     """
 
     def __init__(
@@ -88,17 +86,17 @@ class HostedWorkers:
         self._capacity = capacity
         self._path_of = path_of
         self._places: dict[int, _Place] = {}
-        #: workers whose process has not been told of its present place yet
+        #: workers whose process does not know its present place
         self._outdated: set[int] = set()
-        #: when `tell_places` is wanted
+        #: when `tell_places` must be called
         self.update_at_s = math.inf
-        #: when `cpu_news` is wanted
+        #: when `cpu_news` must be called
         self.cpu_look_at_s = math.inf
-        # All PEs together tell no more than a thousand times a second.
+        # All PEs together report at most a thousand times a second.
         self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
 
     def hear(self, news: stimuli.OfWorker) -> tuple[int, stimuli.OfWorker]:
-        """News of the pool: which PE of the rank they are for, and in its words."""
+        """Return the PE that news of the pool concern, and the news in the PE's numbers."""
         number = news.worker
         worker, slot = divmod(number, self._capacity)
         match news:
@@ -111,7 +109,7 @@ class HostedWorkers:
         return slot, news
 
     def execute(self, slot: int, effect: WorkerEffect, now: float) -> None:
-        """Do to a process what PE number `slot` of the rank wants."""
+        """Carry out an effect of PE number `slot` on a process."""
         number = pool_number(effect.worker, slot, self._capacity)
         places, pool = self._places, self._pool
         match effect:
@@ -152,7 +150,7 @@ class HostedWorkers:
                 pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
 
     def give(self, slot: int, worker: int, rank: int, receiver: int) -> None:
-        """Give the process of a worker that rests to the one of another rank that has this number there."""
+        """Give a resting worker's process to another rank, for its worker number `receiver`."""
         place = self._places.pop(pool_number(worker, slot, self._capacity))
         self._pool.give(place.key, place.told_cpu_s, rank, (place.key[0], receiver))
 
@@ -170,7 +168,7 @@ class HostedWorkers:
         self._outdated.clear()
 
     def grown_memory(self) -> list[tuple[int, stimuli.WorkerUsed]]:
-        """Return, by PE, the workers that need noticeably more memory than was told before."""
+        """Return, by PE, workers that need noticeably more memory than reported."""
         grown = []
         for number, place in self._places.items():
             if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
@@ -183,7 +181,7 @@ class HostedWorkers:
         return grown
 
     def cpu_news(self, now: float) -> list[tuple[int, stimuli.WorkerUsed]]:
-        """Return, by PE, the CPU time that workers have used since it was told last."""
+        """Return, by PE, workers' CPU time since the last report."""
         news = []
         for number, place in self._places.items():
             if now < place.look_at_s:
@@ -199,7 +197,7 @@ class HostedWorkers:
         return news
 
     def _untold_cpu_s(self, number: int, used_s: float) -> float:
-        """Return a worker's CPU time that was not told before; from now on it counts as told."""
+        """Return a worker's unreported CPU time, and count it as reported."""
         if (place := self._places.get(number)) is None:
             return 0.0
         untold_s = max(0.0, used_s - place.told_cpu_s)
@@ -211,11 +209,11 @@ class HostedWorkers:
         self.cpu_look_at_s = min(self.cpu_look_at_s, place.look_at_s)
 
     def private_bytes(self, slot: int, worker: int) -> int:
-        """Return about how much memory comes free if this worker's process ends."""
+        """Return about how much memory this worker's end would free."""
         place = self._places.get(pool_number(worker, slot, self._capacity))
         pid = None if place is None else self._pool.pid_of(place.key)
         return 0 if pid is None else private_bytes_of(pid)
 
     def jobs(self) -> set[int]:
-        """Jobs that have a worker here, running or suspended."""
+        """Return the jobs with a worker here, running or suspended."""
         return {place.key[0] for place in self._places.values()}

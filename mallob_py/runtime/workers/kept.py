@@ -12,19 +12,18 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
-#: messages of a process that is ahead of its job
+#: most messages of a process that is ahead of its job
 _SAID_MAX = 100
-#: chains that have ended and whose processes are not kept any more, should they end only now
+#: most ended chains remembered, whose processes are not kept if they end later
 _OVER_MAX = 1000
 
 
 @dataclass(slots=True)
 class KeptWorker:
-    """A process that holds something of a chain; `index` was its place in the job tree.
+    """A process kept for a chain; `index` was its place in the job tree.
 
-    `rests`: it has said that it is done with all it was told to do. `ahead_of`: the job that it has read and
-    has begun, though no worker of that is here yet (0: none); what it has `said` of it, and when it is to be
-    stopped.
+    `rests`: whether it has finished all its work. `ahead_of`: the job that it has read and begun before a
+    worker of that job is here (0: none); what it has `said`, and when to stop it.
     """
 
     link: WorkerLink
@@ -40,24 +39,24 @@ class KeptWorker:
 
 
 class KeptWorkers:
-    """Processes kept for the next revision of their job. Those whose links are returned are to be killed.
+    """Processes kept for the next revision of their job. Processes whose links are returned must be killed.
 
-    When a revision of an incremental job ends, its worker processes still hold what they have made of the
-    input so far. A rank keeps some of them, waiting or stopped; one is given the next revision if a worker of
-    that job is to start on the rank. None is ever needed: whoever finds none starts afresh.
+    When a revision ends, its worker processes still hold what they have made of the input. A rank keeps some
+    of them, waiting or stopped; if a worker of the next revision starts on this rank, it gets one of them.
+    None is ever needed: a worker may start afresh.
 
-    At most `count_max` are kept with `bytes_max` of private memory together, each for `keep_s`; the ones kept
-    last are the ones that stay.
+    At most `count_max` are kept, with `bytes_max` of private memory together, each for `keep_s`; the oldest
+    go first.
     """
 
     def __init__(self, count_max: int, bytes_max: int, keep_s: float) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._keep_s = keep_s
-        #: by serial, the one kept last at the end
+        #: by serial, the newest at the end
         self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
         self._over: OrderedDict[int, None] = OrderedDict()
-        #: when `drop_expired` is wanted
+        #: when `drop_expired` must be called
         self.deadline_s = math.inf
 
     def __contains__(self, link: WorkerLink) -> bool:
@@ -78,9 +77,9 @@ class KeptWorkers:
         now_s: float,
         size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; the ones that have to go instead, perhaps itself.
+        """Keep a process; return those that must go for it, possibly itself.
 
-        `size_bytes`: as the process has told at its end; None: it is at work.
+        `size_bytes`: reported by the process at its end; None: it is at work.
         """
         if link.dead or chain in self._over:
             return [link]
@@ -99,7 +98,7 @@ class KeptWorkers:
         return dropped
 
     def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
-        """A process of this chain, preferably one that had this place. `at_rest`: none that may be busy."""
+        """Return a process of this chain, preferably with this place. `at_rest`: only an idle one."""
         found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:
@@ -107,31 +106,31 @@ class KeptWorkers:
         return best
 
     def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
-        """A process that was kept again just now has begun with a job."""
+        """Note that a kept process has begun with a job."""
         if (kept := self._kept.get(link.serial)) is not None:
             kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
             self.deadline_s = min(self.deadline_s, stop_at_s)
 
     def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
-        """Note what a kept process says, as far as it matters; False if it says too much."""
+        """Note a kept process's message if relevant; return False if there are too many."""
         kept = self._kept[link.serial]
         if kept.ahead_of:
             kept.said.append(message)
         return len(kept.said) <= _SAID_MAX
 
     def stop_late(self, now_s: float) -> None:
-        """Stop those that are ahead of their jobs for too long."""
+        """Stop processes that have been ahead of their jobs for too long."""
         for kept in self._kept.values():
             if kept.stop_at_s <= now_s:
                 kept.link.signal(signal.SIGSTOP)
                 kept.is_stopped, kept.stop_at_s = True, math.inf
 
     def forget(self, link: WorkerLink) -> None:
-        """It has ended."""
+        """Forget a process that has ended."""
         self._kept.pop(link.serial, None)
 
     def drop_chain(self, chain: int) -> list[WorkerLink]:
-        """No further revision comes."""
+        """Drop the processes of a chain, which gets no further revision."""
         self._over[chain] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
@@ -145,7 +144,7 @@ class KeptWorkers:
         return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
-        """Let go of the processes that have been kept for longest, as so much memory is needed elsewhere."""
+        """Drop the oldest processes until this much memory is free."""
         dropped: list[KeptWorker] = []
         for kept in self._kept.values():
             if sum(each.size_bytes for each in dropped) >= wanted_bytes:
@@ -154,7 +153,7 @@ class KeptWorkers:
         return self._drop(dropped)
 
     def drop_all(self) -> list[WorkerLink]:
-        """Room is needed."""
+        """Drop all processes, since room is needed."""
         return self._drop(list(self._kept.values()))
 
     def _drop(self, dropped: list[KeptWorker]) -> list[WorkerLink]:

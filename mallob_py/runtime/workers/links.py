@@ -1,17 +1,15 @@
-"""A rank's ends of its worker processes and of the server that forks them. Nothing here
-blocks.
+"""Links: a rank's ends of its worker processes and of their fork server. Nothing here blocks.
 
-`WorkerLink`: one worker process. What it does not read (it may be stopped, or computing) waits in a queue
-that is bounded: an update replaces the one before it, and the oldest messages of other workers are given
-back when they exceed a limit. Signals go through the pidfd that the fork server opened before it could reap
-the process, so that they never hit a stranger with a recycled pid. The process ends when no rank holds its
-lifeline.
+`WorkerLink`: one worker process. Messages that it does not read (it may be stopped, or computing) wait in a
+bounded queue: an update replaces the one before, and the oldest messages of other workers are returned beyond
+a limit. Signals go through the pidfd that the fork server opened before it could reap the process, so they
+never hit another process with a reused pid. The process ends when no rank holds its lifeline.
 
-`LinkWatch`: which of all these have something to say or room for more. It is an epoll object, itself a
-descriptor that the event loop can wait for: however many workers there are, the loop sees one.
+`LinkWatch`: which links have news or room. It is an epoll object, itself a descriptor for the event loop,
+which sees one descriptor for all workers.
 
-`ForkServer`: start it before MPI is. The first one may be a fork of this process, which costs little; one
-that replaces it is a new program, so it never shares anything with an MPI that runs.
+`ForkServer`: to be started before MPI. The first one may be a cheap fork of this process; a later one is a
+new program, so it never shares anything with a running MPI.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import import_places, left_of, python
 
 _RECEIVE_BYTES = 1 << 18
-#: per turn of the event loop, so that one worker's large result does not delay the others
+#: per turn of the event loop, so that one worker's large result does not delay others
 _MAX_BYTES_PER_TURN = 1 << 22
-#: flag of pidfd_send_signal since Linux 6.9: also what the process itself has started
+#: flag of pidfd_send_signal since Linux 6.9: signal the group as well
 _PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
 
 
@@ -51,7 +49,7 @@ class _Outgoing:
 
 
 class WorkerLink:
-    """One worker process as its rank sees it."""
+    """One worker process, as its rank sees it."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class WorkerLink:
         unread: bytes = b"",
         unsent: bytes = b"",
     ) -> None:
-        """`descriptors`: its socket, its pidfd and its lifeline. The last two: see `release`."""
+        """`descriptors`: socket, pidfd and lifeline. For the last two see `release`."""
         self.serial = forked.serial
         self.pid = forked.pid
         self.generation = forked.generation
@@ -73,15 +71,15 @@ class WorkerLink:
         self._queue: deque[_Outgoing] = deque()
         self._queued_tree_bytes = 0
         self._queue_limit_bytes = queue_limit_bytes
-        #: whether the socket is
+        #: whether the socket is closed
         self.closed = False
-        #: another rank's fork server has forked it: who has it is to look for its end (`pidfd`)
+        #: whether another rank's fork server forked it, so that its end must be noticed here (`pidfd`)
         self.is_given = self.serial < 0
-        #: known to have ended: its last words may still be read, nothing can be asked of it
+        #: whether it is known to have ended: its last messages may still be read
         self.dead = False
-        #: CPU time that it has used for tasks before
+        #: CPU time used for earlier tasks
         self.cpu_before_s = 0.0
-        #: what the pool waits for on this socket (0: nothing)
+        #: events watched on this socket (0: none)
         self.watched_mask = 0
 
     def fileno(self) -> int:
@@ -93,12 +91,12 @@ class WorkerLink:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Socket, pidfd and lifeline: another rank needs them to have this process."""
+        """Socket, pidfd and lifeline, by which another rank can take over this process."""
         return self.fileno(), self._pidfd, self._lifeline
 
     @property
     def under_way(self) -> tuple[bytes, bytes]:
-        """The beginning of a message that is not complete, and all that has not been sent."""
+        """Return the beginning of an incomplete message, and all unsent bytes."""
         return self._buffer.begun, b"".join((self._head, *(outgoing.data for outgoing in self._queue)))
 
     @property
@@ -106,14 +104,13 @@ class WorkerLink:
         return bool(self._head) or bool(self._queue)
 
     def send(self, message: wire.ToWorker) -> list[TreeMessage]:
-        """Send or queue a message; returns queued ones that had to give way."""
+        """Send or queue a message; return queued messages that had to give way."""
         outgoing = _Outgoing(wire.frame(message), message)
         position = self._queued_update() if outgoing.is_update else None
         if position is None:
             self._queue.append(outgoing)
         else:
-            # A newer update takes the place of one that has not left: messages queued behind
-            # that one were meant for the new place already.
+            # A newer update replaces an unsent one: messages queued behind that were meant for the new place.
             self._queue[position] = outgoing
         if outgoing.tree_message is not None:
             self._queued_tree_bytes += len(outgoing.data)
@@ -138,7 +135,7 @@ class WorkerLink:
         return dropped
 
     def flush(self) -> None:
-        """Send as much of the queue as the worker's socket takes."""
+        """Send as much of the queue as the socket takes."""
         while not self.closed:
             if not self._head:
                 if not self._queue:
@@ -152,7 +149,7 @@ class WorkerLink:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # The process is ending: its exit is reported elsewhere.
+                # The process is ending, which is reported elsewhere.
                 self._head = memoryview(b"")
                 self._queue.clear()
                 self._queued_tree_bytes = 0
@@ -160,9 +157,7 @@ class WorkerLink:
             self._head = self._head[sent:]
 
     def receive(self) -> tuple[list[wire.FromWorker], bool]:
-        """Return the messages that have arrived, and whether the stream is over. Raises BrokenStream on
-        nonsense.
-        """
+        """Return the arrived messages, and whether the stream is over. Raises BrokenStream on nonsense."""
         messages: list[wire.FromWorker] = []
         received_bytes = 0
         at_end = self.closed
@@ -193,7 +188,7 @@ class WorkerLink:
             self._socket.close()
 
     def close(self) -> None:
-        """Let go of the process; it is dead or about to be, or another rank has it."""
+        """Release the process, which is dead, about to be, or another rank's."""
         self.close_socket()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -208,10 +203,10 @@ def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
         return
     except ProcessLookupError:
         raise
-    except OSError:  # the flag is unknown
+    except OSError:  # unknown flag
         signal.pidfd_send_signal(pidfd, number)
-    # Not a stranger's group: the process was there a moment ago. If it is killed, the fork
-    # server kills the group, before it reaps.
+    # No foreign group: the process was there a moment ago. For a kill, the fork server kills the group before
+    # it reaps.
     if number != signal.SIGKILL:
         os.killpg(pid, number)
 
@@ -224,19 +219,19 @@ def _decode(body: bytes) -> wire.FromWorker:
 
 
 WRITABLE = select.EPOLLOUT
-#: of a process that another rank has given: it has ended
+#: event: a process that another rank has given has ended
 ENDED = 1 << 30
 
 
 class LinkWatch:
-    """An epoll object for links, one server socket, one for processes that come, and wake-ups from within."""
+    """An epoll object for links, one server socket, one socket for given processes, and wake-ups."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
         self._links: dict[int, WorkerLink] = {}
-        #: of those that another rank has given, by pidfd
+        #: links of processes that another rank has given, by pidfd
         self._given: dict[int, WorkerLink] = {}
         self._server_fd = -1
 
@@ -252,7 +247,7 @@ class LinkWatch:
         os.eventfd_write(self._wakeup_fd, 1)
 
     def ready(self) -> list[tuple[WorkerLink | None, int]]:
-        """Links (or None for the server, and for processes that come) and what they are ready for."""
+        """Return links (None: the server, or given processes) with their events."""
         ready: list[tuple[WorkerLink | None, int]] = []
         for fd, mask in self._epoll.poll(0):
             if fd == self._wakeup_fd:
@@ -267,7 +262,7 @@ class LinkWatch:
         return ready
 
     def watch_given(self, fd: int) -> None:
-        """Wait for processes that other ranks give."""
+        """Watch for processes that other ranks give."""
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch_server(self, fd: int) -> None:
@@ -279,7 +274,7 @@ class LinkWatch:
         self._server_fd = -1
 
     def watch(self, link: WorkerLink) -> None:
-        """Wait for input, and for room to write if there is something to write."""
+        """Watch for input, and for room if there is something to write."""
         if link.closed:
             return
         mask = select.EPOLLIN | (select.EPOLLOUT if link.has_outgoing else 0)
@@ -317,8 +312,8 @@ _STOP_TIMEOUT_S = 3.0
 class WorkerLimits(msgspec.Struct, frozen=True):
     """The limits of all worker processes of a rank.
 
-    `memory_limit_bytes` bounds a process's private memory (not mapped descriptions). What they print goes to
-    files in `output_dir`, or ("") to the rank's standard error. `input_max_bytes` bounds each input file.
+    `memory_limit_bytes` bounds a process's private memory (without mapped descriptions), `input_max_bytes`
+    each input file. Output goes to files in `output_dir`, or ("") to the rank's standard error.
     """
 
     memory_limit_bytes: int | None = None
@@ -327,7 +322,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
-    """A report. `fds` is empty if there was no room for the descriptors that came with it."""
+    """A report. `fds` is empty if no descriptor was free for those that came with it."""
 
     message: wire.FromServer
     fds: tuple[int, ...]
@@ -340,7 +335,7 @@ class _Fork:
         self.pid = pid
 
     def wait(self, timeout_s: float) -> None:
-        """For its end. Raises subprocess.TimeoutExpired."""
+        """Wait for its end. Raises subprocess.TimeoutExpired."""
         if left_of([self.pid], timeout_s):
             raise subprocess.TimeoutExpired("fork server", timeout_s)
 
@@ -379,13 +374,13 @@ class ForkServer:
     ) -> ForkServer:
         """Start a server and return at once; `preload` names applications to import before the first fork.
 
-        `running`: the control socket of a server that somebody else has started for us.
+        `running`: the control socket of a server that was started for us.
         """
         return cls(preload, limits or WorkerLimits(), running)
 
     @classmethod
     def fork(cls, preload: tuple[str, ...] = (), limits: WorkerLimits | None = None) -> ForkServer:
-        """Start a server by a fork of this process, which has a single thread and no MPI yet."""
+        """Fork a server from this process, which must have a single thread and no MPI yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         rank = os.getpid()
         pid = os.fork()
@@ -425,13 +420,13 @@ class ForkServer:
         )
 
     def restart(self) -> None:
-        """Replace a server that has ended, or that should."""
+        """Replace a server that has ended, or that must end."""
         self.stop()
         self._launch()
 
     @property
     def pid(self) -> int:
-        """Only of a server that is a child of this process."""
+        """The pid of a server that is a child of this process."""
         assert self._process is not None
         return self._process.pid
 
@@ -449,7 +444,7 @@ class ForkServer:
                 self._outgoing.popleft()
 
     def receive(self) -> ServerPacket | None:
-        """The next report, None if there is none yet. Raises EOFError when the server is gone."""
+        """Return the next report; None: none yet. Raises EOFError when the server is gone."""
         self.flush()
         try:
             packet, fds = receive_packet(self._socket)
@@ -462,7 +457,7 @@ class ForkServer:
         return ServerPacket(wire.decode_from_server(packet), fds)
 
     def stop(self) -> None:
-        """End the server and all of its children; waits for it (bounded)."""
+        """End the server and its children; wait for that (bounded)."""
         if self._process is None:
             _await_end(self._socket)
             self._socket.close()
@@ -477,7 +472,7 @@ class ForkServer:
 
 
 def _await_end(connection: socket.socket) -> None:
-    """Ask a server that is not our child to end, and wait for it (bounded; who started it cleans up)."""
+    """Have a server end that is not our child, and wait (bounded); its starter cleans up."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -489,7 +484,7 @@ def _await_end(connection: socket.socket) -> None:
 
 
 def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Take in one packet and the descriptors that come with it: none if not all can be had."""
+    """Receive a packet and its descriptors: none if not all can be received."""
     fds = array.array("i")
     packet, ancillary, flags, _ = connection.recvmsg(
         _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC
@@ -498,7 +493,7 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # This process has no descriptor free. Those that did arrive are of no use alone.
+        # This process has no descriptor free. A part of the descriptors is useless.
         for fd in fds:
             os.close(fd)
         return packet, ()

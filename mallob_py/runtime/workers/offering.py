@@ -1,9 +1,9 @@
-"""A worker process passes on the answers and bounds that its application offers.
+"""Offering: a worker process passes on the answers and bounds that its application offers.
 
-An application may offer as often as it likes. Its rank hears the best, at most every PERIOD_S, and less often
-where answers are large; what comes too soon waits here, where a better one replaces it. What was passed on is
-repeated now and then, for a client that was lost together with what it knew; answers without a value are not,
-since the last to come stands.
+An application may offer as often as it likes. Its rank hears the best offer, at most every PERIOD_S, and more
+rarely if answers are large; meanwhile a better one replaces a waiting one. Offers passed on are repeated now
+and then, in case that a client is lost with its knowledge; answers without a value are not, since the last
+one counts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mallob_py.protocol.interim import Interim, Number
 
 LABEL_MAX = 20
 REPEAT_PERIOD_S = 5.0
-#: of one worker's offers, and of what it repeats
+#: most bytes per second of one worker's offers, and of repeated ones
 _BYTES_PER_S, _REPEATED_BYTES_PER_S = 20e6, 1e6
-#: stands for a result that is not encoded yet
+#: placeholder for a result that is not encoded yet
 _UNENCODED = b""
 
 
@@ -31,21 +31,21 @@ class Offering:
     def __init__(self, encode: Callable[[Result], bytes], send: Callable[[Interim], None]) -> None:
         self._encode = encode
         self._send = send
-        #: of the application
+        #: the application's declaration
         self._declared: Declaration | type[Declaration] = Declaration
-        #: the best so far; its body stands for `_result` until that is encoded
+        #: the best offer; its body is a placeholder until `_result` is encoded
         self._best: Interim | None = None
         self._result: Result | None = None
         self._is_news = False
         self._may_send_s = self._repeat_s = -math.inf
-        #: when `turn` is wanted next
+        #: when `turn` must be called
         self.due_s = math.inf
 
     def declare(self, declaration: Declaration) -> None:
         self._declared = declaration
 
     def offer(self, result: Result | None, value: Number | None, bound: Number | None, now: float) -> None:
-        """Raises ValueError or TypeError for what cannot be offered."""
+        """Offer. Raises ValueError or TypeError for what cannot be offered."""
         check_offer(result, value, bound)
         body = None if result is None else _UNENCODED
         declared = self._declared
@@ -72,7 +72,7 @@ class Offering:
         self.due_s = now + max(REPEAT_PERIOD_S, size / _REPEATED_BYTES_PER_S) if is_comparable else math.inf
 
     def flush(self) -> None:
-        """Pass on what there is."""
+        """Pass on the best offer."""
         if self._best is None:
             return
         if self._result is not None:
@@ -85,6 +85,6 @@ class Offering:
         self._send(self._best)
 
     def flush_news(self) -> None:
-        """Pass on what waits: there is no later."""
+        """Pass on a waiting offer at the end of the run."""
         if self._is_news:
             self.flush()

@@ -1,17 +1,16 @@
-"""What workers print, in a file for each job: `<folder>/<job>.log`, and `<job>.1.log` with what came before.
+"""Workers' output in a file per job: `<folder>/<job>.log`, and `<job>.1.log` with older output.
 
-Standard output and error of a rank's worker processes, and of all that these start, lead into pipes that a
-process of its own reads, the *keeper*: so a worker that prints without end slows down nobody but itself.
-Which job a process is at stands in its slot of memory that the keeper shares. Before a process turns to
-another job, or gives a result, the keeper has read what was printed, if it does so within `PATIENCE_S`.
+Standard output and error of worker processes and their children lead into pipes read by a process of its own,
+the *keeper*: so a worker that prints without end slows down itself only. A process's slot of shared memory
+names its present job. Before a process turns to another job, or gives a result, the keeper reads what was
+printed, within `PATIENCE_S`.
 
-Bounds: a file becomes the older one at `SIZE_MAX_BYTES`, so the last megabyte of each job is kept at least;
-beyond `FILES_MAX` files, or `FOLDER_MAX_BYTES` of them, the oldest go. Files are those of this user that have
-no other name; links, FIFOs and foreign files under our names are let be. What cannot be written there, as on
-a full disk, and what is printed without a job, such as while an input is read, goes to the rank's standard
-error.
+Bounds: at `SIZE_MAX_BYTES` a file becomes the older one, so at least the last megabyte of each job is kept;
+beyond `FILES_MAX` files, or `FOLDER_MAX_BYTES` of them, the oldest go. Files are this user's without other
+names; links, FIFOs and foreign files under our names stay. Output that cannot be written there (a full disk),
+or that belongs to no job (as while an input is read), goes to the rank's standard error.
 
-The keeper ends when the fork server that has started it does, after it has read what is left.
+The keeper ends after its fork server, when it has read the rest.
 """
 
 from __future__ import annotations
@@ -34,45 +33,45 @@ from typing import NoReturn
 
 from mallob_py.runtime.processes import close_all_but, die_with, set_title
 
-#: in the folder of a service
+#: folder below that of a service
 OUTPUT_FOLDER = "output"
 SIZE_MAX_BYTES = 1 << 20
 FILES_MAX = 2000
 FOLDER_MAX_BYTES = 512 << 20
-#: new files between two looks for those that have to go
+#: new files between two removals of old ones
 _NEW_FILES = 100
 PATIENCE_S = 0.2
 _POLL_S = 0.001
 _READ_BYTES = 1 << 16
-#: of each pipe, at the end: who prints on then is not heard
+#: most bytes read from each pipe at the end; later output is lost
 _LAST_BYTES = 1 << 20
 _JOB = struct.Struct("q")
-#: processes of a fork server that live at the same time are fewer
+#: more than a fork server's live processes
 _SLOTS = 1 << 16
 _OURS = re.compile(r"[0-9]+(\.1)?\.log")
 
 
 def log_names(job: int) -> tuple[str, str]:
-    """The names of a job's older and of its newest file."""
+    """Return the names of a job's older and newest file."""
     return f"{job}.1.log", f"{job}.log"
 
 
 class Printed:
-    """A worker process's side: says which job it is at."""
+    """A worker process's side, which names the present job."""
 
     def __init__(self, slots: mmap.mmap, slot: int, pipe: int) -> None:
-        """`pipe`: our end of it, beside standard output and error, which an application may close."""
+        """`pipe`: our end, beside standard output and error, which an application may close."""
         self._slots = slots
         self._place = slot * _JOB.size
         self.pipe = pipe
 
     def turn_to(self, job: int) -> None:
-        """What is printed from now on is this job's; 0: nobody's."""
+        """Assign further output to a job; 0: to none."""
         self.settle()
         _JOB.pack_into(self._slots, self._place, job)
 
     def settle(self) -> None:
-        """Wait until what was printed has been read, for a while."""
+        """Wait, for a while, until the output was read."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # an application may have closed or replaced them
                 stream.flush()
@@ -95,10 +94,10 @@ def _unread_bytes(pipe: int) -> int:
 
 
 class OutputKeeper:
-    """The keeper, as the fork server that starts it knows it."""
+    """The keeper, as seen by the fork server that starts it."""
 
     def __init__(self, folder: str) -> None:
-        """Raises OSError."""
+        """Start the keeper. Raises OSError."""
         self._slots = mmap.mmap(-1, _JOB.size * _SLOTS)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -106,11 +105,11 @@ class OutputKeeper:
             pid = os.fork()
             if pid == 0:
                 _be_keeper(folder, theirs, self._slots, server_pid)
-        #: readable when it has ended
+        #: readable when the keeper has ended
         self.pidfd = os.pidfd_open(pid)
 
     def redirect(self, serial: int) -> Printed:
-        """In a new worker process: have what it prints read by the keeper. Raises OSError."""
+        """In a new worker process: send its output to the keeper. Raises OSError."""
         slot = serial % _SLOTS
         read_end, write_end = os.pipe()
         printed = Printed(self._slots, slot, write_end)
@@ -140,7 +139,7 @@ def _be_keeper(folder: str, control: socket.socket, slots: mmap.mmap, server_pid
 
 
 def _note(number: int, frame: object) -> None:
-    """Only the wake-up counts."""
+    """Do nothing: only the wake-up counts."""
 
 
 class _Keeper:
@@ -149,7 +148,7 @@ class _Keeper:
         self._control = control
         self._slots = slots
         self._wake = wake
-        #: slots by the pipes of their processes
+        #: slots by the processes' pipes
         self._pipes: dict[int, int] = {}
         self._epoll = select.epoll()
         for descriptor in (control.fileno(), wake):
@@ -167,7 +166,7 @@ class _Keeper:
                     self._epoll.unregister(descriptor)
 
     def _welcome(self) -> bool:
-        """A process has been forked; False: none will be any more."""
+        """Take in a forked process; return False if no more will come."""
         data, descriptors, _, _ = socket.recv_fds(self._control, _JOB.size, 1)
         for pipe in descriptors:
             os.set_blocking(pipe, False)
@@ -176,7 +175,7 @@ class _Keeper:
         return bool(data)
 
     def _read(self, pipe: int) -> int:
-        """How many bytes."""
+        """Read a pipe; return the number of bytes."""
         try:
             data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
@@ -213,7 +212,7 @@ class OutputFiles:
         self._new_files = _NEW_FILES - 1
 
     def add(self, job: int, data: bytes) -> None:
-        """Append what a job has printed."""
+        """Append a job's output."""
         try:
             written = self._append(job, data) if job else 0
         except OSError:
@@ -261,7 +260,7 @@ class OutputFiles:
 
 
 def _opened(name: str, folder: int) -> int:
-    """Raises OSError if a stranger lies there."""
+    """Open a file. Raises OSError if it is not ours."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(name, flags, 0o666, dir_fd=folder)
     if _is_ours(os.fstat(file)):
@@ -275,7 +274,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _set_aside(file: int, newest: str, older: str, folder: int) -> None:
-    """Unless another keeper just has; a file that cannot be becomes empty, so that it does not grow."""
+    """Rotate the file unless another keeper just did. If that fails, truncate it."""
     try:
         if os.stat(newest, dir_fd=folder, follow_symlinks=False).st_ino == os.fstat(file).st_ino:
             os.rename(newest, older, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,25 +1,21 @@
 """The worker processes of one rank, as its event loop uses them. Nothing here blocks.
 
-Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver`, `read`) return at
-once; `fileno()` turns readable when something has happened, and `poll()` returns it as
-events (`tasks.WorkerEvent`).
+Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver`, `read`) return at once;
+`fileno()` is readable when something has happened, and `poll()` returns it as events (`tasks.WorkerEvent`).
 
-Where processes come from: the rank's fork server forks them; `warm` of them stand ready
-without a task, so that a start costs a message. A process whose task ended by itself, with
-little memory of its own, is used again. One that is terminated is killed, unless it was the
-worker of a chain of revisions: these are kept for the next one, for a while (`KeptWorkers`). Imports of
-applications that have done no harm in a worker are made in the server too; processes that were
-forked before are stale then, and are not used again.
+The rank's fork server forks processes; `warm` of them are spare, so a start costs a message. A process whose
+task ended by itself, with little memory, is used again. A terminated one is killed, unless it was the worker
+of a chain of revisions: then it is kept for the next revision, for a while (`KeptWorkers`). An application
+imported without harm in a worker is imported in the server too; older processes are stale then, and are not
+used again.
 
 Guarantees
-- Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed,
-  WorkerCrashed, WorkerLost, WorkerLeft. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
-- A process that ends is heard out first: its last words may be its result. Only then is it a crash.
-- A kept process that does not take up the next revision soon is replaced by a fresh one.
-- Commands for a key that is unknown or over have no effect, for the end of a worker and a
-  command for it may cross.
-- A fork server that dies is replaced; its workers have crashed, tasks not yet given to a
-  process go to the new one.
+- Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed, WorkerCrashed,
+  WorkerLost, WorkerLeft. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
+- The last messages of a process that ends are read first, for its result. Only then is the end a crash.
+- A kept process that does not soon take up the next revision is replaced by a fresh one.
+- Commands for an unknown or ended key have no effect, since a worker's end and a command for it may cross.
+- A fork server that dies is replaced; its workers have crashed, tasks without a process go to the new one.
 - `close()` leaves no process and no file of an unfinished read.
 """
 
@@ -65,14 +61,14 @@ from mallob_py.runtime.workers.tasks import (
     missed,
 )
 
-#: a kept process that has not turned to its new task by then is busy with something long
+#: time after which a kept process that has not begun its new task counts as busy
 TAKE_UP_S = 1.0
-#: the number of a worker whose process has begun before its rank has it, and for how long it may go on so
+#: number of a worker whose process has begun before its rank has it; how long it may go on so
 AHEAD, _AHEAD_S = -1, 0.05
-#: given processes that are to be given on; more than a few are never under way
+#: most given processes that are to be given on; there are never more than a few
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
-#: how often to look for workers that others have stopped
+#: period of looking for workers that other programs have stopped
 _STOPPED_S = 1.5
 
 
@@ -92,25 +88,25 @@ class WorkerPool:
         self._clock = clock
         self._watch = watch or LinkWatch()
         self.processes = Processes(server, self._watch, options, make_link, clock)
-        #: what has happened since it was last asked for
+        #: events since the last `poll`
         self._events: list[WorkerEvent] = []
         self._jobs: dict[Key, JobTask] = {}
         self._reads: dict[int, ReadTask] = {}
-        #: tasks that should have a process now, in the order in which they came (a dict is a set with one)
+        #: tasks that need a process, in order (a dict is an ordered set)
         self._waiting: dict[Task, None] = {}
         self._reads_under_way = Reads(options.max_reads)
-        #: by serial of the process
+        #: tasks at work, by serial of the process
         self._at_work: dict[int, Task] = {}
-        #: files to remove when the process that may be writing them is gone
+        #: files to remove when the processes that may write them are gone
         self._leftovers: dict[int, str] = {}
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
-        #: tasks given to kept processes that have not turned to them yet
+        #: tasks of kept processes that have not begun them yet
         self._pending: set[JobTask] = set()
         self._starter = Starter()
-        #: processes that are to be given on, when they come
+        #: processes that must be given on when they come
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
-        #: tasks that rest since memory was short
+        #: tasks that rest after memory was short
         self.starved = starved or Starved()
         self._look_for_stopped_at_s = math.inf
         self._assign()
@@ -130,7 +126,7 @@ class WorkerPool:
     ) -> None:
         """Run a worker; WorkerStarted follows when its application does.
 
-        `is_given`: another rank is to give its process, which runs already.
+        `is_given`: another rank will give its process, which runs already.
         """
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
@@ -141,7 +137,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # it may hold what is no part of the chain any more
+            self.processes.discard(kept.link)  # it may hold what is not in the chain any more
             kept = None
         if kept is not None:
             self._go_on(task, kept)
@@ -153,7 +149,7 @@ class WorkerPool:
             self._enqueue(task)
 
     def start_anew(self, key: Key) -> None:
-        """No process is given for this worker."""
+        """Start a process, since none is given for this worker."""
         if (task := self._jobs.get(key)) is not None and task.is_awaited:
             self._start_afresh(task)
             self._assign()
@@ -161,7 +157,7 @@ class WorkerPool:
     def give(self, key: Key, told_cpu_s: float, rank: int, receiver: Key) -> None:
         """Give a suspended worker's process to another rank, for its worker `receiver`.
 
-        `told_cpu_s`: CPU time of the worker that its client has been told of by this rank.
+        `told_cpu_s`: the worker's CPU time that this rank has reported to the client.
         """
         task = self._jobs.pop(key, None)
         if task is not None and task.is_awaited:
@@ -186,8 +182,8 @@ class WorkerPool:
     def suspend(self, key: Key) -> None:
         """Stop a worker where it is.
 
-        One that has not begun yet may do so before, if no other one does: else turns that are shorter than a
-        start would go by without any work.
+        A worker that has not begun may begin first if no other one does: otherwise turns shorter than a start
+        would pass without any work.
         """
         if (task := self._jobs.get(key)) is None or task.suspended:
             return
@@ -199,7 +195,7 @@ class WorkerPool:
             task.link.signal(signal.SIGSTOP)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
-        """Continue a suspended worker, in the place it has now."""
+        """Continue a suspended worker, in its present place."""
         if (task := self._jobs.get(key)) is None:
             return
         self.update(key, index, volume, children)
@@ -213,21 +209,21 @@ class WorkerPool:
             self._assign()
 
     def give_checkpoint(self, key: Key, data: bytes | None) -> None:
-        """The last checkpoint, to a worker that has asked for it."""
+        """Hand the last checkpoint to a worker that has asked for it."""
         if (task := self._jobs.get(key)) is not None and task.link is not None:
             self._send(task, task.link, wire.CheckpointGiven(data))
 
     def leave(self, key: Key) -> None:
-        """Have a worker hand over what it has; WorkerLeft follows when it has."""
+        """Have a worker hand over its work; WorkerLeft follows."""
         if (task := self._jobs.get(key)) is not None and task.link is not None:
             task.late = []
             self._send(task, task.link, wire.Leave())
 
     def terminate(self, key: Key) -> None:
-        """End a worker, whatever it does; no events of it follow."""
+        """End a worker in any state; no events of it follow."""
         is_working = key in self._jobs
         task = self._jobs.pop(key, None)
-        if task is None:  # it may have given its result and yet go on
+        if task is None:  # it may have given its result and still run
             tasks = (one for one in self._at_work.values() if isinstance(one, JobTask) and one.key == key)
             if (task := next(tasks, None)) is None:
                 return
@@ -246,7 +242,7 @@ class WorkerPool:
             self._send(task, task.link, wire.Update(index, volume, children))
 
     def deliver(self, key: Key, message: TreeMessage) -> None:
-        """Hand a message of another worker to this one, or report it as dropped."""
+        """Hand another worker's message to this one, or report it as dropped."""
         if (task := self._jobs.get(key)) is None:
             self._post(missed(key, message))
             return
@@ -261,9 +257,9 @@ class WorkerPool:
         )
 
     def read(self, request_id: int, read: wire.Read, chain: int = 0) -> None:
-        """Read an input apart from the rank; ReadDone or ReadFailed follows.
+        """Read an input outside of the rank; ReadDone or ReadFailed follows.
 
-        A process kept for the `chain` may do so at once, if there is nothing to wait for in the input.
+        A process kept for the `chain` may do so at once, if the input needs no waiting.
         """
         if request_id in self._reads:
             raise ValueError(f"read {request_id} is under way already")
@@ -293,7 +289,7 @@ class WorkerPool:
         self._watch.watch(kept.link)
 
     def read_used_s(self, request_id: int) -> tuple[float, float]:
-        """Return the time since a read has a process, and the CPU time that the read has taken so far."""
+        """Return the seconds since a read has a process, and the read's CPU time so far."""
         task = self._reads.get(request_id)
         if task is None or task.link is None:
             return 0.0, 0.0
@@ -309,7 +305,7 @@ class WorkerPool:
     # --- applications -------------------------------------------------------
 
     def inspect_applications(self, only: str | None = None) -> None:
-        """Import every application, or only one, in a process of its own; ApplicationKnown for each."""
+        """Import every application, or one, in a process of its own; ApplicationKnown follows for each."""
         if (names := self.inspection.want(only)) is None:
             self.processes.find_applications()
         else:
@@ -318,10 +314,10 @@ class WorkerPool:
     def wait_for_applications(
         self, only: str | None = None, timeout_s: float = 60.0
     ) -> dict[str, wire.ApplicationTraits]:
-        """Import applications once and tell what each declares. For start-up only: it blocks.
+        """Import applications once and return what each declares. For the start only, since it blocks.
 
-        One that takes longer (its kernels may just be compiled) has a problem that says so, and nothing else
-        is known of it yet.
+        An application that takes longer (perhaps compiling kernels) has a problem that says so, and is
+        unknown otherwise.
         """
         if self.inspection.told:
             return self.inspection.told
@@ -338,19 +334,19 @@ class WorkerPool:
     # --- processes ----------------------------------------------------------
 
     def pid_of(self, key: Key | int) -> int | None:
-        """Return the process of a worker, or of the reading of an input, by the number of its request."""
+        """Return the process of a worker, or of a read by the number of its request."""
         task = self._reads.get(key) if isinstance(key, int) else self._jobs.get(key)
         return task.link.pid if task is not None and task.link is not None else None
 
     def cpu_seconds_of(self, key: Key) -> float | None:
-        """CPU time that the worker has used so far; None if it does not run (yet)."""
+        """Return the worker's CPU time so far; None: it does not run."""
         task = self._jobs.get(key)
         if task is None or task.link is None or task.is_pending or task.cpu_before_s is None:
             return None
         return cpu_seconds_of(task.link.pid) - task.cpu_before_s
 
     def next_deadline(self) -> float:
-        """When `poll` is to be called at the latest, on `time.monotonic`."""
+        """Return when `poll` must be called, on `time.monotonic`."""
         take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
         giving = self.processes.giving
         return min(
@@ -367,7 +363,7 @@ class WorkerPool:
     def fileno(self) -> int:
         return self._watch.fileno()
 
-    # --- what has happened --------------------------------------------------
+    # --- events -------------------------------------------------------------
 
     def poll(self) -> list[WorkerEvent]:
         """Return the events since the last call."""
@@ -415,10 +411,10 @@ class WorkerPool:
         self._jobs.clear()
         self._watch.close()
 
-    # --- tasks and processes brought together ------------------------------
+    # --- tasks meet processes ----------------------------------------------
 
     def _post(self, event: WorkerEvent) -> None:
-        """Report an event that comes of a command: `poll` is to be called for it."""
+        """Add an event caused by a command, and have `poll` called for it."""
         self._events.append(event)
         self._watch.wake()
 
@@ -433,7 +429,7 @@ class WorkerPool:
             self._assign()
 
     def _restart_server(self) -> bool:
-        """Replace the fork server. If that is not possible, all tasks that wait are given up."""
+        """Replace the fork server. If that is impossible, give up all waiting tasks."""
         try:
             self.processes.restart_server()
         except OSError as error:
@@ -444,7 +440,7 @@ class WorkerPool:
         return True
 
     def _give_up_all(self, text: str) -> None:
-        """There is no fork server: nothing that waits can begin. The next task has another one tried."""
+        """Give up all waiting tasks for want of a fork server. The next task tries another one."""
         while self._waiting:
             task = next(iter(self._waiting))
             del self._waiting[task]
@@ -452,9 +448,7 @@ class WorkerPool:
         self._watch.wake()
 
     def _wait(self, task: Task) -> None:
-        """Give a task its place in the queue; a suspended one gets it when it is resumed, one that rests for
-        want of memory when it has rested.
-        """
+        """Queue a task; a suspended one when it is resumed, a starved one when it has rested."""
         match task:
             case JobTask(suspended=True):
                 return
@@ -465,7 +459,7 @@ class WorkerPool:
         self._waiting[task] = None
 
     def _assign(self) -> None:
-        """Give waiting tasks to idle processes and see that enough of those are coming."""
+        """Give waiting tasks to idle processes, and have enough processes forked."""
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
         ready = deque(self._waiting)
         if ready and any(task.suspended for task in self._jobs.values()):
@@ -498,12 +492,12 @@ class WorkerPool:
         self.processes.discard(task.link)
 
     def _end_read(self, task: ReadTask) -> None:
-        """A read is over, or will not be: the next one has its turn."""
+        """End a read, and begin the next one."""
         self._reads_under_way.end(task)
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
 
     def _look_after_reads(self, now_s: float) -> None:
-        """Inputs that do not come keep no others from being read."""
+        """Let inputs that do not come delay no other reads."""
         changes = self._reads_under_way.look(now_s)
         self._events += [ReadStalled(task.request_id) for task in changes.stalled]
         self._events += [ReadGoesOn(task.request_id) for task in changes.going_on]
@@ -528,7 +522,7 @@ class WorkerPool:
         return True
 
     def _conclude(self, task: Task, event: WorkerEvent) -> None:
-        """Report an event of a task that is open, and close the task if that was its end."""
+        """Report an event of an open task, and close the task if it was its end."""
         self._events.append(event)
         if isinstance(event, ApplicationKnown):
             self.inspection.note(event.traits)
@@ -594,22 +588,21 @@ class WorkerPool:
             self._assign()
 
     def _start_afresh(self, task: JobTask) -> None:
-        """The process that was to go on with the task is of no use, or does not come: take another."""
+        """Take another process, since the one that was to go on is useless, or does not come."""
         if task.link is not None:
             self._at_work.pop(task.link.serial, None)
         self._pending.discard(task)
         task.link, task.is_pending = None, False
         self._wait(task)
 
-    # --- what worker processes say ------------------------------------------
+    # --- messages of worker processes ---------------------------------------
 
     def _hear_worker(self, link: WorkerLink) -> bool:
-        """Take in what a process says; False if that was nothing."""
+        """Take in a process's messages; return False if there were none."""
         try:
             messages, at_end = link.receive()
         except wire.BrokenStream:
-            # Killed, and with it reported as crashed: a process that talks nonsense has a
-            # damaged memory.
+            # Killed, and thereby reported as crashed: a process that sends nonsense has damaged memory.
             messages, at_end = [], True
         for message in messages:
             if not link.closed:
@@ -627,7 +620,7 @@ class WorkerPool:
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
         task = self._at_work.get(link.serial)
         if task is None and link in self.kept:
-            if not self.kept.hear(link, message):  # else: the last words on a revision that is over
+            if not self.kept.hear(link, message):  # otherwise: the last messages on a revision that is over
                 self.kept.forget(link)
                 self.processes.discard(link)
             return
@@ -652,7 +645,7 @@ class WorkerPool:
             self._assign()
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
-        """Whether a kept process has come to its new task; what it says before concerns an old one."""
+        """Tell whether a kept process has begun its new task; earlier messages concern an old one."""
         keys = task.key, (task.key[0], AHEAD)
         if not isinstance(message, wire.Started) or (message.job, message.number) not in keys:
             return False
@@ -662,7 +655,7 @@ class WorkerPool:
 
     def _take_back(self, link: WorkerLink, private_bytes: int) -> None:
         task = self._at_work.pop(link.serial, None)
-        if task is None:  # nothing to be done with: only a damaged process says so
+        if task is None:  # no task: only a damaged process sends this
             self.processes.forget_idle(link)
             link.signal(signal.SIGKILL)
             return
@@ -670,14 +663,14 @@ class WorkerPool:
             self._keep(task, link, task.suspended, private_bytes)
             return
         if isinstance(task, JobTask) and task.suspended:
-            link.signal(signal.SIGCONT)  # it was stopped after its last word
+            link.signal(signal.SIGCONT)  # it was stopped after its last message
         self.processes.take_back(link, private_bytes)
         self._assign()
 
     # --- from other ranks of the host --------------------------------------
 
     def _hear_givers(self) -> None:
-        """Have the processes that have come go on; one that is not waited for any more ends."""
+        """Continue given processes; one that is not awaited any more ends."""
         while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
             given, descriptors = come
             if (onward := self._onward.pop((given.job, given.number), None)) is not None:
@@ -734,7 +727,7 @@ class WorkerPool:
                     self._bury(dead, news)
 
     def _do_without(self, text: str) -> None:
-        """A fork has failed. A worker is lost, for another PE has its place; what must be done here waits."""
+        """Handle a failed fork: a worker is lost, so that another PE takes its place; other tasks wait."""
         now_s = self._clock()
         workers = (task for task in self._waiting if isinstance(task, JobTask))
         task = next(workers, None) or next(iter(self._waiting), None)
@@ -747,7 +740,7 @@ class WorkerPool:
         self._give_up(task, text)
 
     def _bury(self, link: WorkerLink, end: wire.Exited) -> None:
-        """A process is gone: hear its last words, then report an unfinished task."""
+        """Handle a process's end: read its last messages, then report an unfinished task."""
         link.dead = True
         while not link.closed and self._hear_worker(link):
             pass
