@@ -37,6 +37,7 @@ sys.path[:0] = [str(ROOT / "tests/ranks")]
 
 from fake_context import FakeContext  # noqa: E402 (lies beside other tests)
 from running import COMMAND, Running, needs_mpiexec, poll_until, serving  # noqa: E402
+from source_trees import source, sources  # noqa: E402
 
 DOCUMENTS = [
     ROOT / "README.md",
@@ -254,19 +255,18 @@ def test_what_is_written_to_logs_is_declared_and_all_that_is_declared_is_written
 
 def test_no_reader_of_logs_compares_an_event_with_a_name_of_its_own() -> None:
     names = {event.value for event in LogEvent}
-    paths = [path for folder in ("mallob_py", "scripts") for path in (ROOT / folder).rglob("*.py")]
     # The simulator hears of events at once, from the machines that it plays, and reads no log.
-    for path in (path for path in paths if path.parent.name != "simulation"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for file in (file for file in sources("mallob_py", "scripts") if file.path.parent.name != "simulation"):
+        for node in file.nodes:
             if isinstance(node, ast.Compare) and re.search(r"\bevent\b['\]]*$", ast.unparse(node.left)):
                 constants = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
-                assert not constants & names, f"{path}:{node.lineno}"
+                assert not constants & names, f"{file.name}:{node.lineno}"
 
 
 def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
     """Each place that writes an event: its name, and the fields, as far as they stand in its function."""
-    for path in (ROOT / "mallob_py").rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
+    for file in sources("mallob_py"):
+        for function in file.nodes:
             if not isinstance(function, ast.FunctionDef):
                 continue
             dicts = {
@@ -303,7 +303,7 @@ def test_files_that_documents_link_to_exist(document: Path) -> None:
 def _names_in(path: Path) -> set[str]:
     """All functions and classes of a file, methods as Class.method."""
     names = set[str]()
-    for node in ast.parse(path.read_text()).body:
+    for node in source(path).tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
             names |= {f"{node.name}.{one.name}" for one in ast.walk(node) if isinstance(one, ast.FunctionDef)}
@@ -389,11 +389,10 @@ def _flags(command: str) -> set[str]:
 
 def _texts_of_the_code() -> Iterator[str]:
     """All string constants; those between placeholders each for itself."""
-    for folder in ("mallob_py", "apps"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
+    for file in sources("mallob_py", "apps"):
+        for node in file.nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
 
 
 @needs_mpiexec

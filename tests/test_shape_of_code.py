@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-_ROOT = Path(__file__).parents[1]
+from source_trees import PRODUCT, sources
+
 _ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
 #: how often tests reach into what belongs to another object: this number only ever falls
 _REACHES = 39
@@ -22,15 +21,9 @@ _LONG = {
 }
 
 
-@cache
-def _trees(*folders: str) -> list[tuple[str, ast.Module]]:
-    paths = [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
-    return [(str(path.relative_to(_ROOT)), ast.parse(path.read_text())) for path in paths]
-
-
 def _classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    for path, tree in _trees("mallob_py", "apps", "scripts"):
-        yield from ((f"{path} {one.name}", one) for one in ast.walk(tree) if isinstance(one, ast.ClassDef))
+    for file in sources(*PRODUCT):
+        yield from ((f"{file.name} {one.name}", one) for one in file.nodes if isinstance(one, ast.ClassDef))
 
 
 def _methods(one: ast.ClassDef) -> set[str]:
@@ -53,8 +46,8 @@ def _attributes(one: ast.ClassDef) -> set[str]:
 def _reaches() -> list[str]:
     """`other._private` in tests, but for modules of Python such as `os._exit`."""
     found = []
-    for path, tree in _trees("tests"):
-        for each in ast.walk(tree):
+    for file in sources("tests"):
+        for each in file.nodes:
             if (
                 isinstance(each, ast.Attribute)
                 and each.attr.startswith("_")
@@ -62,7 +55,7 @@ def _reaches() -> list[str]:
             ):
                 whose = ast.unparse(each.value)
                 if whose not in ("self", "cls", "os", "sys"):
-                    found.append(f"{path}:{each.lineno}: {whose}.{each.attr}")
+                    found.append(f"{file.name}:{each.lineno}: {whose}.{each.attr}")
     return found
 
 
@@ -83,9 +76,12 @@ def test_the_rank_is_hands_only() -> None:
 
 def test_no_function_is_too_long() -> None:
     lengths = {
-        f"{path} {each.name}": each.end_lineno - each.lineno + 1 - (ast.get_docstring(each) or "").count("\n")
-        for path, tree in _trees("mallob_py", "apps", "scripts")
-        for each in ast.walk(tree)
+        f"{file.name} {each.name}": each.end_lineno
+        - each.lineno
+        + 1
+        - (ast.get_docstring(each) or "").count("\n")
+        for file in sources(*PRODUCT)
+        for each in file.nodes
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None
     }
     long = {name: lines for name, lines in lengths.items() if lines > _LINES_MAX}
@@ -101,30 +97,30 @@ def test_tests_make_objects_by_constructors_and_use_public_doors() -> None:
 def test_no_exception_of_ours_can_reach_people_without_text() -> None:
     """A private one that is raised without arguments says by `__init__` what it means, or is no error."""
     mute = []
-    for path, tree in _trees("mallob_py", "apps"):
+    for file in sources("mallob_py", "apps"):
         says = {
             one.name
-            for one in ast.walk(tree)
+            for one in file.nodes
             if isinstance(one, ast.ClassDef)
             and (
                 any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in one.body)
                 or "BaseException" in map(ast.unparse, one.bases)
             )
         }
-        for each in ast.walk(tree):
+        for each in file.nodes:
             if isinstance(each, ast.Raise) and each.exc is not None:
                 raised = ast.unparse(each.exc).removesuffix("()")
                 if raised.startswith("_") and raised.isidentifier() and raised not in says:
-                    mute.append(f"{path}:{each.lineno}: {raised}")
+                    mute.append(f"{file.name}:{each.lineno}: {raised}")
     assert mute == []
 
 
 def test_commands_print_no_line_on_standard_error_but_by_say() -> None:
     """Else a name in it could turn the line around, or write on the terminal."""
     found = [
-        f"{path}:{each.lineno}"
-        for path, tree in _trees("mallob_py/cli")
-        for each in ast.walk(tree)
+        f"{file.name}:{each.lineno}"
+        for file in sources("mallob_py/cli")
+        for each in file.nodes
         if isinstance(each, ast.Call)
         and ast.unparse(each.func) == "print"
         and "sys.stderr" in [ast.unparse(key.value) for key in each.keywords]

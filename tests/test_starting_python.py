@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
+from source_trees import PRODUCT, ROOT, source, sources
 
-ROOT = Path(__file__).parents[1]
 HELPER = "mallob_py/runtime/processes.py"
 #: what of `multiprocessing` and `concurrent.futures` starts processes, by a fork if that is said
 POOLS = {"Pool", "ProcessPoolExecutor", "multiprocessing.Process"}
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    for folder in ("mallob_py", "apps", "scripts"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
-
-
-def starts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def starts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Lines that may start a Python, and what they name."""
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    nodes = tuple(nodes)
+    parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
             call = parents[node]  # Path(sys.executable).parent: a folder; {sys.executable}: a text
             is_folder = isinstance(call, ast.Call) and isinstance(parents[call], ast.Attribute)
@@ -44,9 +38,9 @@ def starts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, str(name)) for name in named if str(name).startswith("python"))
 
 
-def other_pools(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def other_pools(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Pools that may start a Python instead of a fork."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         text = ast.unparse(node)
@@ -59,26 +53,28 @@ def other_pools(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def test_no_other_place_starts_a_python() -> None:
     found = [
-        f"{path}:{line} {what}" for path, tree in _trees() for line, what in starts(tree) if path != HELPER
+        f"{file.name}:{line} {what}"
+        for file in sources(*PRODUCT)
+        for line, what in starts(file.nodes)
+        if file.name != HELPER
     ]
     assert found == []
 
 
 def test_pools_of_processes_are_forks() -> None:
     found = [
-        f"{path}:{line} {what}"
-        for path, tree in _trees()
-        if not path.startswith("scripts/")  # these measure what others do
-        for line, what in other_pools(tree)
+        f"{file.name}:{line} {what}"
+        for file in sources("mallob_py", "apps")  # scripts measure what others do
+        for line, what in other_pools(file.nodes)
     ]
     assert found == []
 
 
 def test_the_helper_leaves_the_working_folder_out() -> None:
-    tree = ast.parse((ROOT / HELPER).read_text())
-    lists = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.List)]
+    nodes = source(ROOT / HELPER).nodes
+    lists = [ast.unparse(node) for node in nodes if isinstance(node, ast.List)]
     started = [text for text in lists if "sys.executable" in text]
-    assert len(started) == len(list(starts(tree))) == 2
+    assert len(started) == len(list(starts(nodes))) == 2
     assert all("'-P'" in text or "'-I'" in text for text in started)
 
 
@@ -96,18 +92,18 @@ def test_the_helper_leaves_the_working_folder_out() -> None:
     ],
 )
 def test_a_start_is_found(text: str) -> None:
-    assert list(starts(ast.parse(text)))
+    assert list(starts(ast.walk(ast.parse(text))))
 
 
 @pytest.mark.parametrize(
     "text", ["multiprocessing.Pool(2)", "ProcessPoolExecutor(2)", "multiprocessing.get_context('spawn')"]
 )
 def test_a_pool_that_may_start_a_python_is_found(text: str) -> None:
-    assert list(other_pools(ast.parse(text)))
+    assert list(other_pools(ast.walk(ast.parse(text))))
 
 
 @pytest.mark.parametrize(
     "text", ["Path(sys.executable).parent", "f'with {sys.executable}'", "kernel('python')", "['pythonic']"]
 )
 def test_what_starts_nothing_is_not_found(text: str) -> None:
-    assert not list(starts(ast.parse(text)))
+    assert not list(starts(ast.walk(ast.parse(text))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from source_trees import PRODUCT, sources
+
 #: how many there may be; a rewriting lowers it, nothing raises it
 DIALECT_MAX = 112
 
@@ -16,14 +16,10 @@ _PEOPLE = re.compile(r"\b(nobody|somebody)\b", re.IGNORECASE)
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
-    for folder in ("mallob_py", "apps", "scripts"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield (
-                        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}",
-                        ast.get_docstring(node) or "",
-                    )
+    for file in sources(*PRODUCT):
+        for node in file.nodes:
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{file.name}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or ""
 
 
 def test_docstrings_need_none_above_them() -> None:

@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_played(
 
 
 def test_an_interrupt_ends_all_runs_and_leaves_what_is_done(tmp_path: Path) -> None:
-    arguments = ["realistic", "--pes", "24", "--seconds", "200", "--jobs", "2", "--output", str(tmp_path)]
+    arguments = ["realistic", "--pes", "24", "--seconds", "30", "--jobs", "2", "--output", str(tmp_path)]
     experiment = subprocess.Popen(
         [sys.executable, "-m", "mallob_py.cli.main", "experiment", *arguments],
         stdout=subprocess.PIPE,
