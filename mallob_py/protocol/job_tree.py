@@ -9,24 +9,24 @@ A `Seat` is the place of one child. Its states:
 
 The client of a job owns a seat for the root (index 0) and follows the same rules.
 
-**Who leaves, and who knows.** A worker with index i leaves its seat in the epoch in which
-its job's volume becomes <= i, and its parent empties the seat in that same epoch; no message
-is needed. That breaks only if the two were joined while they stood in different epochs: the
-child offers itself in its epoch c, the parent accepts in its epoch p.
-- An epoch e in (c, p] that removes the child: the parent has seen e before it accepted. So
-  the child, when it gets to e, tells the parent (`ChildLeft`).
-- An epoch e in (p, c] without room for the child: the child was not there yet. So the
-  parent, when it gets to e, keeps it; if e makes the parent itself leave, it tells the child.
-Every further combination agrees by itself.
+**Who leaves, and who knows.** A worker with index i leaves its seat in the epoch in which its job's volume
+becomes <= i, and its parent empties the seat in that same epoch; no message is needed. That fails only if the
+two were joined in different epochs: the child offers itself in its epoch c, the parent accepts in its epoch
+p.
+- An epoch e in (c, p] removes the child: the parent has seen e before it accepted. So the child, when it gets
+  to e, tells the parent (`ChildLeft`).
+- An epoch e in (p, c] has no room for the child: the child was not there yet. So the parent, when it gets to
+  e, keeps the child; if e makes the parent itself leave, it tells the child.
+In all other cases both agree without messages.
 
-A worker for which no process can be had is *lost*. It keeps its seat until its parent has accepted it,
-since only then there is a seat to leave, and then tells the parent (`ChildLeft`).
+A worker without a process is *lost*. It keeps its seat until its parent has accepted it, since only then
+there is a seat to leave, and then tells the parent (`ChildLeft`).
 
 **Reuse** (P 3.3): who may still have a suspended worker of this job? With full reuse, each worker that leaves
-the tree reports itself, and what it remembers of the subtree below it, straight to its nearest ancestor that
-stays; a worker that joins gets what its new parent remembers of the subtree below it. So every present leaf
-knows the past workers below its index, whichever way the tree shrinks and grows again. All of it is only
-advice: lost memory costs a new worker, never a wrong one.
+the tree reports itself, and the past workers of its subtree, straight to its nearest ancestor that stays; a
+worker that joins gets its parent's memory of its subtree. So every present leaf knows the past workers below
+its index, however the tree shrinks and grows. This memory is only advice: without it a worker starts anew,
+and none is ever wrong.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from mallob_py.protocol.messages import (
 from mallob_py.trees import level_below, parent_of
 
 _PER_INDEX_MAX = 4
-#: longer inline descriptions go to the workers that were accepted only
+#: longest inline description in requests; longer ones are sent to accepted workers only
 _INLINE_IN_REQUEST_MAX = 512
 
 
@@ -70,7 +70,7 @@ def subtree_size(index: int, volume: int) -> int:
 
 
 def in_subtree(index: int, subtree: int) -> bool:
-    """Whether worker `index` is `subtree` or below it."""
+    """Tell whether worker `index` is `subtree` or below it."""
     while index > subtree:
         index = parent_of(index)
     return index == subtree
@@ -114,7 +114,7 @@ class PastWorkers:
         return any(in_subtree(index, subtree) for index in self._by_index)
 
     def take_below(self, subtree: int) -> tuple[PastWorker, ...]:
-        """Remove and return all past workers of that subtree."""
+        """Remove and return all past workers of a subtree."""
         taken = tuple(
             worker
             for index, known in self._by_index.items()
@@ -133,7 +133,7 @@ class PastWorkers:
 
 
 class AskPort(Protocol):
-    """The matcher, as far as seats need it. `ask` may find a taker on the spot."""
+    """The matcher, as seats use it. `ask` may find a taker at once."""
 
     def ask(self, request: Request) -> None: ...
 
@@ -150,7 +150,7 @@ class SeatState(Enum):
 
 
 class Seat:
-    """The place of child `index`. `rank` is who was queried, or who has taken it."""
+    """The place of child `index`. `rank` is the PE that was queried, or has taken it."""
 
     __slots__ = (
         *("asked_s", "elsewhere", "has_run", "index", "kept", "losses", "offer_epoch", "queried", "queries"),
@@ -159,21 +159,21 @@ class Seat:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: workers that had this place and got no process
+        #: number of workers that got no process in this place
         self.losses = 0
-        #: past workers that are busy now: they are remembered when the seat is taken
+        #: past workers that are busy now, remembered when the seat is taken
         self.kept: tuple[PastWorker, ...] = ()
         self.clear()
 
     def clear(self) -> None:
         self.state = SeatState.EMPTY
         self.rank = -1
-        #: the past worker whose answer is waited for
+        #: the past worker that is queried
         self.queried: PastWorker | None = None
         self.stay = -1
-        #: the process of the root that has taken it is known to have been there
+        #: whether the root in this seat is known to have had its process
         self.has_run = False
-        #: PEs that let go of what the job saves, too, when that one runs
+        #: PEs that must drop what they keep for the job when the root's process runs
         self.elsewhere: tuple[int, ...] = ()
         self.offer_epoch = -1
         self.queries = 0
@@ -183,8 +183,8 @@ class Seat:
 class Seats:
     """All seats of one parent, and its memory of past workers below them.
 
-    `ask`, `is_asking` and `withdraw` reach the matcher; `path` are the ranks from the client
-    down to this PE, `stay` is the parent's own.
+    `ask`, `is_asking` and `withdraw` reach the matcher; `path` are the PEs from the client to this one,
+    `stay` is the parent's.
     """
 
     def __init__(
@@ -205,31 +205,31 @@ class Seats:
         self._stay = stay
         self._seats = {index: Seat(index) for index in indices}
         self.past = PastWorkers()
-        #: where a root is looked for first
+        #: PE where a root is looked for first
         self._preferred: int | None = None
-        #: workers of this job leave in order: a past one cannot be resumed, but for a root that rests
+        #: whether workers leave in order: then no past worker can be resumed, except a resting root
         self.leaves = False
-        #: children of the last generation that are gone, while those below them look for a parent
+        #: lost children of the last generation, whose children look for a parent
         self.gone: frozenset[int] = frozenset()
         self.description: Description | None = None
 
     def _remembers(self, index: int) -> bool:
-        """Whether past workers with this index may be resumed."""
+        """Tell whether past workers with this index may be resumed."""
         return self._config.reuse is not Reuse.NONE and (index == 0 or not self.leaves)
 
     @property
     def _hands_memory_down(self) -> bool:
-        """Whether a child is told of past workers, and tells of them when it leaves."""
+        """Tell whether children hear of past workers, and report them when they leave."""
         return self._config.reuse is Reuse.FULL
 
     def expect(self, index: int, asked_s: float) -> None:
-        """A request for this child is on its way already: it was part of our own bulk request."""
+        """Note that a request for this child is under way, as a part of our own bulk request."""
         seat = self._seats[index]
         seat.state = SeatState.ASKED
         seat.asked_s = asked_s
 
     def children(self) -> tuple[int, ...]:
-        """Indices of the children present."""
+        """The indices of the children present."""
         return tuple(seat.index for seat in self._seats.values() if seat.state is SeatState.TAKEN)
 
     def taken(self) -> list[Seat]:
@@ -239,14 +239,14 @@ class Seats:
         return self._seats.get(index)
 
     def is_held(self, index: int, rank: int, stay: int) -> bool:
-        """Whether this worker has that seat."""
+        """Tell whether this worker has that seat."""
         seat = self._seats[index]
         return seat.state is SeatState.TAKEN and (seat.rank, seat.stay) == (rank, stay)
 
     # --- growth and shrinkage -----------------------------------------------------------
 
     def root_runs(self, rank: int) -> None:
-        """The root on this PE has its process."""
+        """Note that the root on this PE has its process."""
         seat = self._seats[0]
         if seat.state is SeatState.TAKEN and seat.rank == rank:
             seat.has_run = True
@@ -263,14 +263,14 @@ class Seats:
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
 
-        Needed when the volume has changed, not in each epoch: a child that came later than an epoch
-        without room for it deserved its seat when it came, so the volume changes once more by then.
+        Needed only when the volume has changed: a child that came later than an epoch without room for it
+        deserved its seat then, so the volume has changed once more.
         """
         for seat in self._seats.values():
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    # A root that has not run may not have got the process of its job: it says what it knows.
+                    # A root that has not run may lack its job's process, and then must tell what it knows.
                     is_kept = seat.index > 0 or seat.has_run or not self._hands_memory_down
                     if is_kept and self._remembers(seat.index):
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
@@ -327,7 +327,7 @@ class Seats:
         )
 
     def _rests_at(self, seat: Seat) -> int:
-        """The PE that a root was at last, whether or not that has time for it."""
+        """Return the PE of a root's last stay, busy or not."""
         known = [*self.past.of_index(seat.index), *seat.kept] if seat.index == 0 else ()
         return max(known, key=lambda past: past.epoch).rank if known else -1
 
@@ -340,7 +340,7 @@ class Seats:
         return description
 
     def remember(self, message: Remember, volume: int, epoch: int) -> None:
-        """Memory from the last generation: of a subtree that has its root again, it is for that one."""
+        """Take in memory from the last generation; pass it on if the subtree has its root again."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
@@ -349,7 +349,7 @@ class Seats:
         self.recall(past, volume, epoch)
 
     def recall(self, past: tuple[PastWorker, ...], volume: int, epoch: int) -> None:
-        """Memory has come from above: query past workers for seats whose requests are unmatched."""
+        """Take in memory from above: query past workers for seats whose requests are unmatched."""
         self.past.add(past)
         for seat in self._seats.values():
             asking = seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index)
@@ -358,7 +358,7 @@ class Seats:
                 self._seek(seat, volume, epoch)
 
     def close(self) -> None:
-        """This parent leaves the tree: nothing is wanted any more."""
+        """Leave the tree: no child is wanted any more."""
         for seat in self._seats.values():
             if seat.state is SeatState.ASKED:
                 self._matcher.withdraw(self._job, seat.index)
@@ -367,7 +367,7 @@ class Seats:
     # --- answers ------------------------------------------------------------------------
 
     def receive_offer(self, source: int, offer: Offer, volume: int, epoch: int) -> bool:
-        """Take the child in if its seat is free (the first one wins) and answer it."""
+        """Accept or reject a child: the first offer for a free seat wins."""
         seat = self._seats[offer.index]
         deserved = offer.epoch > epoch or offer.index < volume
         if seat.state is SeatState.TAKEN or not deserved:
@@ -422,7 +422,7 @@ class Seats:
             self.fit(volume, epoch, now)
 
     def receive_left(self, source: int, message: ChildLeft) -> bool:
-        """The child has left, and another is to be looked for (`fit`). False: old news."""
+        """Empty the seat of a child that has left; return False if that is old news."""
         if not self.is_held(message.index, source, message.stay):
             return False
         seat = self._seats[message.index]
@@ -431,9 +431,9 @@ class Seats:
         return True
 
     def dismiss(self, since_epoch: int) -> None:
-        """Leave the tree and send away the children who offered themselves in `since_epoch` or later.
+        """Leave the tree and send away children that offered themselves in `since_epoch` or later.
 
-        The earlier ones leave by themselves, in the epoch that makes their parent leave.
+        Earlier ones leave by themselves, in the epoch that makes their parent leave.
         """
         for seat in self.taken():
             if seat.offer_epoch >= since_epoch:
@@ -441,7 +441,7 @@ class Seats:
         self.close()
 
     def describe(self, description: Description) -> None:
-        """The description is known: pass it on to the children that wait for it."""
+        """Pass the description on to the children that wait for it."""
         self.description = description
         for seat in self.taken():
             self._out.send(seat.rank, Described(self._job, seat.stay, description))

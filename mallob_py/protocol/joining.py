@@ -1,21 +1,21 @@
-"""A process on its way to become a rank of a running system, and the messages on it.
+"""Joining: a process on its way to become a rank of a running system, and its messages.
 
-A rank, the *host* of the newcomer, has all members listen for connections (`Listen`, `Listening`) and starts
-the process, which is told where its host listens. Then:
+A rank, the newcomer's *host*, has all members listen for connections (`Listen`, `Listening`) and starts the
+process, which is told where its host listens. Then:
 
     newcomer -> host      Joining: who I am, where I listen
-    host     -> newcomer  Welcome: who else there is, and where each listens
+    host     -> newcomer  Welcome: the other ranks, and where each listens
     newcomer -> others    Joining, answered by Noted
     newcomer -> host      Connected
-    host     -> all       the order that it shall join (`generation.py`)
+    host     -> all       the order that the newcomer joins (`generation.py`)
 
-The host's side is `growth.py`. The newcomer is a member when it begins its first generation. Others that join
-at the same time and have told the host of themselves before are among those that it connects to; later ones
-connect to it. What arrives for a member before it is one waits.
+`growth.py` has the host's side. The newcomer is a member when it begins its first generation. It connects to
+other newcomers that told the host of themselves earlier; later ones connect to it. Messages for a member wait
+until it is one.
 
-Guarantees: until it is a member, a newcomer ends when its host is lost, or no rank has spoken to it for long;
-it has taken part in nothing by then. It begins with no member that it has not connected to: where others have
-been started by another rank at the same time, and join first or with it, it ends.
+Guarantees: until a newcomer is a member, it takes part in nothing, and ends when its host is lost or all
+ranks are silent for long. It begins only with members that it has connected to: if newcomers of another host
+join first or with it, it ends.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from mallob_py.protocol.rank_messages import (
 )
 from mallob_py.protocol.rank_stimuli import RankLost, Said, TimeCame
 
-#: a newcomer to whom no rank has spoken for so many times the patience of members ends
+#: multiple of the members' patience after which a newcomer that hears nothing ends
 _PATIENCES = 3
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """There is this rank: connect to it, if it listens; else it has connected."""
+    """Connect to this rank if it listens; else it has connected."""
 
     peer: Peer
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """Tell the member of this, when there is one."""
+    """Tell the future member this."""
 
     said: Said
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """This process does not become a rank."""
+    """End: this process does not become a rank."""
 
     why: str
 
@@ -68,9 +68,9 @@ AnyNewcomerEffect: TypeAlias = Connect | Tell | Keep | Refused
 
 
 class Newcomer:
-    """The newcomer `rank`, described by `me`. It is a member when `generation` is set: then it takes nothing.
+    """The newcomer `rank`, described by `me`; once `generation` is set, it is a member.
 
-    Its caller tells it of time at `deadline_s`, and executes all effects in order.
+    Its caller tells it the time at `deadline_s`, and executes all effects in order.
     """
 
     def __init__(self, rank: int, me: Joining, host: Peer, patience_s: float, now: float) -> None:
@@ -81,11 +81,11 @@ class Newcomer:
         self._heard_s = now
         self.membership = Membership(rank, None, patience_s)
         self.effects: deque[AnyNewcomerEffect] = deque()
-        #: its first one
+        #: its first generation
         self.generation: Generation | None = None
         self.welcome: Welcome | None = None
         self.peers: dict[int, Peer] = {}
-        #: what its membership was told, each with its time
+        #: changes told to its membership, with their times
         self.changes: list[tuple[float, AnyChange]] = []
         #: peers that have not noted it yet
         self._unaware: set[int] = set()
@@ -93,11 +93,11 @@ class Newcomer:
 
     @property
     def deadline_s(self) -> float:
-        """When a `TimeCame` is wanted, if nothing else comes before."""
+        """When a `TimeCame` is needed, unless something else comes before."""
         return min(self.membership.deadline_s, self._heard_s + self._patience_s)
 
     def handle(self, stimulus: Said | RankLost | TimeCame, now: float) -> None:
-        """Take one stimulus; what follows from it is in `effects`."""
+        """Take in a stimulus; consequences are in `effects`."""
         match stimulus:
             case Said(rank, message=message):
                 self._heard_s = now

@@ -1,11 +1,10 @@
-"""Processes that leave in order: they hand over what they have while their PE is at other work already.
+"""Leaving in order: processes hand over their work while their PE has other work already.
 
-An application may ask for it (`WorkerStarted.leaves`). When a worker of it has to go, since its job shrinks
-or memory is short, its place in the tree and its PE are free at once, as with any other. But its process is
-not stopped: it is told (`LeaveWorker`) and runs on for a while beside the PE's next worker. What the
-others of the job send to the worker's address still gets there, and it can answer. It ends by itself
-(`WorkerLeft`). If it takes longer than its grace, if its job ends, or if too many others leave the same PE,
-it is ended.
+Applications may ask for it (`WorkerStarted.leaves`). When such a worker must go, since its job shrinks or
+memory is short, its place in the tree and its PE are free at once, as with any other. But its process is not
+stopped: it is told (`LeaveWorker`) and runs on for a while beside the PE's next worker. Messages to the
+worker's address still arrive, and it can answer. It ends by itself (`WorkerLeft`), or is ended when its grace
+is over, its job ends, or too many others leave the same PE.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mallob_py.protocol.worker import Worker
 
 
 class Leaver(msgspec.Struct, frozen=True, gc=False):
-    """The rest of a leaving worker: its process `number`, and where it was in the tree, in that `stay`."""
+    """A leaving worker: its process `number`, and its place in the tree in that `stay`."""
 
     number: int
     job: int
@@ -36,7 +35,7 @@ class Leaver(msgspec.Struct, frozen=True, gc=False):
 
 
 class Leaving:
-    """The leavers of one PE, the first to have been told first."""
+    """The leaving workers of one PE, the first told first."""
 
     def __init__(self, out: Outbox, config: Config) -> None:
         self._out = out
@@ -52,7 +51,7 @@ class Leaving:
         return iter(self._leavers.values())
 
     def add(self, worker: Worker, now: float) -> None:
-        """The worker's process is told to leave."""
+        """Add a worker whose process was told to leave."""
         if len(self._leavers) >= self._config.leavers_max:
             self._end(next(iter(self)))
         self._leavers[worker.number] = Leaver(
@@ -69,7 +68,7 @@ class Leaving:
         self._out.act(Log("leaving", {"job": worker.job, "index": worker.index}))
 
     def take_over(self, former: Leaving, succession: Succession) -> None:
-        """Go on with those of the last generation."""
+        """Go on with the leaving workers of the last generation."""
         for one in former:
             client, parent = succession.heir(one.client), succession.heir(one.parent)
             self._leavers[one.number] = msgspec.structs.replace(one, client=client, parent=parent)
@@ -79,23 +78,23 @@ class Leaving:
         return self._leavers.get(number)
 
     def at(self, stay: int) -> Leaver | None:
-        """The worker that had this stay in the tree."""
+        """Return the worker that had this stay in the tree."""
         if not self._leavers:
             return None
         return next((one for one in self if one.stay == stay), None)
 
     def left(self, number: int) -> None:
-        """The process is gone."""
+        """Forget a process that is gone."""
         leaver = self._remove(number)
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
-        """The job is over: there is no worker to hand anything to."""
+        """End the workers of a job that is over: no other worker would take their work."""
         for leaver in [one for one in self if one.job == job]:
             self._end(leaver)
 
     def tick(self, now: float) -> None:
-        """End those whose grace is over."""
+        """End workers whose grace is over."""
         for leaver in [one for one in self if one.until_s <= now]:
             self._end(leaver)
 

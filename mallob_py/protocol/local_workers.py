@@ -1,13 +1,13 @@
 """The workers of one PE: at most one active, some suspended (P 3.2, 3.3), some that leave (`leaving.py`).
 
-The PE's idle token is offered while there is no active worker and nothing else is expected:
-no match under way, no request parked for a coming epoch, no rest since the host gives workers no
-processes, and, with full reuse, no suspended worker that its job may want back right now.
+The PE's idle token is offered while there is no active worker and none is expected: no match under way, no
+request parked for a coming epoch, no rest after failures of the host and, with full reuse, no suspended
+worker that its job may want back right now.
 
-    staff.py         who works here
-    worker_cache.py  suspended workers, and for how long the PE keeps itself free for them
-    giving_back.py   short of memory; to be drained
-    succession.py    what is there from the last generation
+    staff.py          the workers here
+    worker_cache.py   suspended workers, and how long the PE keeps itself free for them
+    giving_back.py    shortage of memory; draining
+    succession.py     remains of the last generation
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ _DOUBTS_MAX = 64
 
 
 class Parenting:
-    """A PE as the parent of workers elsewhere: what they tell its active worker goes to its seats.
+    """A PE as the parent of workers elsewhere: passes their messages to the seats of its active worker.
 
-    Answers to a bulk request, of which this PE is to be a part, may be quicker than its own adoption: they
-    wait.
+    Answers to a bulk request may arrive before this PE's own adoption by it: they wait.
     """
 
     def __init__(self, out: Outbox, staff: Staff, matcher: Matcher, balancer: AnyBalancer) -> None:
@@ -78,7 +77,7 @@ class Parenting:
         self._staff = staff
         self._matcher = matcher
         self._balancer = balancer
-        #: answers that are quicker than our own adoption
+        #: answers that arrived before our own adoption
         self.early: list[tuple[int, Offer | RequestFailed]] = []
 
     def receive_offer(self, source: int, offer: Offer) -> None:
@@ -92,11 +91,11 @@ class Parenting:
             self._out.send(source, offer.rejection())
 
     def _may_yet_adopt(self) -> bool:
-        """Whether an Adopt may be on its way that makes us the parent of whoever asks."""
+        """Tell whether an Adopt may be under way that makes us a sender's parent."""
         return self._staff.active is None and self._matcher.token_granted
 
     def reject_early(self, job: int | None = None) -> None:
-        """We will not be the parent of those who took us for it (all of them, or of one job)."""
+        """Reject early children, of one job or all: we will not be their parent."""
         kept = []
         for source, message in self.early:
             if job is not None and message.job != job:
@@ -106,7 +105,7 @@ class Parenting:
         self.early = kept
 
     def take_early(self, now: float) -> None:
-        """We are the parent now."""
+        """Take in early children: we are their parent now."""
         early, self.early = self.early, []
         for source, message in early:
             if isinstance(message, Offer):
@@ -140,7 +139,7 @@ class Parenting:
 
 
 class Reports:
-    """Passes on what processes tell the clients of their jobs, beside results. `number` names a process."""
+    """Passes on processes' reports to the clients of their jobs, except results. `number` names a process."""
 
     def __init__(self, out: Outbox, staff: Staff, last_words: LastWords) -> None:
         self._out = out
@@ -152,7 +151,7 @@ class Reports:
             self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
 
     def raised(self, number: int, reason: str) -> None:
-        """The application raised an error."""
+        """Report that the application raised an error."""
         worker = self._staff.by_any_number(number)
         if worker is not None:
             self._last_words.say(worker.client, WorkerFailed(worker.job, worker.index, reason), self._out)
@@ -170,12 +169,12 @@ class Reports:
             self._out.send(worker.client, Progressed(worker.job, progress))
 
     def offers(self, number: int, interim: Interim) -> None:
-        """Heard of all workers, of those that leave or have been suspended, too: an answer is an answer."""
+        """Pass on an offer of any worker, also one that leaves or is suspended."""
         if (worker := self._staff.by_any_number(number)) is not None:
             self._out.send(worker.client, Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
-        """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""
+        """Pass on a checkpoint, also of a root that leaves or is suspended, which knows most of its job."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return
@@ -189,14 +188,14 @@ class Reports:
             self._out.send(worker.client, CheckpointWanted(worker.job, worker.stay))
 
     def receive_checkpoint(self, message: CheckpointGiven) -> None:
-        """A process that does not run now will ask once more."""
+        """Hand a checkpoint to its process; a process that does not run now will ask again."""
         worker = self._staff.active_in(message.stay)
         if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
             self._out.act(GiveCheckpoint(worker.number, message.data))
 
 
 class LocalWorkers:
-    """Adopts, suspends, resumes and ends workers; passes on what they say and hear."""
+    """Adopts, suspends, resumes and ends workers; passes on their messages."""
 
     def __init__(
         self, out: Outbox, config: Config, matcher: Matcher, balancer: AnyBalancer, era: int = 0
@@ -206,13 +205,13 @@ class LocalWorkers:
         self._matcher = matcher
         self._balancer = balancer
         self.cache = WorkerCache(out, config, balancer)
-        #: suspended workers, by job
+        #: suspended workers by job
         self.suspended = self.cache.workers
         self.leaving = Leaving(out, config)
         self.giving = Giving(out, balancer, self.cache, self.update_token)
         self._staff = Staff(self.suspended, self.leaving)
         self.parenting = Parenting(out, self._staff, matcher, balancer)
-        #: of jobs that may have ended without a word to their clients, which are elsewhere
+        #: last messages for clients elsewhere of jobs that may have ended
         self._last_words = LastWords()
         self.reports = Reports(out, self._staff, self._last_words)
         self.tree_messages = TreeMessages(out, self._staff, era)
@@ -221,35 +220,35 @@ class LocalWorkers:
         )
         self._inheritance = Inheritance(out, config, balancer, self.cache, self._last_words)
         self._numbers = itertools.count()
-        #: stays of different generations differ
+        #: number of the next stay; generations use different ranges
         self._next_stay = era << STAY_BITS
-        #: until when no token is offered, since the host gives no processes
+        #: end of a rest without tokens, after failures of the host
         self._rests_until_s: float | None = None
-        #: until when no token is offered, since a client may have its next job for this PE
+        #: end of a wait without tokens for a client's next job
         self._awaits_client_until_s: float | None = None
-        #: stay of the root that has answered last
+        #: stay of the root that answered last
         self._answered_stay = -1
-        #: jobs that were lost here and may be at fault themselves: why
+        #: jobs that were lost here, possibly by their own fault, with the reasons
         self._doubts: OrderedDict[int, str] = OrderedDict()
-        #: until when this PE keeps itself free for a suspended worker, rests, or waits to hear of jobs
+        #: when `tick` must be called
         self.deadline_s = math.inf
 
     @property
     def active(self) -> Worker | None:
-        """The worker that is in a tree."""
+        """The worker in a tree."""
         return self._staff.active
 
     # --- being idle ---------------------------------------------------------------------
 
     def is_free(self, job: int | None = None) -> bool:
-        """Whether a worker, of this job or of any, could be adopted on the spot, without a match."""
+        """Tell whether a worker, of this job or of any, could be adopted at once, without a match."""
         is_held = bool(self.cache.holds) and job not in self.cache.holds
         rests = self.is_resting and not (self._rests_until_s is None and self.cache.goes_on(job))
         return not (self._staff.active or is_held or self._matcher.token_granted or rests)
 
     @property
     def is_resting(self) -> bool:
-        """Whether this PE offers itself to nobody for a while, or for good."""
+        """Whether this PE offers no token for a while, or for good."""
         return self._rests_until_s is not None or self.giving_back.is_draining
 
     def update_token(self) -> None:
@@ -265,12 +264,12 @@ class LocalWorkers:
         self.deadline_s = deadline_s
 
     def rest(self, until_s: float) -> None:
-        """Adopt no worker that needs a process, until then at least."""
+        """Adopt no worker that needs a process, at least until then."""
         self._rests_until_s = max(until_s, self._rests_until_s or until_s)
         self.update_token()
 
     def tick(self, now: float) -> None:
-        """Stop waiting for those who did not come back in time."""
+        """Stop waiting for workers that did not come back in time."""
         self._inheritance.cease_to_await(self.cache.overdue(now))
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
@@ -287,16 +286,16 @@ class LocalWorkers:
     def receive_release(self, job: int) -> None:
         worker = self.suspended.get(job)
         if worker is not None and worker.leaves and worker.index == 0 and not worker.is_carried_over:
-            self.cache.drop(worker)  # the next root goes on from what was saved last: two would do the same
+            self.cache.drop(worker)  # the next root goes on from the last checkpoint
         if self.cache.holds.pop(job, None) is not None:
             self.update_token()
 
     # --- adoption -----------------------------------------------------------------------
 
     def is_obsolete(self, request: Request) -> bool:
-        """Whether the wanted worker is no longer deserved, as far as is known here.
+        """Tell whether the wanted worker is no longer deserved, as far as known here.
 
-        A root may have been asked for ahead of its job's first epoch; only its client knows.
+        A root may have been requested before its job's first epoch; only its client knows.
         """
         if request.epoch > self._balancer.epoch:
             return False
@@ -306,10 +305,10 @@ class LocalWorkers:
         return request.index >= volume
 
     def is_outdated(self, request: Request) -> bool:
-        """Whether a request that found no taker must go back to its parent to be asked anew.
+        """Tell whether a request without a taker must go back to its parent, to be asked anew.
 
-        It could be carried on while its worker is deserved, but its parent may be gone by now,
-        and then it would look for a PE for ever.
+        It could be carried on while its worker is deserved, but its parent may be gone, and it would search
+        for ever.
         """
         return request.epoch < self._balancer.epoch
 
@@ -318,7 +317,7 @@ class LocalWorkers:
         self._out.send(request.parent, RequestFailed(request.job, request.index, self._balancer.epoch))
 
     def receive_adopt(self, request: Request, now: float) -> None:
-        """Our token has met this request."""
+        """Adopt the worker of a request that met our token."""
         self._matcher.token_used()
         if self._staff.active is None and self.is_obsolete(request):
             self.fail(request)
@@ -334,7 +333,7 @@ class LocalWorkers:
         self.update_token()
 
     def receive_preference(self, message: Prefer, now: float) -> None:
-        """A root that would like to be here: our token has not met it."""
+        """Adopt a root that prefers this PE, if it is free: our token has not met it."""
         request = message.request
         is_free = self.is_free(request.job)
         if is_free and self.is_obsolete(request):
@@ -354,7 +353,7 @@ class LocalWorkers:
         self.update_token()
 
     def receive_query(self, request: Request, now: float) -> None:
-        """A parent wants our suspended worker back."""
+        """Resume a suspended worker for its parent, or deny that."""
         able = (
             request.job in self.suspended
             and self._staff.active is None
@@ -413,7 +412,7 @@ class LocalWorkers:
         self._staff.active = worker
         self._out.act(Log("busy", {}))
         self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch))
-        if worker.is_carried_over and index == 0 and worker.has_run:  # maybe for a client that does not know
+        if worker.is_carried_over and index == 0 and worker.has_run:  # its client may not know
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, DemandChanged(worker.job, worker.demand))
@@ -435,7 +434,7 @@ class LocalWorkers:
         if worker is None and message.stay == self._answered_stay:
             return  # the parent, its client, has the result
         if worker is None:
-            # We have left meanwhile, for a reason the parent does not know of.
+            # We left meanwhile, for a reason unknown to the parent.
             if message.past and message.index == 0:
                 self._out.send(source, Remember(message.job, parent_of(0), message.past))
             self._out.send(source, ChildLeft(message.job, message.index, message.stay))
@@ -474,7 +473,7 @@ class LocalWorkers:
         if worker is not None:
             is_kept = worker.state.has_process and self._config.reuse is Reuse.FULL
             if worker.index == 0 and is_kept and self._balancer.rotation.is_on:
-                past = PastWorker(0, self._out.rank, self._balancer.epoch)  # it may be where the job rests
+                past = PastWorker(0, self._out.rank, self._balancer.epoch)  # the job may rest here
                 self._out.send(worker.client, Remember(worker.job, parent_of(0), (past,)))
             worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker, now)
@@ -490,12 +489,12 @@ class LocalWorkers:
         worker.proceed(self._out)
 
     def description_here(self, job: int) -> None:
-        """The description is on this host now."""
+        """Start the workers that wait for a description, which is on this host now."""
         if (worker := self._waiting_for_description(job)) is not None:
             worker.happens(Happens.FETCHED, self._out)
 
     def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """The description does not come to this host."""
+        """Lose the workers that wait for a description, which does not come to this host."""
         if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
@@ -508,7 +507,7 @@ class LocalWorkers:
     # --- being lost ---------------------------------------------------------------------
 
     def lost(self, number: int, reason: str, now: float) -> None:
-        """No process could be had for this worker."""
+        """Lose a worker for which no process could be had."""
         if (worker := self._staff.by_any_number(number)) is None:
             return
         if isinstance(worker, Leaver):
@@ -520,7 +519,7 @@ class LocalWorkers:
             self.update_token()
 
     def _lose(self, worker: Worker, what: Happens, reason: str, fault: Fault, now: float) -> None:
-        """The active worker has no process and gets none here: its place is for another PE."""
+        """Lose the active worker: it gets no process here, so another PE must take its place."""
         worker.happens(what, self._out)
         fields = {"job": worker.job, "index": worker.index, "reason": reason, "fault": fault.value}
         self._out.act(Log("lost", fields))
@@ -537,10 +536,10 @@ class LocalWorkers:
             self._vacate(worker, now)
 
     def _vacate(self, worker: Worker, now: float) -> None:
-        """Give the seat of a lost worker back to its parent, with what is known of those below.
+        """Give the seat of a lost worker back to its parent, with the memory of its subtree.
 
-        But if the seat has lost many for a reason that may be the job's, this one keeps it without a process:
-        the next one would be lost as well, and so on for ever.
+        But if the seat has lost many workers, perhaps by the job's fault, this worker keeps it without a
+        process: the next ones would be lost as well.
         """
         assert worker.loss is not None
         fault, reason = worker.loss
@@ -562,7 +561,7 @@ class LocalWorkers:
         self._put_aside(worker, now)
 
     def receive_blamed(self, job: int) -> None:
-        """A job that was lost here runs elsewhere."""
+        """Blame the host: a job that was lost here runs elsewhere."""
         if (reason := self._doubts.pop(job, None)) is not None:
             self._out.act(BlameHost(Fault.HOST, reason))
 
@@ -590,7 +589,7 @@ class LocalWorkers:
         self.update_token()
 
     def _leave(self, worker: Worker, volume: int, now: float) -> None:
-        """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
+        """Leave the tree in this epoch; see `job_tree.py` for who must be told."""
         epoch = self._balancer.epoch
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay))
@@ -605,7 +604,7 @@ class LocalWorkers:
         self._put_aside(worker, now)
 
     def _hands_over(self, worker: Worker) -> bool:
-        """Whether it leaves in order if it leaves now: not a root whose job rests until its next turn."""
+        """Tell whether a worker leaves in order; a root whose job rests until its next turn does not."""
         rests = worker.index == 0 and self._balancer.rotation.is_on and not self.giving_back.is_draining
         return worker.leaves_in_order and not rests
 
@@ -617,13 +616,13 @@ class LocalWorkers:
         self._out.send(worker.path[depth], Remember(worker.job, index, past))
 
     def _put_aside(self, worker: Worker, now: float) -> None:
-        """Make the PE free; keep the worker if there is anything to keep, or let it leave in order."""
+        """Free the PE; keep the worker if there is something to keep, or let it leave in order."""
         assert self._staff.active is worker
         self._staff.active = None
         self.tree_messages.give_back_waiting(worker)
         self._out.act(Log("idle", {}))
         if self._balancer.volume(worker.job) is None:
-            # Its job ended before we adopted it: no further news of it will come.
+            # Its job ended before the adoption: no further news of the job will come.
             worker.happens(Happens.ENDED, self._out)
         elif self._hands_over(worker):
             self.leaving.add(worker, now)
@@ -635,9 +634,9 @@ class LocalWorkers:
         self.update_token()
 
     def _end(self, job: int) -> None:
-        """The job is over: nothing of it remains here."""
+        """Drop all that is kept of a job that is over."""
         self.cache.holds.pop(job, None)
-        if self.leaving.deadline_s < math.inf:  # else nobody leaves
+        if self.leaving.deadline_s < math.inf:  # otherwise none leaves
             self.leaving.end_job(job)
         if (worker := self.suspended.pop(job, None)) is not None:
             worker.happens(Happens.ENDED, self._out)
@@ -652,7 +651,7 @@ class LocalWorkers:
     # --- from one generation to the next (`succession.py`) -------------------------------------
 
     def halt(self) -> None:
-        """The generation ends: the active worker, if it has a process, is the last of the suspended ones."""
+        """End the generation: the active worker with a process becomes the most recent suspended one."""
         if (worker := self._staff.active) is None:
             return
         self._staff.active = None
@@ -665,7 +664,7 @@ class LocalWorkers:
             self._inheritance.halted_job = worker.job
 
     def take_over(self, former: LocalWorkers, succession: Succession, now: float) -> None:
-        """Go on with what a PE that was halted had."""
+        """Go on with the workers of a halted PE."""
         self._numbers = former._numbers
         self._rests_until_s = former._rests_until_s
         self.giving_back.take_over(former.giving_back, succession.is_alone)
@@ -686,7 +685,7 @@ class LocalWorkers:
         if self.giving_back.is_draining and (root := self.giving_back.saved_root()) is not None:
             self._give_up_seat(root, now)
 
-    # --- what the process says and hears --------------------------------------------------
+    # --- messages from and to processes ---------------------------------------------------
 
     def started(self, number: int, leaves: bool, now: float) -> None:
         if (worker := self._staff.by_number(number)) is not None:
@@ -698,10 +697,10 @@ class LocalWorkers:
                 self.giving_back.hand_over(now)
 
     def answered(self, it: WorkerAnswered, now: float) -> None:
-        """Any worker's result counts, a suspended one's too. The PE is free at once.
+        """Pass on a result, which counts even from a suspended worker. The PE is free at once.
 
-        If no other PE has heard of the job, its client may hand the PE to the next one: meanwhile no other
-        PE hears either that this one is idle.
+        If no other PE has heard of the job, its client may hand the PE to its next job: meanwhile no other PE
+        hears that this one is idle.
         """
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
@@ -716,7 +715,7 @@ class LocalWorkers:
         self.update_token()
 
     def left(self, number: int, cpu_s: float, now: float) -> None:
-        """The process has handed over what it had."""
+        """Note that a process has handed over its work."""
         if (leaver := self.leaving.get(number)) is not None:
             if cpu_s:
                 self._out.send(leaver.client, Used(leaver.job, cpu_s, 0))
@@ -725,10 +724,10 @@ class LocalWorkers:
             self.giving_back.save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
-        """The process died: restart it here, a few times (beside those for which its host is at fault).
+        """Restart a dead process here, a few times (beside restarts by the host's fault).
 
-        If it never ran, another PE is to try. A root that runs and keeps dying ends its job, unless more has
-        been done and saved in between: that cannot go on for ever.
+        If it never ran, another PE must try. A root that repeatedly runs and dies ends its job, unless new
+        progress was saved in between.
         """
         worker, reason = self._staff.by_any_number(it.worker), it.reason
         if worker is None:

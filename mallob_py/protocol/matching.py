@@ -1,22 +1,21 @@
 """Matching requests for workers with idle PEs: a sparse prefix sum over the rank tree (P 3.2).
 
-Each PE contributes the number of its unmatched requests and its idle token (0 or 1). Only
-changes climb the in-order tree, after a short delay. The root of the tree hands out matching
-numbers for as many pairs as it knows of; on the way down every node splits them among its
-left subtree, itself and its right subtree, which is the prefix sum. Request number i and
-token number i then meet at rank i mod m, which sends the request on to the idle PE.
+Each PE contributes the number of its unmatched requests and its idle token (0 or 1). Only changes climb the
+in-order tree, after a short delay. The tree's root hands out matching numbers for all pairs that it knows of;
+on the way down every node splits them among its left subtree, itself and its right subtree, which is the
+prefix sum. Request number i and token number i then meet at rank i mod m, which sends the request on to the
+idle PE.
 
-Unmatched requests and tokens stay where they are; only their numbers are known above. So a
-request that is no longer wanted, or a PE that has found work, takes its contribution back
-with another change. If a number is already on its way down, its receiver declares it void at
-the meeting place, and the other half of the pair takes part again (race 6 of the design).
+Unmatched requests and tokens stay where they are; only their numbers are known above. So a request that is no
+longer wanted, or a PE that has found work, takes its contribution back with another change. If a number is
+already on its way down, its receiver declares it void at the meeting place, and the other half of the pair
+takes part again (race 6 of the design).
 
-A bulk request stands for a whole subtree of workers (P Fig. 3, right): it takes `count`
-numbers at once, and the meeting places spread it, each telling its two successors where the
-parent of their worker will live.
+A bulk request stands for a whole subtree of workers (P Fig. 3, right): it takes `count` numbers at once, and
+the meeting places spread it, each telling its two successors where the parent of their worker will be.
 
-Invariant, at every node: advertised = what its parent's ledger holds for it, up to messages
-in flight. A ledger may be negative for a moment, when a grant and a withdrawal cross.
+Invariant, at every node: advertised = what its parent's ledger holds for it, up to messages in flight. A
+ledger may be negative for a moment, when a grant and a withdrawal cross.
 """
 
 from __future__ import annotations
@@ -46,76 +45,76 @@ from mallob_py.trees import children_of, level_below
 
 
 class Matcher(Protocol):
-    """The interface of whatever finds idle PEs for a PE's requests (P 3.2, 4.1); there are several ways.
+    """The interface of all ways to find idle PEs for a PE's requests (P 3.2, 4.1).
 
         matching.py       prefix sums over requests and idle tokens: no bottleneck, bulk requests
         routing_tree.py   idle counts along a tree, down which a request finds its way
         random_walk.py    hops to random PEs, in front of one of the others
 
     The contract. A request given to `ask` is wanted until it is withdrawn, or replaced by another `ask` for
-    the same worker. While wanted it ends in an `Adopt` at an idle PE, which its parent hears of by an
-    `Offer`, or goes back to its parent as `RequestFailed`. A request that is no longer wanted may still end
-    in either; its parent must be able to say no. An `Adopt` reaches a PE only between the moment its token is
-    granted and `token_used`.
+    the same worker. While wanted it ends in an `Adopt` at an idle PE, of which its parent hears by an
+    `Offer`, or returns to its parent as `RequestFailed`. A request that is no longer wanted may still end in
+    either; its parent must be able to refuse. An `Adopt` reaches a PE only between the grant of its token and
+    `token_used`.
 
-    Nothing leaves before `flush`: what is asked and taken back in one turn of a PE costs nothing.
+    Nothing is sent before `flush`: asking and withdrawing in one turn of a PE costs nothing.
     """
 
     @property
     def token_granted(self) -> bool:
-        """This PE is promised to a request: an `Adopt` or the token itself is on its way back."""
+        """Whether this PE is promised to a request: an `Adopt` is under way, or the token back to it."""
 
     @property
     def has_news(self) -> bool:
-        """Whether `flush` may have something to do, or to wait for."""
+        """Whether `flush` may have work now or later."""
 
-    # --- what the PE wants --------------------------------------------------------------
+    # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
         """Look for an idle PE, in place of an earlier request for the same worker."""
 
     def is_asking(self, job: int, subtree: int) -> bool:
-        """Whether that request is still here, so that asking anew replaces it without a trace."""
+        """Tell whether the request is still here, so that asking anew replaces it without a trace."""
 
     def withdraw(self, job: int, subtree: int) -> None:
-        """It is not wanted any more, or has been answered."""
+        """Withdraw a request that is not wanted any more, or has been answered."""
 
     def carry(self, request: Request) -> None:
-        """A request has come to this PE, which is busy: it has to go on from here, or back."""
+        """Pass on a request that has come to this busy PE, or send it back."""
 
     def offer_token(self, idle: bool) -> None:
         """Say whether this PE is free for any request."""
 
     def token_used(self) -> None:
-        """The granted token has come to something, or back."""
+        """Note that the granted token was used, or returned."""
 
     def drop_outdated(self) -> None:
-        """A new epoch is here: requests that wait here for nothing go back to their parents."""
+        """Return requests to their parents that a new epoch makes void."""
 
     # --- messages and time --------------------------------------------------------------
 
     def receive(self, source: int, message: AnyMatcherMessage) -> None:
-        """Take one message from another PE's part of the same matcher."""
+        """Take in a message from another PE's part of the same matcher."""
 
     def flush(self, now: float) -> float:
-        """Send what is due; returns `next_deadline`."""
+        """Send what is due; return `next_deadline`."""
 
     def next_deadline(self) -> float:
-        """When `flush` is wanted next, as of the last one; `math.inf` if only a message can bring news."""
+        """Return when `flush` must be called, as of its last call; `math.inf`: only messages bring news."""
 
     # --- for checks ---------------------------------------------------------------------
 
     def is_root(self) -> bool:
-        """Whether this PE's `supply` tells of the whole system."""
+        """Tell whether this PE's `supply` covers the whole system."""
 
     def supply(self) -> tuple[int, int]:
-        """Requests without a PE and idle PEs, as far as known here."""
+        """Return the requests without a PE and the idle PEs, as far as known here."""
 
     def carried(self) -> Sequence[Request]:
-        """Requests of other PEs that found no taker, and wait here for the next one."""
+        """Return other PEs' requests that wait here for the next epoch."""
 
     def is_at_rest(self) -> bool:
-        """No request and no token of ours is under way."""
+        """Tell whether no request and no token of this PE is under way."""
 
 
 class _Ledger:
@@ -151,9 +150,9 @@ def _share(amount: int, *available: int) -> list[int]:
 class PrefixSumMatcher:
     """One PE's part of the matching: leaf, inner node of the rank tree, and meeting place.
 
-    The PE says what it wants with `ask`, `withdraw`, `carry` and `offer_token`; it hears of
-    matches by `Adopt` and `TokenReturned` messages. `is_outdated(request)` tells whether a
-    request carried here has to go back to its parent, `on_outdated(request)` sends it there.
+    The PE's wishes come by `ask`, `withdraw`, `carry` and `offer_token`; it hears of matches by `Adopt` and
+    `TokenReturned` messages. `is_outdated(request)` tells whether a request carried here must return to its
+    parent, `on_outdated(request)` sends it there.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class PrefixSumMatcher:
         self._carried: list[Request] = []
         self._own_requests = 0
         self._token_offered = False
-        #: our token has a matching number: an Adopt or a TokenReturned is on its way
+        #: whether our token has a matching number, so that an Adopt or a TokenReturned is under way
         self.token_granted = False
         self._advertised = _Ledger()
         self._left = _Ledger()
@@ -180,10 +179,10 @@ class PrefixSumMatcher:
         self._halves: dict[int, _Half] = {}
         self._next_number = 0
         self._may_send_from = -math.inf
-        #: something may have changed that the parent (or, at the root, the matching) does not know
+        #: whether something may have changed that the parent (or, at the root, the matching) does not know
         self.has_news = True
 
-    # --- what the PE wants --------------------------------------------------------------
+    # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
         """Ask for the workers of a bulk request, in place of an earlier unmatched one for them."""
@@ -197,17 +196,17 @@ class PrefixSumMatcher:
         self.has_news = True
 
     def is_asking(self, job: int, subtree: int) -> bool:
-        """Whether that request is still unmatched here."""
+        """Tell whether that request is still unmatched here."""
         return (job, subtree) in self._asks
 
     def withdraw(self, job: int, subtree: int) -> None:
-        """Take an unmatched request back; no effect on one that is matched already."""
+        """Withdraw an unmatched request; no effect on a matched one."""
         if (request := self._asks.pop((job, subtree), None)) is not None:
             self._own_requests -= request.count
             self.has_news = True
 
     def carry(self, request: Request) -> None:
-        """Let a single request that found no taker take part again from here."""
+        """Let a single request without a taker take part again from here."""
         if self._is_outdated(request):
             self._on_outdated(request)
             return
@@ -227,7 +226,7 @@ class PrefixSumMatcher:
             self.has_news = True
 
     def token_used(self) -> None:
-        """Our granted token has come to something, or back."""
+        """Note that our granted token was used, or returned."""
         self.token_granted = False
 
     def drop_outdated(self) -> None:
@@ -282,7 +281,7 @@ class PrefixSumMatcher:
             known.requests, known.tokens = requests, tokens
 
     def next_deadline(self) -> float:
-        """When news will be sent that had to wait."""
+        """Return when delayed news will be sent."""
         return self._may_send_from if self.has_news else math.inf
 
     def _match(self) -> None:
@@ -333,8 +332,8 @@ class PrefixSumMatcher:
     def _launch(self, number: int, amount: int) -> None:
         """Send own requests to their meeting places: carried ones first, then in order of asking.
 
-        Where a bulk request gets fewer numbers than it asked for, the rest is taken back: the
-        workers it does get will ask for those below them.
+        If a bulk request gets fewer numbers than it asked for, the rest is withdrawn: the workers that it
+        gets will ask for those below them.
         """
         while amount:
             request = self._carried.pop(0) if self._carried else self._asks.pop(next(iter(self._asks)))
@@ -402,7 +401,7 @@ class PrefixSumMatcher:
         return not self._halves and not self.token_granted
 
 
-#: who takes which message: (matcher, source, message)
+#: method for each kind of message: (matcher, source, message)
 _ON_MESSAGE: dict[type, Callable[[PrefixSumMatcher, int, Any], None]] = {
     Supply: PrefixSumMatcher.receive_supply,
     Grant: lambda matcher, source, grant: matcher.receive_grant(grant),

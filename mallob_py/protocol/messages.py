@@ -1,9 +1,9 @@
-"""Every message that crosses the wire between PEs, one typed struct each.
+"""Messages between PEs, one typed struct each.
 
-Encoded as msgpack arrays that start with a small integer tag; one decoder validates and
-dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place
-in its job tree, `stay` numbers the times that a PE has had a worker in a tree, `epoch` is the number of the
-sender's balancing result. Tags from 60 on belong to the runtime.
+Encoded as msgpack arrays that start with a small integer tag; one decoder validates and dispatches all of
+them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree, `stay` numbers a
+PE's workers in trees, `epoch` is the number of the sender's balancing result. Tags from 60 on belong to the
+runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
 from mallob_py.trees import index_in_subtree
 
-#: checked where a message is decoded: the number of a PE, a place in a job tree, of workers or the like
+#: a PE, a place in a job tree, or a number of workers; checked when a message is decoded
 Place = Annotated[int, msgspec.Meta(ge=0)]
 Index = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -28,10 +28,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job's description: its bytes where it is small, else its size; then it is fetched as a file.
+    """A job's description: its bytes if small, else its size, and it is fetched as a file.
 
-    If the job is a revision of an incremental job, `chain` is the id of its first revision and
-    `revision` its number. PEs only pass these on to their processes.
+    For a revision of an incremental job, `chain` is the id of its first revision and `revision` its number.
+    PEs only pass these on to their processes.
     """
 
     size: Count
@@ -40,16 +40,16 @@ class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int = 0
 
 
-#: where the root is of a job that has none yet, and of one that is new to nobody: it was given up for a while
+#: root of a job that has none yet: of a new job, and of one that was given up for a while
 NEW_JOB, JOB_AGAIN = -1, -2
 
 
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
+    """The balancing's knowledge of one job. Its client is the only author; demand 0: it has ended.
 
-    `standing` orders the jobs that wait when there are more jobs than PEs, larger first. `root`: the PE that
-    has, or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: that root leaves in order,
-    and goes on elsewhere from what it has saved last.
+    `standing` orders waiting jobs when there are more jobs than PEs, larger first. `root`: the PE that has,
+    or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: that root leaves in order, and
+    goes on elsewhere from its last checkpoint.
     """
 
     job: int
@@ -73,8 +73,8 @@ class Events(Message, frozen=True, tag=1):
 class Epoch(Message, frozen=True, tag=2):
     """One balancing result on its way down: the news that every PE applies as number `epoch`.
 
-    `elapsed_s`: how long the epoch before was in force, if there were more jobs than PEs then; `is_one_host`:
-    all PEs are on one host, as far as the root of the tree knew then.
+    `elapsed_s`: duration of the epoch before, if there were more jobs than PEs; `is_one_host`: whether all
+    PEs are on one host, as the tree's root knew then.
     """
 
     epoch: int
@@ -167,7 +167,7 @@ class Adopt(Message, frozen=True, tag=10):
 
 
 class Prefer(Message, frozen=True, tag=27):
-    """To a PE that may be at an advantage: run this root if you are free, else have it go on from you.
+    """To a PE that may have an advantage: run this root if you are free, else pass it on.
 
     `is_granted`: if you run it, you are in the tree at once, without `Accepted`.
     """
@@ -177,7 +177,7 @@ class Prefer(Message, frozen=True, tag=27):
 
 
 class TokenReturned(Message, frozen=True, tag=11):
-    """To an idle PE: nothing came of your token; take part in the matching again."""
+    """To an idle PE: your token found no request; take part in the matching again."""
 
 
 # --- job trees (job_tree.py) ----------------------------------------------------------------
@@ -196,14 +196,14 @@ class Offer(Message, frozen=True, tag=12):
     granted_epoch: int = -1
 
     def rejection(self) -> Rejected:
-        """The answer no."""
+        """The negative answer."""
         return Rejected(self.job, self.index, self.stay)
 
 
 class Accepted(Message, frozen=True, tag=13):
     """To the child: you are in the tree. `past` are past workers of its subtree.
 
-    `losses`: how many workers were lost in this place before, since the parent is there.
+    `losses`: workers lost in this place so far, under the present parent.
     """
 
     job: int
@@ -233,9 +233,9 @@ class Described(Message, frozen=True, tag=15):
 
 
 class ChildLeft(Message, frozen=True, tag=16):
-    """To the parent: the worker you accepted had left its place before your acceptance.
+    """To the parent: the worker that you accepted had left its place before, or is lost.
 
-    Or it is lost, at any time: no process could be had for it, for the reason `lost`.
+    `lost`: why no process could be had for it.
     """
 
     job: int
@@ -245,7 +245,7 @@ class ChildLeft(Message, frozen=True, tag=16):
 
 
 class Blamed(Message, frozen=True, tag=28):
-    """To a PE that lost a root of this job: it runs elsewhere, so it was not the job's fault."""
+    """To a PE that lost a root of this job: it runs elsewhere, so the job was not at fault."""
 
     job: int
 
@@ -265,7 +265,7 @@ class Query(Message, frozen=True, tag=18):
 
 
 class Denied(Message, frozen=True, tag=19):
-    """To the parent: I cannot resume that worker now. `kept`: perhaps another time, I still have it."""
+    """To the parent: I cannot resume that worker now. `kept`: I still have it, for another time."""
 
     job: int
     index: Index
@@ -279,19 +279,19 @@ class Release(Message, frozen=True, tag=20):
 
 
 class ProcessWanted(Message, frozen=True, tag=51):
-    """To a PE of the same host where a job's root rests: give my worker `number` its process, search and all.
+    """To a PE of the same host where a job's root rests: give its process to my worker `number`.
 
     The process comes outside of messages; `ProcessDenied` says that none does.
     """
 
     job: int
     number: int
-    #: the sender's
+    #: the sender's epoch
     epoch: int
 
 
 class ProcessDenied(Message, frozen=True, tag=52):
-    """The answer to `ProcessWanted` where there is none to give: start one anew."""
+    """The negative answer to `ProcessWanted`: start a process."""
 
     job: int
     number: int
@@ -308,8 +308,7 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Remember(Message, frozen=True, tag=21):
     """To the nearest ancestor that stays in the tree: past workers of the sender's subtree.
 
-    `carried_over`: from the last generation (`succession.py`); whoever has taken the place of their parent by
-    now is to know of them.
+    `carried_over`: from the last generation (`succession.py`), for the present owner of their parent's place.
     """
 
     job: int
@@ -318,14 +317,14 @@ class Remember(Message, frozen=True, tag=21):
     carried_over: bool = False
 
 
-#: where a message goes to an address and not to a place in the tree
+#: placeholder for the index in messages to an address
 UNKNOWN_INDEX = -1
 
 
 class TreeMessage(Message, frozen=True, tag=22):
     """Bytes from worker to worker along the job tree, for the receiver's stay `target`.
 
-    `returned`: it comes back to its sender, since its receiver has left.
+    `returned`: on its way back to the sender, since its receiver has left.
     """
 
     job: int
@@ -357,15 +356,15 @@ class RootStarted(Message, frozen=True, tag=23):
 
 
 class LeaveWanted(Message, frozen=True, tag=48):
-    """From the client to where a job's root rests: hand over what there is and end; `RootLeft` follows."""
+    """From the client to the PE where a root rests: hand over your work and end (`RootLeft`)."""
 
     job: int
-    #: the one in which it rests
+    #: epoch in which it rests
     epoch: int
 
 
 class RootLeft(Message, frozen=True, tag=47):
-    """The process of a root that left in order is gone: it saves nothing any more."""
+    """The process of a root that left in order is gone: no checkpoint follows."""
 
     job: int
 
@@ -385,12 +384,12 @@ class ResultFound(Message, frozen=True, tag=25):
     stay: int
     body: bytes
     peak_memory_bytes: int = 0
-    #: CPU time of that worker that has not been told yet
+    #: unreported CPU time of that worker
     cpu_s: float = 0.0
 
 
 class Used(Message, frozen=True, tag=29):
-    """A worker has used so much CPU time since it was told last, and so much memory at most so far."""
+    """A worker's CPU time since its last report, and its most memory so far."""
 
     job: int
     cpu_s: float
@@ -398,21 +397,21 @@ class Used(Message, frozen=True, tag=29):
 
 
 class Progressed(Message, frozen=True, tag=39):
-    """The root tells how far the job is."""
+    """The root's report on the job's progress."""
 
     job: int
     progress: Progress
 
 
 class Offered(Message, frozen=True, tag=50):
-    """A worker offers an answer or a bound that is better than what it has offered before."""
+    """A worker's offer that is better than its earlier ones."""
 
     job: int
     interim: Interim
 
 
 class Checkpoint(Message, frozen=True, tag=33):
-    """The root, in that stay, is so far: the job's next one shall go on from here."""
+    """The state from which the job's next root must go on, sent by the root in that stay."""
 
     job: int
     stay: int
@@ -420,14 +419,14 @@ class Checkpoint(Message, frozen=True, tag=33):
 
 
 class CheckpointWanted(Message, frozen=True, tag=34):
-    """The root begins: what was the last checkpoint?"""
+    """Question of a root that begins: what was the last checkpoint?"""
 
     job: int
     stay: int
 
 
 class CheckpointGiven(Message, frozen=True, tag=35):
-    """To the root: this one (None: there is none)."""
+    """To the root: the last checkpoint (None: there is none)."""
 
     job: int
     stay: int
@@ -477,7 +476,7 @@ class IdleChange(Message, frozen=True, tag=40):
 
 
 class Climb(Message, frozen=True, tag=41):
-    """A request that found nobody in the sender's subtree, whose idle count changes by `change`.
+    """A request that found no idle PE in the sender's subtree, whose idle count changes by `change`.
 
     `number` is its asker's number for it.
     """
@@ -488,7 +487,7 @@ class Climb(Message, frozen=True, tag=41):
 
 
 class Descend(Message, frozen=True, tag=42):
-    """A request for an idle PE of the receiver's subtree: its idle count has one less."""
+    """A request for an idle PE of the receiver's subtree, which has one idle PE less now."""
 
     number: int
     request: Request
@@ -501,7 +500,7 @@ class Waits(Message, frozen=True, tag=43):
 
 
 class Withdrawn(Message, frozen=True, tag=44):
-    """To the tree's root: my request of that number, which waits with you, is not wanted any more."""
+    """To the tree's root: my waiting request of that number is not wanted any more."""
 
     number: int
 
@@ -510,14 +509,14 @@ class Withdrawn(Message, frozen=True, tag=44):
 
 
 class Walk(Message, frozen=True, tag=45):
-    """A request on a random walk, which goes home after so many more hops."""
+    """A request on a random walk, which goes home after `hops` more hops."""
 
     hops_left: int
     request: Request
 
 
 class WalkEnded(Message, frozen=True, tag=46):
-    """To the asker: the walk of your request found nobody."""
+    """To the asker: your request's walk found no idle PE."""
 
     request: Request
 

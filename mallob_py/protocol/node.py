@@ -1,4 +1,4 @@
-"""One rank: stimuli in (`rank_stimuli.py`), effects out (`rank_effects.py`). Here its PEs and the world meet.
+"""One rank: stimuli in (`rank_stimuli.py`), effects out (`rank_effects.py`). Its PEs meet the world here.
 
     generation.py    who belongs to the system, and how that changes
     succession.py    what the PEs of a new generation take over
@@ -8,15 +8,14 @@
     rank_reports.py  what ranks tell each other about themselves
 
 Messages between PEs of one rank do not leave it: they wait in one queue, which keeps their order, and are
-handled before anything else is looked at. When ranks are lost, leave or join, those who are left agree on the
-next generation. A rank that has *halted* for it only hears of the change: what else it is told waits here. In
-the new generation, new PEs go on with what the old ones had. Ranks keep their numbers for ever; PEs are
-numbered anew.
+handled before anything else. When ranks are lost, leave or join, the others agree on the next generation. A
+rank that has *halted* for it hears only of the change: other stimuli wait here. In the new generation, new
+PEs go on with the state of the old ones. Ranks keep their numbers for ever; PEs are numbered anew.
 
-What the caller owes: every effect executed, in order; a `TimeCame` at `deadline_s`, a `Looked` once a second;
-`now` that never goes back; the messages of each rank in the order in which they were sent.
+Duties of the caller: every effect executed, in order; a `TimeCame` at `deadline_s`, a `Looked` once a second;
+`now` never goes back; each rank's messages in the order sent.
 
-Guarantees: no message reaches a PE of another generation than its sender's. What a former member says reaches
+Guarantees: no message reaches a PE of another generation than its sender's. A former member's messages reach
 no PE and no desk.
 """
 
@@ -137,7 +136,7 @@ _TICK = Tick()
 
 
 class _Drain(NamedTuple):
-    """This rank is to leave, as `asked_by` hears: at `until_s` at the latest; looked after at `look_s`."""
+    """This rank is draining, until `until_s` at the latest, by order of `asked_by`; examined at `look_s`."""
 
     asked_by: int
     until_s: float
@@ -145,14 +144,14 @@ class _Drain(NamedTuple):
 
 
 class _Halt(NamedTuple):
-    """Since when a rank has halted, and what it has been told meanwhile."""
+    """When a rank halted, and its stimuli since."""
 
     since_s: float
     told: list[AnyRankStimulus]
 
 
 class Node:
-    """One rank. See the module's docstring for what its caller owes."""
+    """One rank. The module's docstring has its caller's duties."""
 
     def __init__(
         self,
@@ -165,9 +164,9 @@ class Node:
         survives: bool = True,
         tables: Tables | None = None,
     ) -> None:
-        """`membership`: that of a rank that joins. `patience_s`: as in `Membership`.
+        """`membership`: a newcomer's. `patience_s`: as in `Membership`.
 
-        `survives`: whether it goes on without ranks that are lost. `tables`: what it shares with others.
+        `survives`: whether it goes on after losses of ranks. `tables`: shared with other ranks.
         """
         self.rank = rank
         self.survives = survives
@@ -175,29 +174,29 @@ class Node:
         self._membership = membership or Membership(rank, self._tables.first, patience_s)
         present = self.present
         self.placement = self._tables.placement(present)
-        #: what is to be done outside, in this order; always this queue
+        #: the effects in order; this queue is never replaced
         self.effects: deque[AnyRankEffect] = deque()
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
-        #: the number of its first PE in logs, for ever
+        #: lasting number of its first PE in logs
         self.first_logged = origin.first_logged(rank, len(numbers), self.founders)
         era = 0 if membership is None else present.number
         rule = self._tables.rule(present, rank)
-        #: always this list, of the PEs of the present generation
+        #: PEs of the present generation; this list is never replaced
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
-        #: how its host has done with processes
+        #: its host's record of giving processes
         self.health = HostHealth(config)
-        #: messages to PEs of this rank, from each other too: (source, destination, message)
+        #: messages to PEs of this rank: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
-        #: the number of them up to now
+        #: number of these messages so far
         self.local_messages = 0
-        #: PEs with effects that are still to be passed on
+        #: PEs with effects to be passed on
         self._unsettled: deque[PE] = deque(self.pes)
-        #: by job: the slots of PEs here that wait for its description
+        #: slots of PEs here that wait for a job's description, by job
         self.fetching: dict[int, set[int]] = {}
-        #: of the present generation
+        #: g of the present generation
         self._g = present.g
-        #: messages of PEs, and news for the desk, of a generation that is still to begin here
+        #: messages for PEs and the desk of a generation that has not begun here
         self._ahead: list[Said] = []
         #: former members
         self._gone: set[int] = set()
@@ -208,24 +207,24 @@ class Node:
         _show_neighbours(self)
         self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
-        #: whether a drain or a growth is to be looked after
+        #: whether a drain or a growth is under way
         self._has_duties = False
-        #: when the workers that were here in the last generation have been found again, or are not to be
+        #: when the last generation's workers here are found again, or given up
         self._found_s = -math.inf
         own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
-        #: how ranks are, and who works for what
+        #: states of ranks, and who works for which job
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
-        #: when descriptions of jobs that nobody has spoken of since the last change are let go of
+        #: when descriptions of jobs unheard of since the last change are dropped
         self._unheard_until_s = math.inf
-        #: whether it takes no part in changes any more, as the system ends, or this rank
+        #: whether it takes no part in changes, since the system or this rank ends
         self.is_stopping = False
-        #: when nobody is waited for any more
+        #: when it stops waiting for other ranks
         self._over_at_s = math.inf
-        #: why it has to end alone
+        #: why it must end alone
         self.end_reason: EndReason | None = None
         self._settle(0.0)
 
-    # --- what it is like ----------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------
 
     @property
     def config(self) -> Config:
@@ -233,12 +232,12 @@ class Node:
 
     @property
     def founders(self) -> Placement:
-        """The ranks in the beginning."""
+        """The ranks of the start."""
         return self._tables.founders
 
     @property
     def pe(self) -> PE:
-        """The first PE, which the desk talks to."""
+        """The first PE, which the desk uses."""
         return self.pes[0]
 
     @property
@@ -250,26 +249,26 @@ class Node:
 
     @property
     def is_growing(self) -> bool:
-        """Whether ranks that it has started are on their way."""
+        """Whether ranks started by this one are on their way."""
         return self._host.growth is not None
 
     @property
     def bound(self) -> int:
-        """All addresses below it are taken."""
+        """The least address above all that are taken."""
         return self._book.bound
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks that it knows to be lost, or that have left."""
+        """The ranks known to be lost, or to have left."""
         return frozenset(self._gone | self._membership.lost)
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Who leaves by order with the change that this rank has halted for, or ended with."""
+        """The ranks that leave by order with the change for which this rank has halted or ended."""
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing is left to be done here."""
+        """Tell whether nothing is left to do here."""
         if not self.is_stopping:
             return False
         if self.end_reason is not None or self.is_halted:
@@ -279,11 +278,11 @@ class Node:
 
     @property
     def deadline_s(self) -> float:
-        """When a `TimeCame` is wanted, if nothing else comes before."""
+        """When a `TimeCame` is needed, unless something else comes before."""
         if self.is_halted:
             return self._membership.deadline_s
         deadline_s = self._over_at_s
-        for pe in self.pes:  # comparing is quicker than `min`, and this is done for each message
+        for pe in self.pes:  # comparing is quicker than `min`, and done for each message
             if pe.deadline_s < deadline_s:
                 deadline_s = pe.deadline_s
         if self._has_duties:
@@ -296,8 +295,8 @@ class Node:
     # --- stimuli --------------------------------------------------------------------------------
 
     def handle(self, stimulus: AnyRankStimulus, now: float) -> None:
-        """Take one stimulus; what follows from it is in `effects`."""
-        if type(stimulus) is Said:  # most of them
+        """Take in a stimulus; consequences are in `effects`."""
+        if type(stimulus) is Said:  # the most frequent one
             self._hear(stimulus, now)
         elif self.is_halted and type(stimulus) not in _WHILE_HALTED:
             self._halted.told.append(stimulus)
@@ -309,7 +308,7 @@ class Node:
             self._do_duties(now)
 
     def take_effects(self) -> list[AnyRankEffect]:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         effects = list(self.effects)
         self.effects.clear()
         return effects
@@ -377,7 +376,7 @@ class Node:
     # --- the PEs of this rank ---------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
-        """Pass on what PEs want done, and what follows from it at all PEs of this rank."""
+        """Pass on effects of PEs, and their consequences at all PEs of this rank."""
         unsettled, arrived = self._unsettled, self._arrived
         while unsettled or arrived:
             if unsettled:
@@ -387,7 +386,7 @@ class Node:
                 self._give(self.pes[dest - self._first], source, message, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
-        """Have the rank that is at fault lost, if it is another one."""
+        """Take the rank at fault as lost, if it is another one."""
         rank = self.rank if error.source is None else self.placement.rank_of[error.source]
         if rank == self.rank:
             raise error
@@ -398,7 +397,7 @@ class Node:
         effects, slot, rank_of = pe.effects, pe.rank - self._first, self.placement.rank_of
         while effects:
             effect = effects.popleft()
-            if type(effect) is Send:  # most of them
+            if type(effect) is Send:  # the most frequent one
                 rank = rank_of[effect.dest]
                 if rank == self.rank:
                     self.local_messages += 1
@@ -428,7 +427,7 @@ class Node:
             self._tell_pe(slot, stimulus, now)
 
     def _rest(self, fault: Fault, reason: str, now: float) -> None:
-        """A worker got no process here: have all PEs of this rank rest."""
+        """Have all PEs of this rank rest, since a worker got no process here."""
         failures = self.health.failures
         until_s = self.health.blame(fault, reason, now)
         for slot in range(len(self.pes)):
@@ -438,7 +437,7 @@ class Node:
             self._act(Note("host rests", fields))
 
     def _give_back(self, congested: Congested) -> None:
-        """The receiver's rank is behind: the sender shall know. Then a returned message is simply lost."""
+        """Return a message whose receiver's rank is behind; a returned message that fails again is lost."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return
@@ -452,7 +451,7 @@ class Node:
     # --- other ranks ------------------------------------------------------------------------------
 
     def _say(self, rank: int, message: AnyWireMessage) -> None:
-        """What concerns no PE but a rank as a whole."""
+        """Send a message that concerns the whole rank and no PE."""
         self._act(Tell(rank, self._g, 0, 0, message))
 
     def _say_to_desk(self, rank: int, data: bytes) -> None:
@@ -468,7 +467,7 @@ class Node:
             self._act(DeskHears(said.rank, message.data))
 
     def _spread(self, message: ChainOver | RollCall) -> None:
-        """To the ranks below this one in the binary tree of all ranks whose root is its origin."""
+        """Pass a message to the ranks below this one in the binary tree rooted at its origin."""
         if message.origin in self.placement.members:
             for child in self.placement.children(self.rank, message.origin):
                 self._say(child, message)
@@ -497,14 +496,14 @@ class Node:
             self._wind_up(now)
 
     def _hear_stop(self, said: Said, now: float) -> None:
-        """End; who has said so may know nothing of ranks that have joined since."""
+        """End; the sender may not know of later newcomers."""
         if said.g < self._g:
             self._stop(now)
         else:
             self._wind_up(now)
 
     def _wind_up(self, now: float) -> None:
-        """No further jobs; workers that leave in order do so now, and roots save how far their jobs are."""
+        """Take no further jobs; have workers leave in order, and roots save their jobs."""
         if not self.is_stopping:
             self.is_stopping = True
             self._over_at_s = now + self.config.leave_grace_s
@@ -513,7 +512,7 @@ class Node:
                 for slot in range(len(self.pes)):
                     self._tell_pe(slot, SystemEnds(), now)
 
-    # --- ranks that are to leave --------------------------------------------------------------------
+    # --- draining -----------------------------------------------------------------------------------
 
     def _have_drain(self, wanted: DrainWanted, now: float) -> None:
         if wanted.rank == self.rank:
@@ -525,7 +524,7 @@ class Node:
         self._drain = _Drain(asked_by, until_s, until_s)
         self._has_duties = True
         for slot, pe in enumerate(self.pes):
-            if not pe.workers.giving_back.is_draining:  # else it may wait for the worker that goes on there
+            if not pe.workers.giving_back.is_draining:  # it may wait for the worker that goes on there
                 self._tell_pe(slot, Drain(), now)
 
     def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
@@ -535,7 +534,7 @@ class Node:
             self._begin_drain(said.rank, message.until_s, now)
 
     def _look_whether_drained(self, drain: _Drain, now: float) -> None:
-        """Say so, once. When the time is over, who hands over what it has may still do so."""
+        """Report a drained rank, once; after the deadline, workers may still hand over their work."""
         hands_over = any(len(pe.workers.leaving) for pe in self.pes)
         over_s = drain.until_s + (self.config.leave_grace_s if hands_over else 0.0)
         has_found = now >= self._found_s
@@ -551,14 +550,14 @@ class Node:
     # --- the world changes --------------------------------------------------------------------------
 
     def _lose(self, rank: int, how: str, now: float) -> None:
-        """Go on without a rank, if this one is to do that."""
+        """Go on without a lost rank, if this rank survives losses."""
         if rank in self._gone:
             return
         if self.is_stopping:
             self._over_at_s = -math.inf
-            self._act(Bury(rank))  # else the meeting at the end would wait for it
+            self._act(Bury(rank))  # otherwise the meeting at the end would wait for it
             return
-        if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
+        if rank not in self._membership.leavers:  # it was not ordered to leave
             message = self._book.lose(rank, how)
             self._act(Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
@@ -569,7 +568,7 @@ class Node:
         self._change(Lost(rank), now)
 
     def _change(self, change: AnyChange, now: float) -> None:
-        """Tell the membership of something, and do what follows."""
+        """Tell the membership a change, and carry out the consequences."""
         if self.is_stopping:
             return
         self._settle(now)
@@ -605,7 +604,7 @@ class Node:
         self._act(Halted())
 
     def _begin(self, before: Generation, after: Generation, now: float) -> None:
-        """New PEs go on with what the old ones had."""
+        """Begin a generation: new PEs go on with the state of the old ones."""
         former, self.placement = self.placement.members, self._tables.placement(after)
         gone = tuple(rank for rank in former if rank not in after.members)
         come = tuple(rank for rank in after.members if rank not in former)
@@ -632,7 +631,7 @@ class Node:
         self._settle(now)
 
     def _catch_up(self, now: float) -> None:
-        """Take in what has come too early, then what has waited here meanwhile."""
+        """Take in early messages, then stimuli that waited here."""
         ahead, self._ahead = self._ahead, []
         for said in ahead:
             if said.g > self._g:
@@ -658,7 +657,7 @@ class Node:
         self._host.begin(started, self.placement.members, now)
 
     def _do_duties(self, now: float) -> None:
-        """Look after a drain and a growth."""
+        """Attend to a drain and a growth."""
         if self._drain is not None:
             self._look_whether_drained(self._drain, now)
         if self.is_growing and (order := self._host.turn(self.placement.members, now)) is not None:
@@ -688,7 +687,7 @@ class Node:
         return self._book.how_gone(rank, "was lost" if rank in self._membership.lost else "has left")
 
 
-#: who takes which stimulus: (node, stimulus, now); `Said` is dealt with by message
+#: method for each kind of stimulus: (node, stimulus, now); `Said` is dispatched by message
 _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
     ToPE: lambda node, it, now: node._tell_pe(it.slot, it.stimulus, now),
     TimeCame: lambda node, it, now: node._come_to_time(now),
@@ -712,7 +711,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
 
 
 def _show_neighbours(node: Node) -> None:
-    """Have the PEs know which others are on their host."""
+    """Tell the PEs which others are on their host."""
     book, rank, rank_of = node._book, node.rank, node.placement.rank_of
     members = node.placement.members
     for pe in node.pes:
@@ -721,12 +720,12 @@ def _show_neighbours(node: Node) -> None:
         pe.workers.giving.is_near = lambda other: book.are_together(rank, rank_of[other])
 
 
-#: what a rank takes in while it has halted, beside `Said`
+#: stimuli that a halted rank takes in, beside `Said`
 _WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)
 
 
 def _of_members(handle: Callable[[Node, Said, Any, float], None]) -> Callable[[Node, Said, Any, float], None]:
-    """A former member is not listened to, and hears what has become of it."""
+    """Ignore a former member, and tell it that it is one."""
 
     def listen(node: Node, said: Said, message: Any, now: float) -> None:
         if said.rank in node._gone:
@@ -741,7 +740,7 @@ def _hear_change(node: Node, said: Said, message: Any, now: float) -> None:
     node._change(Heard(said.rank, message), now)
 
 
-#: what is done with which message of a rank: (node, where it comes from, message, now)
+#: method for each kind of a rank's message: (node, source, message, now)
 _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
     **dict.fromkeys((Suspect, Wanted, Propose, Ready, Outdated, Commit, Fenced), _hear_change),
     **{
@@ -766,13 +765,13 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
             ),
             Joining: lambda node, said, it, now: node._host.meet(said.rank, it),
             Connected: lambda node, said, it, now: node._host.connected(said.rank),
-            # of a peer that was taken for lost while this rank was a newcomer
+            # from a peer that was taken as lost while this rank was a newcomer
             **dict.fromkeys((Noted, Welcome), lambda node, said, it, now: None),
         }.items()
     },
 }
 
-#: effects of a PE that are the rank's to deal with: (node, slot, effect, now)
+#: method for each effect of a PE that concerns its rank: (node, slot, effect, now)
 _OF_RANK: Mapping[type, Callable[[Node, int, Any, float], None]] = {
     FetchDescription: lambda node, slot, it, now: node._fetch(slot, it),
     JobOver: lambda node, slot, it, now: node._end_job(slot, it.job),

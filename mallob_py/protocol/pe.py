@@ -1,4 +1,4 @@
-"""One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). Here the parts meet.
+"""One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). Its parts meet here.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
@@ -11,10 +11,10 @@
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
 
-What the caller owes: the same order of messages between any two PEs as they were sent;
-`now` that never goes back; every effect executed, in order; a `Tick` at `deadline_s`.
+Duties of the caller: messages between any two PEs in the order sent; `now` never goes back; every effect
+executed, in order; a `Tick` at `deadline_s`.
 
-A message that speaks of an epoch this PE has not seen yet waits for it here (race 1).
+A message that names an epoch this PE has not seen waits for it here (race 1).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from mallob_py.protocol.placement import Succession
 
 _STORY_LENGTH = 100
-#: messages with a user's data: told by their names only
+#: messages with a user's data, shown by name only
 _BULKY = frozenset((ResultFound, TreeMessage, Checkpoint, CheckpointGiven))
 
 
@@ -116,8 +116,8 @@ def matcher_of(
     is_outdated: Callable[[Request], bool],
     on_outdated: Callable[[Request], None],
 ) -> Matcher:
-    """One PE's part of the configured matcher. One PE alone has nowhere to walk to."""
-    # Whoever needs the others may take the time to import them.
+    """Return one PE's part of the configured matcher. A single PE has nowhere to walk to."""
+    # Late, since most PEs need only one of them.
     matcher: Matcher
     if config.matcher is Matching.PREFIX_SUM:
         matcher = PrefixSumMatcher(out, config.matching_delay_s, is_outdated, on_outdated)
@@ -133,16 +133,16 @@ def matcher_of(
 
 
 class PE:
-    """The scheduler on one rank. See the module's docstring for what its caller owes."""
+    """The scheduler on one PE. The module's docstring has its caller's duties."""
 
     def __init__(
         self, rank: int, size: int, config: Config, rule: ImageRule | None = None, era: int = 0
     ) -> None:
-        """`era`: the number of its generation, if that is not the first one."""
+        """`era`: number of its generation, 0 for the first one."""
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
-        #: what is to be done outside, in this order
+        #: the effects in order
         self.effects = self._out.effects
         self.balancer: AnyBalancer
         if config.balancing is Balancing.DISTRIBUTED:
@@ -163,19 +163,19 @@ class PE:
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
         self._story: deque[tuple[float, int, AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)
-        #: when a `Tick` is wanted next, if nothing else comes before; `math.inf` if only that can bring news
+        #: when a `Tick` is needed, unless something else comes before; `math.inf`: never
         self.deadline_s = math.inf
         self.workers.update_token()
         self.deadline_s = self.matcher.next_deadline()
 
     def take_effects(self) -> list[AnyEffect]:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         effects = list(self.effects)
         self.effects.clear()
         return effects
 
     def handle(self, stimulus: AnyStimulus, now: float) -> None:
-        """Take one stimulus; what follows from it is in `effects`."""
+        """Take in a stimulus; consequences are in `effects`."""
         if type(stimulus) is Received:
             self._receive(stimulus.source, stimulus.message, now)
         else:
@@ -183,17 +183,17 @@ class PE:
         self._settle(now)
 
     def receive(self, source: int, message: AnyMessage, now: float) -> None:
-        """Take a message, as `handle` takes `Received(source, message)`: most of what a PE is told."""
+        """Take in a message as `handle` takes `Received(source, message)`, the most frequent stimulus."""
         self._receive(source, message, now)
         self._settle(now)
 
     def halt(self, now: float) -> None:
-        """The generation ends: suspend the workers where they are. Nothing is to be handled after that."""
+        """End the generation: suspend the workers where they are. No stimulus may follow."""
         self.client.halt(now)
         self.workers.halt()
 
     def successor(self, succession: Succession, config: Config, rule: ImageRule | None, now: float) -> PE:
-        """The PE that goes on with what this halted one had. Its effects are to be executed."""
+        """Return the PE that goes on with this halted one's state; its effects must be executed."""
         number = succession.pe(self.rank)
         assert number is not None, f"PE {self.rank} has no successor"
         pe = PE(number, succession.size, config, rule, succession.era)
@@ -222,7 +222,7 @@ class PE:
                 break
         deadline_s = self.client.deadline_s
         workers_s, leaving_s = self.workers.deadline_s, self.workers.leaving.deadline_s
-        # Comparing is quicker than `min`, and this is done for each message.
+        # Comparing is quicker than `min`, and done for each message.
         if workers_s < deadline_s:
             deadline_s = workers_s
         if leaving_s < deadline_s:
@@ -254,7 +254,7 @@ class PE:
                 raise PeerViolation(f"no PE understands {type(message).__name__}")
             handle(self, source, message, now)
         except PeerViolation as error:
-            if error.source is None:  # else of a message that was parked meanwhile
+            if error.source is None:  # otherwise of a message that was parked meanwhile
                 error.source = source
                 error.args = (f"PE {self.rank} from PE {source}: {error}\n{self.story(message)}",)
             raise
@@ -262,7 +262,7 @@ class PE:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 
     def _waits_for(self, epoch: int, source: int, message: AnyMessage) -> bool:
-        """Whether the message has been parked, since its sender is in an epoch still to come here."""
+        """Tell whether a message was parked, since its sender is in an epoch still to come here."""
         if epoch <= self.balancer.epoch:
             return False
         self._park(epoch, source, message)
@@ -288,7 +288,7 @@ class PE:
         if not self._waits_for(message.epoch, source, message):
             self.workers.giving.receive_wanted(source, message)
 
-    # News for a parent in a job tree; the parent of index 0 is the client.
+    # News for a parent in a job tree; the client is the parent of index 0.
 
     def _on_offer(self, source: int, message: Offer, now: float) -> None:
         if message.index == 0:
@@ -323,7 +323,7 @@ class PE:
             self.workers.parenting.receive_remember(message)
 
     def story(self, about: AnyMessage | None = None) -> str:
-        """The last messages here, those of the same job where `about` has one, oldest first."""
+        """Return the last messages here, those about the same job if `about` has one, oldest first."""
         job = getattr(about, "job", None)
         lines = [
             f"{at:.6f} from {source}: {message}"
@@ -334,11 +334,11 @@ class PE:
 
     @property
     def is_drained(self) -> bool:
-        """After `Drain`: whether nothing is lost if the rank leaves."""
+        """Tell whether, after `Drain`, nothing is lost if the rank leaves."""
         return self.workers.giving_back.is_drained
 
     def is_quiescent(self) -> bool:
-        """No deadline of the protocol itself, nothing parked, no half of a match (for checks)."""
+        """Tell whether there is no deadline, nothing parked, and no half of a match (for checks)."""
         waits = (
             self.balancer.next_deadline(),
             self.matcher.next_deadline(),
@@ -349,7 +349,7 @@ class PE:
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()
 
 
-#: who takes which other stimulus: (PE, stimulus, now)
+#: method for each other stimulus: (PE, stimulus, now)
 _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     Tick: lambda pe, it, now: pe._tick(now),
     JobSubmitted: lambda pe, it, now: pe.client.submit(
@@ -386,7 +386,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     SystemEnds: lambda pe, it, now: pe.workers.giving_back.leave_for_good(now),
 }
 
-#: who takes which message: (PE, source, message, now)
+#: method for each message: (PE, source, message, now)
 _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
     Adopt: PE._on_adopt,

@@ -1,7 +1,7 @@
-"""Generations of the system: which ranks are members, and which PEs they host.
+"""Placement: the members of a generation, and the PEs that they host.
 
-Ranks are known by *addresses*, which never change and are never used again. The members of one generation,
-sorted by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`).
+Ranks are known by *addresses*, which never change and are never reused. The members of a generation, sorted
+by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`).
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ class Placement:
     """The PEs 0..size-1 on their ranks, the same table on every rank.
 
     A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
-    or, on machines of unequal speed, its speed in multiples of the slowest. The PEs of a rank have
-    consecutive numbers. So the protocol and its invariants stay as they are, with m the sum of all
-    capacities; shares are fair by capacity, up to one unit; and most neighbours in the tree of PEs
-    (`protocol/rank_tree.py`) share an event loop.
+    or, on machines of unequal speed, its speed in multiples of the slowest. PEs of a rank have consecutive
+    numbers. So the protocol and its invariants do not change, with m the sum of all capacities; shares are
+    fair by capacity, up to one unit; and most neighbours in the tree of PEs (`protocol/rank_tree.py`) share
+    an event loop.
 
-    This is the heterogeneous environment that the paper leaves to future work (P 6).
+    The paper leaves this heterogeneous environment to future work (P 6).
     """
 
     def __init__(self, capacities: Sequence[int], members: Sequence[int] | None = None) -> None:
-        """`members`: the numbers of the ranks with these capacities, ascending; None: 0 and so on."""
+        """`members`: numbers of the ranks with these capacities, ascending; None: 0 and so on."""
         assert capacities, "a system has at least one rank"
         assert min(capacities) >= 1, f"each rank hosts at least one PE: {capacities}"
         self.capacities = tuple(capacities)
-        #: the ranks, of which some numbers may be missing: ranks that were lost or have left
+        #: numbers of the ranks; those of lost and departed ranks are missing
         self.members = tuple(range(len(capacities)) if members is None else members)
         assert len(self.members) == len(capacities)
         self._place_of = {rank: place for place, rank in enumerate(self.members)}
-        #: from a PE to its rank
+        #: rank of each PE
         self.rank_of = tuple(
             rank for rank, capacity in zip(self.members, capacities, strict=True) for _ in range(capacity)
         )
         self._ends = tuple(accumulate(capacities))
-        #: how many ranks there are, and PEs
+        #: numbers of ranks and of PEs
         self.ranks, self.size = len(self.capacities), len(self.rank_of)
 
     def pes_of(self, rank: int) -> range:
-        """The PEs of a rank."""
+        """Return the PEs of a rank."""
         place = self._place_of[rank]
         return range(self._ends[place] - self.capacities[place], self._ends[place])
 
     def first_pe(self, rank: int) -> int:
-        """The PE that speaks for its rank."""
+        """Return the PE that speaks for its rank."""
         place = self._place_of[rank]
         return self._ends[place] - self.capacities[place]
 
     def children(self, rank: int, origin: int) -> list[int]:
-        """The ranks below this one in the binary tree of all ranks whose root is `origin`."""
+        """Return the ranks below this one in the binary tree rooted at `origin`."""
         first = self._place_of[origin]
         place = (self._place_of[rank] - first) % self.ranks
         below = range(2 * place + 1, min(2 * place + 3, self.ranks))
         return [self.members[(first + child) % self.ranks] for child in below]
 
     def describe(self) -> str:
-        """In words: "3 ranks", or "3 ranks with 6 PEs" where that is not the same."""
+        """Return the placement in words: "3 ranks", or "3 ranks with 6 PEs" if the numbers differ."""
         ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
         return ranks if self.size == self.ranks else f"{ranks} with {self.size} PEs"
 
@@ -69,12 +69,12 @@ ADDRESSES_MAX = 1 << _COORDINATOR_BITS
 
 
 def name_of(number: int, coordinator: int) -> int:
-    """The g of a generation; greater is later."""
+    """Return the g of a generation; greater is later."""
     return number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)
 
 
 def number_of(g: int) -> int:
-    """The count of generations up to it, as far as its coordinator knew: for people."""
+    """Return how many generations there were, as far as its coordinator knew, for people."""
     return g >> _COORDINATOR_BITS
 
 
@@ -94,7 +94,7 @@ class Generation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return number_of(self.g)
 
     def rank_of(self, address: int) -> int | None:
-        """None if it is no member."""
+        """Return the rank at an address; None: no member."""
         return self.members.index(address) if address in self.members else None
 
     def placement(self) -> Placement:
@@ -102,28 +102,28 @@ class Generation(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def first_generation(capacities: tuple[int, ...]) -> Generation:
-    """That of a system which starts: its ranks have the addresses 0, 1, ..."""
+    """Return the first generation of a system: its ranks have the addresses 0, 1, ..."""
     return Generation(name_of(1, 0), tuple(range(len(capacities))), capacities)
 
 
 def heir_of(address: int, members: tuple[int, ...]) -> int:
-    """The member that takes over what a former one had: the next lower one, else the lowest.
+    """Return the member that takes over from a former one: the next lower one, else the lowest.
 
-    The same for who has seen all generations since and for who has missed some, as addresses only grow.
+    A rank that has missed generations finds the same, since addresses only grow.
     """
     return max((member for member in members if member <= address), default=members[0])
 
 
 class Succession:
-    """Which PEs of `after` follow those of `before`."""
+    """The relation between the PEs of two generations: which of `after` follow those of `before`."""
 
     def __init__(self, before: Generation, after: Generation) -> None:
-        #: the number of the new generation, and how many PEs it has
+        #: number of the new generation, and its number of PEs
         self.era = after.number
         self.size = sum(after.capacities)
         old, new = before.placement(), after.placement()
         ranks = {address: rank for rank, address in enumerate(after.members)}
-        #: one rank is left, which so cannot leave
+        #: whether one rank is left, which cannot leave
         self.is_alone = len(after.members) == 1
         self._successors: list[int | None] = []
         self._heirs: list[int] = []
@@ -137,9 +137,9 @@ class Succession:
                 self._heirs.append(heir if successor is None else successor)
 
     def pe(self, former: int) -> int | None:
-        """The number of a PE now; None if it is gone, or there was none of that number."""
+        """Return the present number of a former PE; None: it is gone."""
         return self._successors[former] if former < len(self._successors) else None
 
     def heir(self, former: int) -> int:
-        """The number of a PE now; if it is gone, of the PE that takes its clients over."""
+        """Return the present number of a former PE, or of the PE that takes over its clients."""
         return self._heirs[former]

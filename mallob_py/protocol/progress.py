@@ -1,7 +1,7 @@
-"""The progress of a job: what its root says now and then, and what that comes to per second.
+"""The progress of a job, as reported by its root, and its rate per second.
 
-Counts may go back: a root that was lost begins anew, or where its last checkpoint was. Then the rate begins
-anew, too.
+Counts may go back, since a lost root begins anew, or from its last checkpoint. Then the rate begins anew,
+too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import deque
 
 import msgspec
 
-#: the rate is that of the last so many seconds
+#: time over which the rate is measured
 WINDOW_S = 5.0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The amount that is done, of `total` where that is known, counted in `unit` (such as "tasks")."""
+    """The amount done, of `total` if known, counted in `unit` (such as "tasks")."""
 
     done: float
     total: float | None = None
@@ -27,7 +27,7 @@ class Progression:
 
     def __init__(self) -> None:
         self.last: Progress | None = None
-        #: (when, how much was done), the first one at or before the window
+        #: (when, amount done), the first one at or before the window
         self._reports: deque[tuple[float, float]] = deque()
 
     def note(self, progress: Progress, now: float) -> None:
@@ -38,7 +38,7 @@ class Progression:
         self._forget(now)
 
     def rate(self, now: float) -> float:
-        """Units per second, lately; 0 before the second report, and where nothing is reported any more."""
+        """Return the recent rate in units per second; 0 before the second report, and after reports stop."""
         self._forget(now)
         if len(self._reports) < 2:
             return 0.0

@@ -1,21 +1,19 @@
 """Matching by random walks (P 3.2, the basic approach), in front of any other matcher.
 
-A request hops from PE to PE, each time to a random one, until it hits an idle PE. If a share
-eps of the PEs is idle, that takes 1/eps hops on average: quick while many are idle, slow in a
-busy system, and some request always waits much longer than the average.
+A request hops from PE to PE, each time to a random one, until it hits an idle PE. If a share eps of the PEs
+is idle, that takes 1/eps hops on average: fast while many are idle, slow in a busy system, and always much
+slower for some request.
 
-After a limited number of hops the request goes home: to its parent, who hands it to the
-matcher behind, if it still wants it. Where walks are without limit, the request comes home as
-well, from time to time, and is sent on another walk; so a request that nobody wants any more
-does not walk for ever, even if no epoch ever outdates it. An outdated request goes back to its
-parent from wherever it is; at home it is wanted still, so it may as well go on.
+After a limited number of hops the request goes home: to its parent, which hands it to the matcher behind, if
+the worker is still wanted. Walks without limit also come home from time to time, and are sent on another
+walk; so an unwanted request does not walk for ever, even if no epoch outdates it. An outdated request returns
+to its parent from anywhere; at home it is still wanted, so it may go on.
 
-Each hop of each request costs a message as long as no PE is idle. That is the nature of it. But a
-hop between PEs of one rank takes no time, and a rank handles such messages before it looks at
-anything else. So a request sets off on its next walk only some time after the one before: else
-a rank that hosts all PEs would pass it round for ever and never hear that one of them is free.
+Each hop costs a message while no PE is idle; that is inherent. But a hop between PEs of one rank takes no
+time, and a rank handles such messages first. So a request begins its next walk only after a pause: otherwise
+a rank that hosts all PEs would pass it round for ever, and never hear that one of them is free.
 
-Requests are single (`count` 1). The random numbers are the PE's own, from its rank.
+Requests are single (`count` 1). The random numbers are the PE's own, from its number.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 
 #: hops without limit, as a number of hops
 NO_LIMIT = -1
-#: walks without limit come home after as many hops as there are PEs, but not after fewer than these
+#: least hops of an unlimited walk before it comes home; else as many as there are PEs
 _HOPS_AWAY_MIN = 32
 #: least time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
-#: between ranks they take about as long as this, and hardly anybody waits
+#: between ranks they take about this time anyway
 WALK_PERIOD_S = 0.003
 
 
@@ -57,16 +55,16 @@ class _Ranks:
 
 
 class _Walked(NamedTuple):
-    """A request that is on a walk or back from it, and when it may set off on the next one."""
+    """A request on a walk or back from it, and when its next walk may begin."""
 
     request: Request
     again_s: float
 
 
 class RandomWalk:
-    """One PE's part: the walks it has started, and whether a walk may end here."""
+    """One PE's part: the walks that it has started, and whether a walk may end here."""
 
-    #: asked each time
+    #: always true, so that callers ask each time
     has_news = True
 
     def __init__(
@@ -87,20 +85,20 @@ class RandomWalk:
         self._on_outdated = on_outdated
         self._ranks = _Ranks(out.rank, out.size)
         self._is_idle = False
-        #: a walk has ended here: an Adopt to ourselves is queued or parked
+        #: whether a walk has ended here, so that an Adopt to ourselves is queued or parked
         self._is_taken = False
-        #: asked in this turn of the PE, not sent yet
+        #: requests of this turn of the PE, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}
-        #: our requests that are on a walk
+        #: our requests on a walk
         self._away: dict[tuple[int, int], _Walked] = {}
-        #: those that are back and will set off on another one
+        #: our requests that are back and will set off again
         self._resting: dict[tuple[int, int], _Walked] = {}
 
     @property
     def token_granted(self) -> bool:
         return self._is_taken or self._behind.token_granted
 
-    # --- what the PE wants --------------------------------------------------------------
+    # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
         assert request.count == 1, "random walks know single requests only"
@@ -133,7 +131,7 @@ class RandomWalk:
         self._behind.token_used()
 
     def drop_outdated(self) -> None:
-        """A walk hears of the new epoch at its next hop."""
+        """Do nothing: a walk hears of the new epoch at its next hop."""
         self._behind.drop_outdated()
 
     # --- messages -----------------------------------------------------------------------
@@ -162,7 +160,7 @@ class RandomWalk:
             self._out.send(self._ranks.draw(), Walk(walk.hops_left - 1, request))
 
     def _come_home(self, request: Request) -> None:
-        """Dropped without a word if it was withdrawn, or asked anew, while it was away."""
+        """Take in a request that is back; drop it if it was withdrawn or replaced meanwhile."""
         key = request.job, request.index
         walked = self._away.get(key)
         if walked is None:
@@ -202,6 +200,6 @@ class RandomWalk:
         return self._behind.carried()
 
     def is_at_rest(self) -> bool:
-        """None of our requests is away or about to go, and no adoption is under way."""
+        """Tell whether no request of ours is away or about to go, and no adoption is under way."""
         ours = self._asks or self._away or self._resting
         return not (ours or self._is_taken) and self._behind.is_at_rest()
