@@ -13,7 +13,7 @@ configuration asks for a proof, UNSAT is answered once it lies complete in its f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mallob_py.kit import (
@@ -28,6 +28,7 @@ from mallob_py.kit import (
     read_plain,
 )
 from mallob_py.kit.input_file import text_blocks
+from mallob_sat.checked import SecondReader
 from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
@@ -79,11 +80,15 @@ def _clauses_of(job: JobInput) -> Formula:
         # raw integers may begin like a compressed file, so here the name decides
         named_compressed = path.endswith(COMPRESSED_SUFFIXES)
         return formula_from_raw(read_decompressed(path) if named_compressed else read_plain(path), path)
-    return _formula_from_text(path)
+    if not job.configuration.get("checked"):
+        return _formula_from_text(text_blocks(path), path)
+    with SecondReader() as second:
+        formula = _formula_from_text(second.passing(text_blocks(path)), path)
+        second.compare(formula, path)
+        return formula
 
 
-def _formula_from_text(path: str) -> Formula:
-    blocks = text_blocks(path)
+def _formula_from_text(blocks: Iterator[bytes], path: str) -> Formula:
     try:
         return read_dimacs(blocks, path)
     except InputError:

@@ -33,29 +33,32 @@ Hashes: TypeAlias = NDArray[np.uint64]
 
 #: lengths and glues travel as bytes
 LENGTH_MAX = 255
+SIGNATURE_BYTES = 16
 _COUNT = struct.Struct("<I")
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """`literals` holds the clauses one after the other, `lengths` and `glues` have an entry for each."""
+    """`literals` holds the clauses one after the other, the others have an entry (a row) for each."""
 
     lengths: NDArray[np.uint8]
     glues: NDArray[np.uint8]
     literals: Literals
+    #: rows of SIGNATURE_BYTES in jobs with checked answers (see `checked`), else of no byte
+    signatures: NDArray[np.uint8]
 
     @classmethod
     def none(cls) -> Clauses:
-        return cls(np.zeros(0, np.uint8), np.zeros(0, np.uint8), np.zeros(0, np.int32))
+        return cls(np.zeros(0, np.uint8), np.zeros(0, np.uint8), np.zeros(0, np.int32), _unsigned(0))
 
     @classmethod
     def of(cls, lengths: NDArray[Any], literals: NDArray[Any], glues: NDArray[Any] | None = None) -> Clauses:
         """Clauses in any order, none longer than LENGTH_MAX. An unknown glue counts as its upper bound."""
         if glues is None:
             glues = lengths
-        clauses = cls(lengths.astype(np.uint8), glues.astype(np.uint8), literals.astype(np.int32))
-        return clauses._in_order()
+        lengths, glues = lengths.astype(np.uint8), glues.astype(np.uint8)
+        return cls(lengths, glues, literals.astype(np.int32), _unsigned(lengths.size))._in_order()
 
     def __len__(self) -> int:
         return self.lengths.size
@@ -65,17 +68,16 @@ class Clauses:
         count = int(np.searchsorted(np.cumsum(self.lengths, dtype=np.int64), literals_max, side="right"))
         split = int(self.lengths[:count].sum(dtype=np.int64))
         return (
-            Clauses(self.lengths[:count], self.glues[:count], self.literals[:split]),
-            Clauses(self.lengths[count:], self.glues[count:], self.literals[split:]),
+            Clauses(self.lengths[:count], self.glues[:count], self.literals[:split], self.signatures[:count]),
+            Clauses(self.lengths[count:], self.glues[count:], self.literals[split:], self.signatures[count:]),
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> Clauses:
         """Return the clauses for which `chosen` is true, in the same order."""
         if chosen.all():
             return self
-        return Clauses(
-            self.lengths[chosen], self.glues[chosen], self.literals[np.repeat(chosen, self.lengths)]
-        )
+        literals = self.literals[np.repeat(chosen, self.lengths)]
+        return Clauses(self.lengths[chosen], self.glues[chosen], literals, self.signatures[chosen])
 
     def hashes(self) -> Hashes:
         """One number for each clause that does not depend on the order of its literals."""
@@ -90,7 +92,7 @@ class Clauses:
     def renamed(self, names: Literals) -> Clauses:
         """With variable v called `names[v]`."""
         literals = names[np.abs(self.literals)] * np.sign(self.literals)
-        return Clauses(self.lengths, self.glues, literals.astype(np.int32))
+        return Clauses(self.lengths, self.glues, literals.astype(np.int32), self.signatures)
 
     def lists(self) -> list[list[int]]:
         """One list of literals for each clause."""
@@ -99,7 +101,7 @@ class Clauses:
         return [literals[start : start + length] for start, length in zip(starts, lengths, strict=True)]
 
     def encode(self) -> bytes:
-        parts = (self.lengths, self.glues, self.literals.astype("<i4"))
+        parts = (self.lengths, self.glues, self.literals.astype("<i4"), self.signatures)
         return _COUNT.pack(len(self)) + b"".join(part.tobytes() for part in parts)
 
     @classmethod
@@ -108,7 +110,9 @@ class Clauses:
         lengths = np.frombuffer(data, np.uint8, count, _COUNT.size)
         glues = np.frombuffer(data, np.uint8, count, _COUNT.size + count)
         literals = np.frombuffer(data, "<i4", int(lengths.sum(dtype=np.int64)), _COUNT.size + 2 * count)
-        return cls(lengths, glues, literals.astype(np.int32))
+        signatures = np.frombuffer(data, np.uint8, offset=_COUNT.size + 2 * count + literals.nbytes)
+        width = SIGNATURE_BYTES if signatures.size else 0
+        return cls(lengths, glues, literals.astype(np.int32), signatures.reshape(count, width))
 
     def _starts(self) -> NDArray[np.int64]:
         return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
@@ -118,15 +122,21 @@ class Clauses:
         lengths = self.lengths[order]
         begins = np.cumsum(lengths, dtype=np.int64) - lengths
         places = np.repeat(self._starts()[order] - begins, lengths) + np.arange(self.literals.size)
-        return Clauses(lengths, self.glues[order], self.literals[places])
+        return Clauses(lengths, self.glues[order], self.literals[places], self.signatures[order])
+
+
+def _unsigned(count: int) -> NDArray[np.uint8]:
+    return np.zeros((count, 0), np.uint8)
 
 
 def union(parts: Sequence[Clauses]) -> Clauses:
     """All clauses of these sets, each once."""
+    parts = [part for part in parts if len(part)] or [Clauses.none()]
     together = Clauses(
         np.concatenate([part.lengths for part in parts]),
         np.concatenate([part.glues for part in parts]),
         np.concatenate([part.literals for part in parts]),
+        np.concatenate([part.signatures for part in parts]),
     )._in_order()
     chosen = np.zeros(len(together), np.bool_)
     chosen[np.unique(together.hashes(), return_index=True)[1]] = True

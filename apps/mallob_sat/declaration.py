@@ -17,7 +17,7 @@ UNSATISFIABLE = 20
 PROOF_FORMATS = ("lrat", "drat")
 #: keys of the configuration that ask for more than an answer, or name solvers: a job with one of these may
 #: not be possible with just any portfolio
-_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement"))
+_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement", "checked"))
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
 
@@ -39,6 +39,12 @@ def _solution_count(text: str) -> int | str:
 
 def _variables(text: str) -> list[int]:
     return [whole_number(1)(one.strip()) for one in text.split(",")]
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _proof_format(text: str) -> str:
@@ -108,6 +114,13 @@ class SatDeclaration(Declaration):
             _proof_format,
             metavar="|".join(PROOF_FORMATS),
             help="form of the proof, both as text: with hints, or without (default lrat)",
+        ),
+        JobOption(
+            "--checked",
+            _truth,
+            metavar="",
+            help="have processes that trust no solver check each derivation while it is made; needs the "
+            "native solver, which alone is used then",
         ),
         JobOption(
             "--core",

@@ -75,7 +75,8 @@ class Revisions:
     def check(configuration: Mapping[str, Any]) -> None:
         """Raise InputError for what there is not for incremental jobs."""
         for wish in wishes_of(configuration):
-            raise InputError(f"there is no {wish} of incremental jobs; leave it out", "configuration")
+            name = "checked answer" if wish == "checked" else wish
+            raise InputError(f"there is no {name} of incremental jobs; leave it out", "configuration")
         if configuration.get("agreement", 1) != 1:
             raise InputError("there is no agreement of incremental jobs; leave it out", "configuration")
         portfolio_of(configuration)

@@ -1,7 +1,7 @@
 """The modes of a job: what it wants of its formula, and how to get it; its configuration chooses one.
 
 `Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
-`Agreeing` (in `agreement`) wants it of several solvers;
+`Agreeing` (in `agreement`) wants it of several solvers; `Checking` (in `checked`) has each step checked;
 `CoreFinding` (in `cores`) says which clauses are to blame; `Enumerating` (in `enumeration`) finds
 several models. Each runs in every worker of the job.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
 from mallob_sat.agreement import Agreeing
+from mallob_sat.checked import Checking
 from mallob_sat.cores import CoreFinding
 from mallob_sat.counting import refutation
 from mallob_sat.cryptominisat import cryptominisat_is_installed
@@ -41,7 +42,7 @@ _FIELD = "configuration"
 #: of models: as literals, or as bits (see `Packing`)
 _FORMS = ("literals", "packed")
 #: each asks for a mode of its own
-_WISHES = ("proof", "core", "solutions")
+_WISHES = ("proof", "core", "solutions", "checked")
 #: with so large a share of XORs, CryptoMiniSat comes first
 _XOR_SHARE_MIN = 0.6
 #: among formulas drawn by lot, larger ones are beyond proving that there is no model
@@ -77,8 +78,9 @@ def mode_of(configuration: Mapping[str, Any]) -> Mode:
     agreeing = Agreeing.from_configuration(configuration, portfolio)
     if agreeing is not None and wishes:
         raise InputError(f"{wishes[0]} and agreement are not possible together", _FIELD)
+    checking = Checking.from_configuration(configuration, portfolio)
     proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
-    mode: Mode = proving or core or enumerating or agreeing or _deciding(portfolio)
+    mode: Mode = proving or core or enumerating or agreeing or checking or _deciding(portfolio)
     return Packing(mode) if wants_packed(configuration) else mode
 
 

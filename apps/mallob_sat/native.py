@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit import Result
-from mallob_sat.clauses import ClausePipe, Clauses, HeldBack, KnownClauses, union
+from mallob_sat.clauses import SIGNATURE_BYTES, ClausePipe, Clauses, HeldBack, KnownClauses, union
 from mallob_sat.cryptominisat import CryptoMiniSatSearch
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
@@ -56,7 +56,7 @@ from mallob_sat.solvers import Verdict
 #: the solvers that there are libraries of
 NATIVE_SOLVERS = ("cadical195", "cadical300")
 #: what engine_interface of a library must return
-_INTERFACE = 2
+_INTERFACE = 3
 _HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
 _VERDICTS = {10: Verdict.SATISFIABLE, 20: Verdict.UNSATISFIABLE, 0: Verdict.UNDECIDED}
 
@@ -66,16 +66,19 @@ _Engine = ctypes.c_void_p
 _Size = ctypes.c_size_t
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "engine_interface": (ctypes.c_int, []),
-    "engine_new": (_Engine, [ctypes.c_int, _Size]),
+    "engine_new": (_Engine, [ctypes.c_int, _Size, ctypes.c_int]),
     "engine_delete": (None, [_Engine]),
     "engine_set": (ctypes.c_int, [_Engine, ctypes.c_char_p, ctypes.c_int]),
+    "engine_load": (ctypes.c_int, [_Engine, _Ints, _Size, ctypes.c_int, _Ints, _Size]),
     "engine_add": (ctypes.c_int, [_Engine, _Ints, _Size]),
     "engine_phases": (None, [_Engine, _Ints, _Size]),
     "engine_ready": (None, [_Engine]),
     "engine_solve": (ctypes.c_int, [_Engine, _Ints, _Size]),
     "engine_interrupt": (None, [_Engine]),
     "engine_learned": (_Size, [_Engine, _Ints, ctypes.POINTER(_Size), _Ints]),
-    "engine_give": (ctypes.c_long, [_Engine, _Ints, _Size, _Ints]),
+    "engine_give": (ctypes.c_long, [_Engine, _Ints, _Size, _Ints, _Ints]),
+    "engine_share": (ctypes.c_int, [_Engine, _Size]),
+    "engine_flush": (ctypes.c_uint64, [_Engine]),
     "engine_model": (None, [_Engine, _Ints, ctypes.c_int]),
     "engine_failed": (None, [_Engine, _Ints, _Size]),
     "engine_counts": (None, [_Engine, _Counts]),
@@ -144,18 +147,22 @@ class NativeSolver:
     library is not installed.
     """
 
-    def __init__(self, solver: str, max_length: int = 8, capacity: int = 1 << 18) -> None:
+    def __init__(
+        self, solver: str, max_length: int = 8, capacity: int = 1 << 18, checker_fd: int = -1
+    ) -> None:
         """`solver` is one of NATIVE_SOLVERS.
 
-        `max_length` bounds learned clauses' literals, `capacity` each buffer's integers.
+        `max_length` bounds learned clauses' literals, `capacity` each buffer's integers. A checker, if there
+        is one, reads each step from `checker_fd`: then `share` takes the place of `learned`.
         """
         assert max_length >= 1
         assert capacity > max_length
         self._library = load_library(solver)
         self._capacity = capacity
-        engine = self._library.engine_new(max_length, capacity)
+        engine = self._library.engine_new(max_length, capacity, checker_fd)
         if not engine:
             raise MemoryError
+        self._checker_fd = checker_fd
         self._n_vars = 0
         self._loaded = False
         self._assumptions = _as_literals(())
@@ -175,10 +182,21 @@ class NativeSolver:
     def add_formula(self, formula: Formula) -> None:
         """Add all clauses. The formula's assumptions are left to `start`."""
         self._require_idle()
+        if self._checker_fd >= 0:
+            self._show(formula)
         self._loaded = True
         self._n_vars = max(self._n_vars, formula.n_vars)
         literals = _as_literals(formula.literals)
         if self._library.engine_add(self._engine, literals, literals.size):
+            raise MemoryError
+
+    def _show(self, formula: Formula) -> None:
+        """Have the checker know the formula and its assumptions."""
+        if self._loaded:
+            raise ValueError("a checked search has one formula")
+        literals, assumptions = _as_literals(formula.literals), _as_literals(formula.assumptions)
+        shape = literals, literals.size, formula.n_clauses, assumptions, assumptions.size
+        if self._library.engine_load(self._engine, *shape):
             raise MemoryError
 
     def set_phases(self, literals: Sequence[int]) -> None:
@@ -243,10 +261,25 @@ class NativeSolver:
         ends = np.cumsum(clauses.lengths, dtype=np.int64)
         closed = np.insert(clauses.literals, ends, 0)
         lbds = _as_literals(clauses.glues)
-        accepted: int = self._library.engine_give(self._engine, closed, closed.size, lbds)
+        signatures = np.ascontiguousarray(clauses.signatures).view(np.int32).reshape(-1)
+        n_ints = SIGNATURE_BYTES // signatures.itemsize if self._checker_fd >= 0 else 0
+        assert signatures.size == len(clauses) * n_ints
+        accepted: int = self._library.engine_give(self._engine, closed, closed.size, lbds, signatures)
         if accepted < 0:
             raise MemoryError
         return accepted
+
+    def share(self, literals_max: int) -> bool:
+        """Have the checker pass on the best clauses learned since the last call; whether it still runs."""
+        status: int = self._library.engine_share(self._engine, literals_max)
+        if status < 0:
+            raise MemoryError
+        return bool(status)
+
+    def flush(self) -> int:
+        """After an answer: let the checker know all steps; the ID of the failed assumptions' clause, or 0."""
+        self._require_idle()
+        return int(self._library.engine_flush(self._engine))
 
     def counts(self) -> ExchangeCounts:
         """Return the counts of exchanged clauses so far."""
@@ -309,9 +342,9 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
 
 
 #: how often clauses go from and to the solver
-_EXCHANGE_INTERVAL_S = 0.1
+EXCHANGE_INTERVAL_S = 0.1
 #: what a solver passes on each time
-_LITERALS_MAX = 6000
+SHARED_LITERALS_MAX = 6000
 #: when one that gives only is left alone no longer: after so long, or so many units and binary clauses
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
@@ -384,8 +417,8 @@ class NativeSearch:
             solver.set_option(name, value)
         task = Task(self._formula, self._strategy, self._renaming, solver)
         solver.start(task.assumptions)
-        while (answer := solver.wait(_EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
-            best, _ = solver.learned().best(_LITERALS_MAX)
+        while (answer := solver.wait(EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
+            best, _ = solver.learned().best(SHARED_LITERALS_MAX)
             self._childs_pipe.send(best)
             for clauses in self._childs_pipe.received():
                 solver.give(clauses)

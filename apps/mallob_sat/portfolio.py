@@ -53,7 +53,7 @@ SOLVER_NAMES = (
 KISSAT = "kissat404"
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
-    *("content-mode", "portfolio", "solvers", "seed", "sharing", "agreement"),
+    *("content-mode", "portfolio", "solvers", "seed", "sharing", "agreement", "checked"),
     *(
         "model",
         "proof",

@@ -57,7 +57,8 @@ class Renaming:
         """Clauses over variables that the formula has."""
         if self.original is None:
             return clauses
-        return Clauses(clauses.lengths, clauses.glues, self._renamed(clauses.literals))
+        renamed = self._renamed(clauses.literals)
+        return Clauses(clauses.lengths, clauses.glues, renamed, clauses.signatures)
 
     def undo_clauses(self, clauses: Clauses) -> Clauses:
         return clauses if self.original is None else clauses.renamed(self.original)

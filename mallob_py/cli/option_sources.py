@@ -155,7 +155,8 @@ def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, An
 
 @functools.cache
 def _spec_of(one: JobOption, group: str) -> OptionSpec:
-    return OptionSpec(one.key, (one.flag,), one.parse, one.metavar, group, one.help)
+    is_switch = not one.metavar
+    return OptionSpec(one.key, (one.flag,), one.parse, one.metavar, group, one.help, is_switch)
 
 
 def _gathered(chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class JobOption:
         Args:
             flag: the option, such as "--depth".
             parse: makes the key's value of a text, or raises ValueError with a reason in plain words.
-            metavar: placeholder of the value in help texts.
+            metavar: placeholder of the value in help texts; "" for a switch (parse knows "true" and "false").
             help: the help text.
             needs: key of an option without which this option is refused.
             excludes: keys of the configuration that contradict this option.

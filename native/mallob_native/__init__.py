@@ -1,4 +1,4 @@
-"""Where the shared libraries are; `mallob_sat.native` loads them and knows their functions."""
+"""Where the shared libraries and the checker are; `mallob_sat` uses both and knows their interfaces."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ def library_path(solver: str) -> Path:
     if not found:
         raise FileNotFoundError(f"no libmallob_{solver} in {Path(__file__).parent}")
     return found[0]
+
+
+def program_path(name: str) -> Path:
+    """A program of this package. Raises FileNotFoundError if it is missing."""
+    if not (path := Path(__file__).with_name(name)).is_file():
+        raise FileNotFoundError(f"no {name} in {path.parent}")
+    return path

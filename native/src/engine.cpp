@@ -1,11 +1,12 @@
 // One search behind a C interface, to be called through ctypes (which releases the interpreter's
 // lock in every call). `apps/mallob_sat/native.py` is its only caller and keeps its rules:
-// between engine_solve and its return only engine_interrupt, engine_learned, engine_give and
-// engine_counts may be called; engine_model after 10, engine_failed after 20. CaDiCaL ends the
+// between engine_solve and its return only engine_interrupt, engine_learned, engine_give, engine_share
+// and engine_counts may be called; engine_model after 10, engine_failed after 20. CaDiCaL ends the
 // process if its own rules are broken.
 
 #include "cadical.hpp"
 #include "exchange.hpp"
+#include "recorder.hpp"
 
 #include <cstring>
 #include <new>
@@ -20,17 +21,24 @@ const int out_of_memory = -1;
 const char *const factoring = "factor";
 
 struct Engine : Terminator {
-  Engine (int max_length, size_t capacity) : exchange (max_length, capacity) {
+  Engine (int max_length, size_t capacity, int checker_fd) : exchange (max_length, capacity) {
 #if CADICAL_RELEASE >= 300
     solver.set (factoring, 0);
 #endif
     solver.connect_terminator (this);
     solver.connect_exchange (&exchange);
+    if (checker_fd < 0)
+      return;
+    recorder = exchange.recorder = new Recorder (checker_fd, exchange);
+    solver.connect_proof_tracer (recorder, true); // which deletes it in the end
   }
-  bool terminate () override { return stopped.load (std::memory_order_relaxed); }
+  bool terminate () override {
+    return stopped.load (std::memory_order_relaxed) || (recorder && recorder->broken);
+  }
 
   std::atomic<bool> stopped{false};
   Exchange exchange;
+  Recorder *recorder = nullptr; // null: nothing is checked
   Solver solver;
 };
 
@@ -39,11 +47,12 @@ struct Engine : Terminator {
 #define API extern "C" __attribute__ ((visibility ("default")))
 
 // To be raised whenever one of these functions changes.
-API int engine_interface () { return 2; }
+API int engine_interface () { return 3; }
 
-API Engine *engine_new (int max_length, size_t capacity) {
+// A checker reads the steps of the search from `checker_fd`; -1: there is none.
+API Engine *engine_new (int max_length, size_t capacity, int checker_fd) {
   try {
-    return new Engine (max_length, capacity);
+    return new Engine (max_length, capacity, checker_fd);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
@@ -54,6 +63,19 @@ API void engine_delete (Engine *engine) { delete engine; }
 API int engine_set (Engine *engine, const char *name, int value) {
   return Solver::is_valid_option (name) && std::strcmp (name, factoring) &&
          engine->solver.set (name, value);
+}
+
+// With a checker, before engine_add: the whole formula, once.
+API int engine_load (Engine *engine, const int *literals, size_t n_literals, int n_clauses,
+                     const int *assumptions, size_t n_assumptions) {
+  try {
+    engine->recorder->load (literals, n_literals);
+    engine->recorder->end_load (assumptions, n_assumptions);
+    engine->solver.reserve_clause_ids (n_clauses);
+    return 0;
+  } catch (const std::bad_alloc &) {
+    return out_of_memory;
+  }
 }
 
 API int engine_add (Engine *engine, const int *literals, size_t n_literals) {
@@ -94,9 +116,29 @@ API size_t engine_learned (Engine *engine, int *literals, size_t *n_literals, in
   return engine->exchange.drain (literals, n_literals, lbds);
 }
 
-API long engine_give (Engine *engine, const int *literals, size_t n_literals, const int *lbds) {
+// With a checker: have it pass on the best learned clauses, up to so many literals. Whether it still runs.
+API int engine_share (Engine *engine, size_t max_literals) {
   try {
-    return engine->exchange.give (literals, n_literals, lbds);
+    std::vector<int64_t> ids;
+    std::vector<int> lbds;
+    engine->exchange.choose (max_literals, ids, lbds);
+    engine->recorder->share (ids, lbds);
+    return !engine->recorder->broken;
+  } catch (const std::bad_alloc &) {
+    return out_of_memory;
+  }
+}
+
+// With a checker, after engine_solve: have it know all steps. The clause of the failed assumptions, or 0.
+API uint64_t engine_flush (Engine *engine) {
+  engine->recorder->flush ();
+  return engine->recorder->failed_id;
+}
+
+API long engine_give (Engine *engine, const int *literals, size_t n_literals, const int *lbds,
+                      const int *signatures) {
+  try {
+    return engine->exchange.give (literals, n_literals, lbds, signatures);
   } catch (const std::bad_alloc &) {
     return out_of_memory;
   }

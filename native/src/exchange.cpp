@@ -18,12 +18,13 @@
 // no learned clause depends on them.
 //
 // A clause over a variable that was eliminated, substituted or found pure cannot come in: to the
-// search this variable is not there. It is counted and dropped. Proofs are not written: a foreign
-// clause has no derivation here.
+// search this variable is not there. It is counted and dropped. A proof file is not written, as a foreign
+// clause has no derivation here; the checker knows it by its signature (recorder.hpp).
 
 #include "exchange.hpp"
 
 #include "internal.hpp"
+#include "recorder.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -32,7 +33,9 @@ namespace CaDiCaL {
 
 /*------------------------------------------------------------------------*/
 
-void Exchange::offer (const std::vector<int> &literals, int lbd) {
+static const size_t head = 3; // LBD and ID
+
+void Exchange::offer (const std::vector<int> &literals, int lbd, int64_t id) {
   const size_t length = literals.size ();
   counts.offered++;
   const std::lock_guard<std::mutex> lock (mutex);
@@ -43,11 +46,13 @@ void Exchange::offer (const std::vector<int> &literals, int lbd) {
     counts.displaced++;
     if (longest <= length)
       return;
-    outgoing[longest].resize (outgoing[longest].size () - longest - 1);
+    outgoing[longest].resize (outgoing[longest].size () - longest - head);
     outgoing_size -= longest + 1;
   }
   std::vector<int> &same_length = outgoing[length];
   same_length.push_back (lbd);
+  same_length.push_back (static_cast<int> (id));
+  same_length.push_back (static_cast<int> (id >> 32));
   same_length.insert (same_length.end (), literals.begin (), literals.end ());
   outgoing_size += length + 1;
 }
@@ -58,9 +63,9 @@ size_t Exchange::drain (int *literals, size_t *n_literals, int *lbds) {
   int *end = literals;
   for (size_t length = 1; length <= (size_t) max_length; length++) {
     std::vector<int> &clauses = outgoing[length];
-    for (size_t i = 0; i < clauses.size (); i += length + 1) {
+    for (size_t i = 0; i < clauses.size (); i += length + head) {
       lbds[n_clauses++] = clauses[i];
-      end = std::copy_n (&clauses[i + 1], length, end);
+      end = std::copy_n (&clauses[i + head], length, end);
       *end++ = 0;
     }
     clauses.clear ();
@@ -70,15 +75,38 @@ size_t Exchange::drain (int *literals, size_t *n_literals, int *lbds) {
   return n_clauses;
 }
 
-size_t Exchange::give (const int *literals, size_t n_literals, const int *lbds) {
+void Exchange::choose (size_t max_literals, std::vector<int64_t> &ids, std::vector<int> &lbds) {
+  const std::lock_guard<std::mutex> lock (mutex);
+  for (size_t length = 1; length <= (size_t) max_length; length++) {
+    std::vector<int> &clauses = outgoing[length];
+    std::vector<std::pair<int, int64_t>> same_length; // LBD and ID
+    for (size_t i = 0; i < clauses.size (); i += length + head)
+      same_length.emplace_back (clauses[i], static_cast<uint32_t> (clauses[i + 1]) |
+                                                static_cast<int64_t> (clauses[i + 2]) << 32);
+    std::sort (same_length.begin (), same_length.end ());
+    for (const auto &[lbd, id] : same_length) {
+      if (length > max_literals)
+        break;
+      max_literals -= length;
+      lbds.push_back (lbd);
+      ids.push_back (id);
+    }
+    clauses.clear ();
+  }
+  outgoing_size = 0;
+}
+
+size_t Exchange::give (const int *literals, size_t n_literals, const int *lbds, const int *signatures) {
   const std::lock_guard<std::mutex> lock (mutex);
   size_t n_clauses = 0, accepted = 0;
   for (const int *first = literals, *end = literals + n_literals; first != end; n_clauses++) {
     const int *zero = std::find (first, end, 0);
-    if (incoming.size () + (zero - first) + 2 > capacity)
+    if (incoming.size () + (zero - first) + 2 + signature_ints () > capacity)
       counts.refused++;
     else {
       incoming.push_back (lbds[n_clauses]);
+      const int *signature = signatures + n_clauses * signature_ints ();
+      incoming.insert (incoming.end (), signature, signature + signature_ints ());
       incoming.insert (incoming.end (), first, zero);
       incoming.push_back (0);
       accepted++;
@@ -102,9 +130,14 @@ std::vector<int> Exchange::take () {
 
 void Solver::connect_exchange (Exchange *exchange) { internal->exchange = exchange; }
 
+// The formula's clauses have the IDs from 1 on, whatever is derived while they are loaded.
+void Solver::reserve_clause_ids (int number) { internal->reserve_ids (number); }
+
 void Internal::export_clause (const std::vector<int> &literals, int glue) {
   if (literals.size () > (size_t) exchange->max_length)
     return;
+  if (exchange->recorder)
+    return exchange->announce (literals.size (), glue + 1);
   std::vector<int> external_literals;
   external_literals.reserve (literals.size ());
   for (int lit : literals)
@@ -113,7 +146,11 @@ void Internal::export_clause (const std::vector<int> &literals, int glue) {
 }
 
 void Internal::export_unit (int lit) {
-  if (exchange->searching && !exchange->importing_now)
+  if (!exchange->searching || exchange->importing_now)
+    return;
+  if (exchange->recorder)
+    exchange->announce (1, 1);
+  else
     exchange->offer ({externalize (lit)}, 1);
 }
 
@@ -140,14 +177,34 @@ void Internal::import_clauses () {
   const std::vector<int> batch = exchange->take ();
   exchange->importing_now = true;
   for (auto first = batch.data (), end = first + batch.size (); first != end && !unsat;) {
-    const int *zero = std::find (first + 1, end, 0); // behind the LBD
-    import_clause (first + 1, zero, first[0] - 1);
+    const int *literals = first + 1 + exchange->signature_ints (), *zero = std::find (literals, end, 0);
+    import_clause (literals, zero, first[0] - 1, first + 1);
     first = zero + 1;
   }
   exchange->importing_now = false;
 }
 
-void Internal::import_clause (const int *first, const int *last, int glue) {
+// The hints of a foreign clause without the literals that are false: their units, then its ID.
+void Internal::begin_import (const int *first, const int *last, const int *signature) {
+  for (const int *p = first; p != last; p++) {
+    const int lit = *p < 0 ? -external->e2i[-*p] : external->e2i[*p];
+    if (val (lit) >= 0)
+      continue;
+    ClauseId unit = external->ext_units[(*p > 0) + 2u * (unsigned) std::abs (*p)]; // of -*p
+    if (!unit)
+#if CADICAL_RELEASE >= 300
+      unit = unit_id (-lit);
+#else
+      unit = unit_clauses[vlit (-lit)];
+#endif
+    if (std::find (lrat_chain.begin (), lrat_chain.end (), unit) == lrat_chain.end ())
+      lrat_chain.push_back (unit);
+  }
+  lrat_chain.push_back (++clause_id);
+  exchange->recorder->import (clause_id, first, last, signature);
+}
+
+void Internal::import_clause (const int *first, const int *last, int glue, const int *signature) {
   assert (!level && propagated == trail.size () && clause.empty ());
   bool removed = false, satisfied = false;
   for (const int *p = first; p != last && !removed && !satisfied; p++) {
@@ -176,6 +233,11 @@ void Internal::import_clause (const int *first, const int *last, int glue) {
     exchange->counts.removed++;
   else {
     exchange->counts.taken++;
+    ClauseId foreign = 0;
+    if (exchange->recorder) {
+      begin_import (first, last, signature);
+      foreign = clause_id;
+    }
     if (clause.empty ())
       learn_empty_clause ();
     else if (clause.size () == 1) {
@@ -190,8 +252,13 @@ void Internal::import_clause (const int *first, const int *last, int glue) {
 #else
       c->used = 1 + (glue <= opts.reducetier2glue);
 #endif
+      if (proof)
+        proof->add_derived_clause (c, lrat_chain);
+      lrat_chain.clear ();
       watch_clause (c); // any two literals: none is assigned
     }
+    if (foreign)
+      exchange->recorder->delete_clause (foreign, true, {});
   }
   clause.clear ();
 }

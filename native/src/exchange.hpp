@@ -19,6 +19,8 @@
 
 namespace CaDiCaL {
 
+class Recorder;
+
 class Exchange {
 public:
   Exchange (int max_length, size_t capacity)
@@ -29,18 +31,31 @@ public:
 
   // The search's side.
 
-  void offer (const std::vector<int> &literals, int lbd);
+  void offer (const std::vector<int> &literals, int lbd, int64_t id = 0);
+  // With a recorder, a clause is offered when it has its ID: which the next derived clause of its size brings.
+  void announce (size_t length, int lbd) { announced_length = length, announced_lbd = lbd; }
+  void derived (const std::vector<int> &literals, int64_t id) {
+    if (announced_length && literals.size () == announced_length)
+      offer (literals, announced_lbd, id);
+    announced_length = 0;
+  }
   bool waiting () const { return incoming_waits.load (std::memory_order_relaxed); }
-  // LBD, literals, 0 for each clause.
+  // LBD, signature (of `signature_ints`), literals, 0 for each clause.
   std::vector<int> take ();
+  size_t signature_ints () const { return recorder ? 4 : 0; }
 
   // The other side.
 
   // Writes clauses closed by 0, shortest first, and the LBD of each; there must be room for
   // `capacity` integers and half as many LBDs. Returns the number of clauses.
   size_t drain (int *literals, size_t *n_literals, int *lbds);
-  // Returns how many clauses were accepted.
-  size_t give (const int *literals, size_t n_literals, const int *lbds);
+  // Returns how many clauses were accepted. With a recorder, each has a signature.
+  size_t give (const int *literals, size_t n_literals, const int *lbds, const int *signatures);
+  // Of the waiting clauses the IDs of the best, up to so many literals; the others are dropped.
+  void choose (size_t max_literals, std::vector<int64_t> &ids, std::vector<int> &lbds);
+
+  // Not null: each step is checked while it is made.
+  Recorder *recorder = nullptr;
 
   // Nothing is offered while a formula is loaded: what follows by propagation alone everybody has.
   std::atomic<bool> searching{false};
@@ -60,9 +75,11 @@ public:
 
 private:
   std::mutex mutex;
-  // By length; in each, LBD and literals of one clause after the other.
+  // By length; in each, LBD, ID (two integers) and literals of one clause after the other.
   std::vector<std::vector<int>> outgoing;
-  size_t outgoing_size = 0; // integers, a closing zero counted for each clause
+  size_t outgoing_size = 0; // integers, a closing zero counted for each clause, but not IDs
+  size_t announced_length = 0;
+  int announced_lbd = 0;
   std::vector<int> incoming;
   std::atomic<bool> incoming_waits{false};
 };

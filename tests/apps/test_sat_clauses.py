@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from seeds import seeds
 
-from mallob_sat.clauses import Clauses, KnownClauses, union
+from mallob_sat.clauses import SIGNATURE_BYTES, Clauses, KnownClauses, union
 
 
 def clauses_of(lists: list[list[int]], glues: list[int] | None = None) -> Clauses:
@@ -48,6 +49,20 @@ def test_bytes_carry_all_of_it(seed: int) -> None:
     decoded = Clauses.decode(clauses.encode())
     assert decoded.lists() == clauses.lists()
     assert decoded.glues.tolist() == clauses.glues.tolist()
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_signatures_stay_with_their_clauses(seed: int) -> None:
+    choose = random.Random(seed)
+    lists = random_lists(choose, 30)
+    plain = clauses_of(lists)
+    signed = {tuple(clause): choose.randbytes(SIGNATURE_BYTES) for clause in plain.lists()}
+    rows = np.frombuffer(b"".join(signed[tuple(clause)] for clause in plain.lists()), np.uint8)
+    clauses = replace(plain, signatures=rows.reshape(len(lists), SIGNATURE_BYTES))
+    chosen = np.array([choose.random() < 0.7 for _ in lists])
+    best, rest = clauses.where(chosen).best(40)
+    for part in (Clauses.decode(best.encode()), rest, union([Clauses.none(), rest, best])):
+        assert [row.tobytes() for row in part.signatures] == [signed[tuple(one)] for one in part.lists()]
 
 
 @pytest.mark.parametrize("seed", seeds(20))

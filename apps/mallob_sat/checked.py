@@ -1,0 +1,299 @@
+"""Checked answers: each derivation is checked while it is made, by a process that trusts no solver.
+
+Beside each search runs `mallob-check` (native/src/check.cpp). The search, in the native solver, tells it each
+step through a pipe; it follows the steps (LRAT) and holds the clauses that they have shown. Clauses leave for
+other workers from its memory, not the solver's, and with a signature; it takes those of others by theirs. It
+alone says UNSAT, once it has the empty clause, or one that says which assumptions failed; and it looks at the
+bytes of the formula to say that a model satisfies it. No proof is written.
+
+    solver -- steps --> mallob-check -- signed clauses --> worker process -- tree --> other workers
+       ^--------------- clauses with their signatures -----------'
+
+Trusted: mallob-check, and in this file what the client and the worker process do (`SecondReader`, `Seal`).
+Not trusted: solvers, sharing, transport, and whatever else a clause passes.
+
+- The client reads the formula twice, by `dimacs` and by mallob-check, and compares. It makes a key for the
+  job and signs the formula with its assumptions. Both go into the job's payload.
+- A worker process gives the key to the checkers that it starts. The key is no secret from users who can read
+  that process: it guards against faults, not against malice.
+- A signature is a keyed BLAKE2b of the formula's signature and the clause (or answer), so it says nothing of
+  another formula or job.
+
+A step that does not hold, or a clause with a wrong signature, ends the job with an error that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import numpy as np
+
+from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
+from mallob_sat.clauses import SIGNATURE_BYTES, ClausePipe, Clauses, union
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.native import (
+    EXCHANGE_INTERVAL_S,
+    NATIVE_SOLVERS,
+    SHARED_LITERALS_MAX,
+    NativeSearch,
+    NativeSolver,
+    NativeSolverMissing,
+    load_library,
+)
+from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.renaming import Renaming
+from mallob_sat.search import CLAUSE_LENGTH_MAX, Task
+from mallob_sat.sharing import Sharing
+from mallob_sat.solvers import Verdict
+
+_FIELD = "configuration"
+_KEY_BYTES = 16
+#: name in the payload: the key, then the formula's signature
+_SEAL = "seal"
+_READ_BYTES = 1 << 16
+
+
+def checker_path() -> Path:
+    """The program `mallob-check`. Raises InputError if it, or the native solver, is not installed."""
+    try:
+        for solver in NATIVE_SOLVERS:
+            load_library(solver)
+        from mallob_native import program_path
+
+        path: Path = program_path("mallob-check")
+        return path
+    except (NativeSolverMissing, ImportError, FileNotFoundError):
+        raise InputError(
+            "checked answers need the native solver, which is not installed or is of another version; in a "
+            "copy of the sources, with a C++ compiler: make native",
+            _FIELD,
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The key of a job, and the signature of its formula."""
+
+    key: bytes
+    formula: bytes
+
+    @classmethod
+    def new(cls, formula: Formula) -> Seal:
+        key = os.urandom(_KEY_BYTES)
+        inner = signature(key, np.ascontiguousarray(formula.literals))
+        return cls(key, signature(key, b"F", inner, np.ascontiguousarray(formula.assumptions)))
+
+    @classmethod
+    def from_payload(cls, payload: Payload) -> Seal:
+        data = payload[_SEAL].tobytes()
+        return cls(data[:_KEY_BYTES], data[_KEY_BYTES:])
+
+    def to_payload(self) -> Payload:
+        return {_SEAL: np.frombuffer(self.key + self.formula, np.uint8)}
+
+    def confirmed(self, result: Result) -> Result:
+        """The answer of a search, if the checker has signed it. Raises InputError."""
+        fields = dict(result.fields)
+        solution = np.ascontiguousarray(result.solution, dtype=np.int32)
+        code = struct.pack("<i", result.code)
+        if fields.pop("signature", "") != signature(self.key, b"R", self.formula, code, solution).hex():
+            raise InputError(f"{fields.get('solver')} gave an answer that its checker has not signed")
+        return replace(result, fields={**fields, "checked": True})
+
+
+def signature(key: bytes, *parts: Any) -> bytes:
+    """As mallob-check computes it."""
+    hash_ = hashlib.blake2b(key=key, digest_size=SIGNATURE_BYTES)
+    for part in parts:
+        hash_.update(part)
+    return hash_.digest()
+
+
+class SecondReader:
+    """Reads a formula's text with mallob-check, beside the first reader."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(_KEY_BYTES)
+        self._process = subprocess.Popen(
+            [checker_path(), "read"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+
+    def __enter__(self) -> SecondReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with self._process:  # closes its pipes and waits for it
+            pass
+
+    def passing(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the blocks once the second reader has them."""
+        self._write(self._key)
+        for block in blocks:
+            self._write(block)
+            yield block
+
+    def compare(self, formula: Formula, path: str) -> None:
+        """Raise InputError unless this formula is what the second reader has found."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        answer = _read_all(self._process.stdout)
+        if answer[:1] != b"F":
+            raise InputError(
+                f"{path}: {answer[1:].decode(errors='replace') or 'the second reader has ended'}"
+            )
+        if answer[1:] != signature(self._key, np.ascontiguousarray(formula.literals)):
+            raise InputError(f"{path}: two readers find different formulas; this is a fault of mallob-py")
+
+    def _write(self, block: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, and `compare` tells why
+            left = memoryview(block)
+            while left:
+                left = left[self._process.stdin.write(left) :]
+
+
+def _read_all(file: IO[bytes]) -> bytes:
+    return b"".join(iter(lambda: file.read(_READ_BYTES), b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """A mode in which the native solvers of all workers race and share, and each is checked."""
+
+    portfolio: Portfolio
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any], portfolio: Portfolio) -> Checking | None:
+        """None if nothing is to be checked. Raises InputError."""
+        wanted = configuration.get("checked", False)
+        if type(wanted) is not bool:
+            raise InputError(f"checked is {wanted!r:.40}; it must be true or false", _FIELD)
+        if not wanted:
+            return None
+        able = portfolio.restricted_to(NATIVE_SOLVERS, "have its answers checked")
+        checker_path()
+        return cls(replace(able, renames=False))
+
+    def prepare(self, formula: Formula) -> Payload:
+        return Seal.new(formula).to_payload()
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
+        seal = Seal.from_payload(context.payload)
+        portfolio = self.portfolio
+        sharing = Sharing(context, portfolio.has_partners)
+
+        def attempt(number: int) -> CheckedSearch:
+            return CheckedSearch(formula, portfolio.strategy(number), seal)
+
+        result = race(context, attempt, sharing.turn, seal.confirmed)
+        shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
+        return replace(result, fields=dict(result.fields) | shared)
+
+
+class CheckedSearch(NativeSearch):
+    """An attempt to decide a formula whose steps a checker follows, for `race`."""
+
+    def __init__(
+        self,
+        formula: Formula,
+        strategy: Strategy,
+        seal: Seal,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(formula, strategy, clock)
+        self._renaming = Renaming(None)  # the checker knows the formula's names
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.checker = subprocess.Popen(
+                [checker_path(), "follow", str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                bufsize=0,
+            )
+        self._shared = ClausePipe(ours)
+        assert self.checker.stdin is not None
+        assert self.checker.stdout is not None
+        self._steps, self._verdict = self.checker.stdin, self.checker.stdout
+        self.fds += (self._steps.fileno(), self._verdict.fileno())
+        self._steps.write(seal.key + seal.formula)
+
+    # --- in the worker process ----------------------------------------------------------------
+
+    def learned(self) -> Clauses:
+        """Return what the checker has passed on since the last call and the solver did not get from us."""
+        return self._new(union([Clauses.none(), *self._shared.received()]))
+
+    def skip_learned(self) -> None:
+        """Skip what was learned, as there is no worker to share it with."""
+        self._shared.received()
+
+    def close(self) -> None:
+        super().close()
+        self._shared.close()
+        self.checker.kill()
+        with self.checker:  # closes its pipes and waits for it
+            pass
+
+    # --- in the child ---------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Raises InputError if the checker does not confirm the answer, or a step towards it."""
+        solver = self._solver()
+        task = Task(self._formula, self._strategy, self._renaming, solver)
+        solver.start(task.assumptions)
+        while (answer := solver.wait(EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
+            if not solver.is_running or not solver.share(SHARED_LITERALS_MAX):
+                self._refuse(_read_all(self._verdict))
+            for clauses in self._childs_pipe.received():
+                solver.give(clauses)
+        if answer is Verdict.SATISFIABLE:
+            model = solver.model()
+            solver.flush()
+            self._tell(b"M" + struct.pack("<I", model.size) + model.tobytes())
+            return self._signed(SATISFIABLE, b"M", model)
+        solver.core()  # has the solver derive the clause of the failed assumptions
+        self._tell(b"U" + struct.pack("<Q", solver.flush()))
+        return self._signed(UNSATISFIABLE, b"U")
+
+    def _solver(self) -> NativeSolver:
+        solver = NativeSolver(self._strategy.solver, CLAUSE_LENGTH_MAX, checker_fd=self._steps.fileno())
+        for name, value in self._strategy.options:
+            solver.set_option(name, value)
+        return solver
+
+    def _tell(self, step: bytes) -> None:
+        left = memoryview(step)
+        with suppress(BrokenPipeError):  # the checker has ended, and says why
+            while left:
+                left = left[self._steps.write(left) :]
+
+    def _signed(self, code: int, wanted: bytes, model: Literals | None = None) -> Result:
+        """The answer that the checker gives: UNSAT in its own words."""
+        answer = _read_all(self._verdict)
+        if answer[:1] != wanted:
+            self._refuse(answer)
+        body = answer[1:]
+        literals = np.frombuffer(body, np.int32, offset=SIGNATURE_BYTES) if model is None else model
+        fields = {"solver": self._strategy.title, "signature": body[:SIGNATURE_BYTES].hex()}
+        return Result(code, literals, fields)
+
+    def _refuse(self, answer: bytes) -> NoReturn:
+        if answer[:1] != b"E":  # killed, most likely for want of memory: another attempt may do
+            raise MemoryError("the checker has ended")
+        reason = answer[1:].decode(errors="replace")
+        raise InputError(f"{self._strategy.title} is refuted by its checker: {reason}")
