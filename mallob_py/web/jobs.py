@@ -32,6 +32,7 @@ from mallob_py.service.jobs.job_file import (
 from mallob_py.service.jobs.reply import RESULTS_FOLDER
 from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.telemetry.groups import GroupState, live_groups
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.printed import Printed
@@ -123,7 +124,7 @@ class Jobs:
             up=status.time - status.started,
             states=status.states,
             hosts=list(status.hosts),
-            measures={one.name: one.of(status) for one in MEASURES if one.label != "user"},
+            measures={one.name: one.of(status) for one in MEASURES if one.label not in ("user", "group")},
             applications=self._applications,
         )
 
@@ -140,15 +141,25 @@ class Jobs:
         queued = [queued_job(record) for record in records if record.id not in shown]
         users = [] if status is None else users_of(status)
         recent = self._recent(status)
+        groups = self._groups(status)
         if user is None:
-            return Overview(self.service(), users, live + queued, recent)
+            return Overview(self.service(), users, live + queued, recent, groups=groups)
         return Overview(
             self.service(),
             [one for one in users if one.user == user],
             [job for job in live + queued if job.user == user],
             [job for job in recent if job.user == user],
             user,
+            groups=[group for group in groups if group.user == user],
         )
+
+    def _groups(self, status: ServiceStatus | None) -> list[GroupState]:
+        """Return the groups with live jobs; the history is read for these alone."""
+        if status is None or not status.groups:
+            return []
+        with self._mutex, contextlib.suppress(OSError):
+            return live_groups(status, self._ends.jobs())
+        return []
 
     def look(self) -> None:
         """Have the service tell for a while which PE works for which job, and keep it."""

@@ -26,6 +26,7 @@ from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.explanation import reasons
+from mallob_py.service.telemetry.groups import GroupState
 from mallob_py.service.telemetry.measures import Value, shares_by_job, shares_by_user
 from mallob_py.service.telemetry.status import (
     EndedJob,
@@ -143,6 +144,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = ""
     number: int = 0
     application: str = ""
+    group: str = ""
     client: int = 0
     priority: float = 1.0
     volume: int = 0
@@ -193,6 +195,8 @@ class Overview(msgspec.Struct, frozen=True):
     user: str = ""
     #: whether /api/batch has something to show
     batch: bool = False
+    #: those with live jobs
+    groups: list[GroupState] = []
 
 
 def job_of_status(
@@ -206,6 +210,7 @@ def job_of_status(
         state=job.state,
         id=ids.get((job.client, job.identity), ""),
         application=job.application,
+        group=job.group,
         client=job.client,
         priority=job.priority,
         volume=job.volume,
@@ -281,6 +286,7 @@ def job_told_of(job: EndedJob, error_text: str) -> Job:
         state="ended",
         number=job.id,
         application=job.application,
+        group=job.group,
         client=job.client,
         priority=job.priority,
         age=job.total_s,

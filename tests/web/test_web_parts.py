@@ -12,20 +12,32 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.service.jobs.reply import JobStatistics
-from mallob_py.service.telemetry.status import Counters, JobStatus, ServiceStatus, UserStatus
+from mallob_py.service.telemetry.history import HistoryWriter
+from mallob_py.service.telemetry.status import (
+    Counters,
+    EndedJob,
+    GroupStatus,
+    JobStatus,
+    ServiceStatus,
+    UserStatus,
+    write_status,
+)
 
 pytest.importorskip("prometheus_client", reason="needs the extra web")
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from mallob_py.service.telemetry.measures import MEASURES, fair_shares
+from mallob_py.web.jobs import Jobs
 from mallob_py.web.metrics import metrics
 from mallob_py.web.receiving import TooMuchMemory, decompressed_size
+from mallob_py.web.store import Store
 from mallob_py.web.views import summary_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,6 +105,29 @@ def test_numbers_of_jobs_and_users() -> None:
     assert value(status, "replies_total", outcome="result") == 4
     assert value(status, "pe_seconds_total") == 8
     assert value(status, "cpu_seconds_total") == 4
+
+
+def test_live_jobs_of_groups_are_counted() -> None:
+    status = msgspec.structs.replace(status_with("u"), groups=(GroupStatus("u", 'g"\n', 7),))
+    assert value(status, "group_jobs", group='u.g"\n') == 7
+
+
+def test_groups_with_live_jobs_are_told_to_those_whose_they_are(tmp_path: Path) -> None:
+    ended = time.time() - 50.0
+    writer = HistoryWriter(tmp_path / "jobs.0")
+    (tmp_path / "jobs.0").mkdir()
+    for number, (user, group) in enumerate([("u", "g"), ("u", "over"), ("v", "g")]):
+        writer.add(EndedJob(number, user, f"j{number}", "result", ended, code=10, group=group))
+    writer.flush()
+    groups = (GroupStatus("u", "g", 3, running=1, since=ended - 10.0), GroupStatus("v", "g", 1))
+    write_status(tmp_path, msgspec.structs.replace(status_with("u"), time=time.time(), groups=groups))
+    store = Store(tmp_path)
+    jobs = Jobs(tmp_path, 0, store, None)
+    told = {(one.user, one.name): (one.ended, one.live, one.running) for one in jobs.overview().groups}
+    assert told == {("u", "g"): (1, 3, 1), ("v", "g"): (1, 1, 0)}
+    assert [one.user for one in jobs.overview("v").groups] == ["v"]
+    assert "group_jobs" not in jobs.service().measures, "names of other users' groups"
+    store.close()
 
 
 def test_buckets_are_cumulative() -> None:

@@ -89,11 +89,16 @@ class Group:
         jobs = (job for key, job in self.ended.items() if key not in self.live)
         return sorted(jobs, key=lambda job: (job.client, job.id))
 
-    def state(self, status: GroupStatus | None = None, now: float | None = None) -> GroupState:
-        """Return the group in numbers; the status tells who of the live jobs runs and rests."""
+    def state(
+        self, status: GroupStatus | None = None, now: float | None = None, live: int | None = None
+    ) -> GroupState:
+        """Return the group in numbers; the status tells who of the live jobs runs and rests.
+
+        `live`: the number of live jobs, where not all of them are known by name.
+        """
         jobs = self.results()
         kinds = Counter(map(kind_of, jobs))
-        live = len(self.live)
+        live = len(self.live) if live is None else live
         running = min(live, status.running) if status else 0
         resting = min(live - running, status.resting) if status else 0
         return GroupState(
@@ -198,6 +203,23 @@ def states_of(api_dir: Path, groups: Iterable[Group]) -> list[GroupState]:
     """Return groups in numbers, as the running service knows them."""
     told = statuses(read_live_status(api_dir))
     return [group.state(told.get((group.user, group.name))) for group in groups]
+
+
+def live_groups(status: ServiceStatus, jobs: Iterable[EndedJob]) -> list[GroupState]:
+    """Return the groups that have live jobs, as status and history know them: no job file is read.
+
+    A job that has ended since the status was written is live in it, and counts as that.
+    """
+    if not status.groups:
+        return []
+    listed: dict[GroupKey, set[JobKey]] = {}
+    for live in status.jobs:
+        listed.setdefault((live.user, live.group), set()).add((live.client, live.name))
+    groups = groups_of((job for job in jobs if job.ended <= status.time), listed)
+    return [
+        (groups.get(key) or Group(key)).state(told, status.time, told.jobs)
+        for key, told in statuses(status).items()
+    ]
 
 
 # --- as solver people have it --------------------------------------------------------------

@@ -104,6 +104,12 @@ MEASURES: tuple[Measure, ...] = (
         lambda it: {name: user.volume for name, user in it.users.items()},
         "user",
     ),
+    Measure(
+        "group_jobs",
+        "Live jobs by group, as USER.GROUP: of the groups that began last.",
+        lambda it: {f"{group.user}.{group.name}": group.jobs for group in it.groups},
+        "group",
+    ),
     Measure("user_fair_share", "PEs that a user's jobs deserve, not rounded.", shares_by_user, "user"),
     Measure(
         "replies",

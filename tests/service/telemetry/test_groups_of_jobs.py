@@ -11,9 +11,17 @@ from mallob_py.service import client
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.telemetry import groups as groups_module
-from mallob_py.service.telemetry.groups import Group, GroupWatch, cutoff_of, groups_of, kind_of, par2
+from mallob_py.service.telemetry.groups import (
+    Group,
+    GroupWatch,
+    cutoff_of,
+    groups_of,
+    kind_of,
+    live_groups,
+    par2,
+)
 from mallob_py.service.telemetry.history import HistoryWriter, read_history
-from mallob_py.service.telemetry.status import EndedJob, GroupStatus
+from mallob_py.service.telemetry.status import EndedJob, GroupStatus, JobStatus, ServiceStatus
 
 
 def ended(number: int, outcome: str = "result", **fields: object) -> EndedJob:
@@ -80,6 +88,15 @@ def test_a_status_that_is_older_than_the_files_makes_no_number_negative() -> Non
     (group,) = groups_of([], {("u", "g"): [(0, "a")]}).values()
     state = group.state(GroupStatus("u", "g", 9, running=5, resting=4))
     assert (state.running, state.resting, state.waiting) == (1, 0, 0)
+
+
+def test_a_group_in_the_status_has_those_as_ended_that_had_ended_then() -> None:
+    listed = (JobStatus(9, "u", "j1", "waiting", group="g"),)
+    status = ServiceStatus(1010.0, 1, 4, 0, listed, groups=(GroupStatus("u", "g", 700, running=2),))
+    jobs = [ended(1, "failed"), ended(2), ended(20), ended(3, group="h"), ended(4, "failed", user="v")]
+    (state,) = live_groups(status, jobs)
+    assert (state.solved, state.failed, state.running, state.waiting, state.jobs) == (1, 0, 2, 698, 701)
+    assert live_groups(ServiceStatus(1010.0, 1, 4, 0), jobs) == []
 
 
 def test_an_unsolved_job_costs_twice_the_cutoff() -> None:
