@@ -92,6 +92,8 @@ def progress_bar(seconds: float) -> Progress:
 def run_experiment(options: ExperimentOptions) -> int:
     from concurrent.futures.process import BrokenProcessPool
 
+    if options.name == "mixed":
+        return _run_mixed(options)
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
     if options.stream is not None and options.name != "realistic":
         raise CommandError(f"--stream is for realistic alone, not for {options.name}")
@@ -112,6 +114,19 @@ def run_experiment(options: ExperimentOptions) -> int:
         raise CommandError(str(error)) from None
     except BrokenProcessPool:
         raise CommandError("a run was killed from outside; was the memory too small? (see --jobs)") from None
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from None
+    return 0
+
+
+def _run_mixed(options: ExperimentOptions) -> int:
+    from mallob_py.cli import mixed
+
+    for name in ("setting", "stream", "jobs"):
+        if getattr(options, name) is not None:
+            raise CommandError(f"mixed runs real jobs, one run after the other, and takes no --{name}")
+    try:
+        mixed.run(Path(options.output), options.pes or mixed.PES, options.seconds or mixed.SECONDS)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     return 0

@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "growth",
     "balancing",
     "scaling",
+    "mixed",
 )
 
 SHELLS = ("bash", "zsh")

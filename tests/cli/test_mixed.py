@@ -1,0 +1,65 @@
+"""The mixed experiment: its stream, its tables, and a small run of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from running import needs_mpiexec
+
+from mallob_py.cli import CommandError, mixed
+from mallob_py.cli.mixed import OPTIMISE_S, Ended, Played
+
+
+def test_a_stream_is_drawn_from_its_seed_in_order_and_has_all_kinds() -> None:
+    names = ["SAT", "bag"]
+    jobs = mixed.stream(1, 200.0, 4, names)
+    assert jobs == mixed.stream(1, 200.0, 4, names) != mixed.stream(2, 200.0, 4, names)
+    assert [job.at_s for job in jobs] == sorted(job.at_s for job in jobs)
+    assert jobs[-1].at_s < 200.0
+    assert {job.kind for job in jobs} == set(names)
+    assert {job.user for job in jobs} == set(mixed.USERS)
+
+
+def _played(factor: float, costs: list[tuple[float, int]]) -> Played:
+    return Played(
+        [
+            Ended("SAT", 0, "ada", 0.0, 1.0 * factor, True),
+            Ended("SAT", 1, "bob", 2.0, 3.0 * factor, False),
+            Ended("MaxSAT", 2, "bob", 3.0, 8.0, True, costs),
+        ]
+    )
+
+
+def test_tables_have_means_ratios_and_the_quality_over_time() -> None:
+    half = OPTIMISE_S / 2
+    rounds = [{"pool": _played(1.0, [(half, 10)]), "queue": _played(3.0, [(half, 20)])}] * 2
+    responses = {row[0]: row[1:] for row in mixed.table_of_responses(rounds, ["SAT", "MaxSAT"]).rows}
+    assert responses["SAT"] == (4, "2.00 ± 0.00", "6.00 ± 0.00", "", "3.00 (3.00 .. 3.00)")
+    assert responses["MaxSAT"][-1] == "1.00 (1.00 .. 1.00)"
+    measures = {row[0]: row[1:] for row in mixed.table_of_measures(rounds).rows}
+    par2_s = [(1.0 * factor + 2 * mixed.LIMIT_S) / 2 for factor in (1, 3)]
+    assert measures["PAR-2 of formulas [s]"] == tuple(f"{one:.2f} ± 0.00" for one in par2_s)
+    assert measures["cost"] == ("1.00 ± 0.00", "2.00 ± 0.00")
+    assert measures["area"] == ("1.50 ± 0.00", "2.00 ± 0.00")
+    assert measures["last answer [s]"] == ("11.00 ± 0.00", "11.00 ± 0.00")
+
+
+@needs_mpiexec
+def test_all_ways_are_played_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(mixed, "kinds", lambda: ["incremental"])
+    monkeypatch.setattr(mixed, "BETWEEN_S", 1.0)
+    mixed.run(tmp_path, pes=2, seconds=2.0, rounds=1)
+    (row, _), _ = (table["rows"] for table in json.loads((tmp_path / "mixed.json").read_text()))
+    assert row[0] == "incremental"
+    assert row[1] > 0
+    assert all(row[2:5])
+    assert len((tmp_path / "mixed-runs.jsonl").read_text().splitlines()) == 3
+    assert (tmp_path / "mixed.png").stat().st_size > 0
+
+
+def test_a_time_in_which_no_job_arrives_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="no job arrives in that time"):
+        mixed.run(tmp_path, seconds=0.001)
