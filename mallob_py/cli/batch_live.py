@@ -172,7 +172,7 @@ def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
 
 def run_cancel(options: BatchCancelOptions) -> int:
     for job in options.jobs:
-        _ask(options, Cancel(job))
+        _ask(options, Cancel(*job))
     return 0
 
 

@@ -444,7 +444,9 @@ class BatchQueueOptions(Shown):
 class BatchCancelOptions(Live):
     """Options of `mallob-py batch cancel`."""
 
-    jobs: tuple[int, ...] = positional_list("JOB", values.positive_count, INPUT, "number of a job")
+    jobs: tuple[tuple[int, int], ...] = positional_list(
+        "JOB", values.job_or_task, INPUT, "number of a job or an array; ARRAY_TASK is one task of an array"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

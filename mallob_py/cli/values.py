@@ -147,6 +147,12 @@ def positive_count(text: str) -> int:
     return number
 
 
+def job_or_task(text: str) -> tuple[int, int]:
+    """Parse the number of a job, or of an array and one of its tasks: 12 is (12, -1), 12_3 is (12, 3)."""
+    job, has_task, task = text.partition("_")
+    return positive_count(job), count(task) if has_task else -1
+
+
 def simulated_pes(text: str) -> int:
     """Parse the number of PEs of a simulated system: 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)

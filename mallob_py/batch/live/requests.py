@@ -47,9 +47,10 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """End a job, or do not start it."""
+    """End a job, or do not start it; of an array, all tasks, or the one of this number."""
 
     job: int
+    task: int = -1
 
 
 class Queue(msgspec.Struct, frozen=True, tag=True):

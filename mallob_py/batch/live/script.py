@@ -51,6 +51,7 @@ _FILLED = re.compile(r"%(\d{0,2})(.?)")
 _KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is its node"
 #: in names of files: the node, which is known when the job begins; no name holds it
 _NODE = "\0"
+_NUMBER = re.compile("[0-9]{1,15}")
 #: the variables that tell a script where it stands in an array, which is submitted job by job
 ARRAY_JOB, ARRAY_TASK = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
 #: required times hold on any number of nodes, so that is what policies are told
@@ -88,6 +89,8 @@ class Wishes(msgspec.Struct, frozen=True):
     errors: str = ""
     #: the job number that its array goes by; 0: it is of none
     array: int = 0
+    #: the number of the job within its array; -1: none
+    task: int = -1
 
     def as_of(self, number: int, directory: str, environment: Mapping[str, str]) -> Wishes:
         """Return them with the paths of the job of a number that was submitted in a folder."""
@@ -101,13 +104,14 @@ class Wishes(msgspec.Struct, frozen=True):
             "N": _NODE,
         }
         paths = [path and os.path.join(folder, _filled(path, filled)) for path in (self.output, self.errors)]
-        array = filled["A"] if ARRAY_TASK in environment else ""
+        array, task = (filled["A"], filled["a"]) if ARRAY_TASK in environment else ("", "")
         return msgspec.structs.replace(
             self,
             folder=folder,
             output=paths[0],
             errors=paths[1],
-            array=int(array) if re.fullmatch(r"[0-9]{1,15}", array) else 0,
+            array=int(array) if _NUMBER.fullmatch(array) else 0,
+            task=int(task) if _NUMBER.fullmatch(task) else -1,
         )
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:

@@ -616,8 +616,8 @@ class _Server:
         match request:
             case Submit():
                 return self._submit(request)
-            case Cancel(job):
-                return self._cancel(job)
+            case Cancel(job, task):
+                return self._cancel(job, task)
             case Queue():
                 return self._queue(request)
             case Explain(job):
@@ -709,8 +709,13 @@ class _Server:
         others = (task for task, entry in self._entries.items() if entry.wishes.array == number != task)
         return [number, *others]
 
-    def _cancel(self, number: int) -> Answer:
-        entries = [self._entries[task] for task in self._tasks_of(number) if task in self._entries]
+    def _cancel(self, number: int, task: int) -> Answer:
+        """Cancel a job, all tasks of an array, or the given one of these."""
+        entries = [self._entries[job] for job in self._tasks_of(number) if job in self._entries]
+        if task >= 0:
+            entries = [one for one in entries if (one.wishes.array, one.wishes.task) == (number, task)]
+            if not entries:
+                return Refused(f"no task {task} of an array {number} runs or waits")
         if not entries:
             known = 0 < number < self._next
             return Refused(f"job {number} has ended already" if known else f"there is no job {number}")

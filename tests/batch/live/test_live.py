@@ -1123,11 +1123,14 @@ def test_the_number_of_an_array_means_all_its_tasks(make: Callable[..., Schedule
     assert live.ended(one[0]).output == str(tmp_path / f"{node}.0")
     assert live.ended(one[1]).output == str(tmp_path / "%N.1")
     assert f"comes after job {', '.join(map(str, other))}" in live.explained(later)
-    live.cancel(other[2])
-    assert live.ended(other[2]).state == "cancelled"
+    with pytest.raises(LiveError, match=f"no task 3 of an array {other[0]} runs or waits"):
+        live.ask(Cancel(other[0], 3))
+    for task, job in ((2, other[2]), (0, other[0])):
+        assert live.ask(Cancel(other[0], task)) == Done(other[0])
+        assert live.ended(job).state == "cancelled"
     gate.touch()
     assert live.ended(later).state == "exit code 0"
-    assert [live.ended(job).state for job in other[:2]] == ["exit code 0"] * 2
+    assert live.ended(other[1]).state == "exit code 0"
 
 
 def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], tmp_path: Path) -> None:
