@@ -269,6 +269,8 @@ class PendingJobs:
         self._journal_dir = client_dir / "journal"
         #: job in each file; None: the file is no job
         self._known: dict[_File, PendingJob | None] = {}
+        #: the file that was gone when it was to be read
+        self._gone: FileNotFoundError | None = None
 
     def look(self) -> Pending:
         for _ in range(_TRIES - 1):
@@ -279,6 +281,8 @@ class PendingJobs:
         return self._look()
 
     def _look(self) -> Pending:
+        """Raises FileNotFoundError if a file was gone; all others are known then."""
+        self._gone = None
         still_known: dict[_File, PendingJob | None] = {}
         leaving_names: set[str] = set()
         leaving_identities: set[str] = set()
@@ -301,6 +305,8 @@ class PendingJobs:
                     pass  # the job has its reply, or gets none
                 case other:
                     assert_never(other)
+        if self._gone is not None:
+            raise self._gone
         self._known = still_known
         jobs = [job for job in still_known.values() if job is not None]
         identities = {identity_of(job.user, job.name) for job in jobs} | leaving_identities
@@ -312,8 +318,11 @@ class PendingJobs:
 
     def _job(self, file: _File, path: Path) -> PendingJob | None:
         if file not in self._known:
-            self._known[file] = _job_in(path)
-        return self._known[file]
+            try:
+                self._known[file] = _job_in(path)
+            except FileNotFoundError as error:
+                self._gone = error
+        return self._known.get(file)
 
 
 def _job_in(path: Path) -> PendingJob | None:
@@ -332,7 +341,10 @@ def _job_in(path: Path) -> PendingJob | None:
 
 
 def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
-    """Return names with inode and time, without unfinished files. Raises FileNotFoundError."""
+    """Return names with inode and time, without unfinished files.
+
+    A file that moves on meanwhile is left out: a later listing has it, or an earlier one had it.
+    """
     try:
         entries = os.scandir(folder)
     except FileNotFoundError:
@@ -341,6 +353,7 @@ def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
         found = []
         for entry in entries:
             if not is_unfinished(entry.name):
-                status = entry.stat(follow_symlinks=False)
-                found.append((entry.name, (status.st_ino, status.st_mtime_ns)))
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, (status.st_ino, status.st_mtime_ns)))
         return found

@@ -133,6 +133,31 @@ def test_a_job_that_moves_on_between_two_looks_into_folders_is_still_seen(
     assert Path(moved[0]).parent.name == "in"
 
 
+@pytest.mark.parametrize("moment", ["is_unfinished", "contents_of_file"])
+def test_looking_ends_however_many_jobs_end_meanwhile(
+    moment: str, tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the folder is listed, or while its files are read."""
+    for number in range(60):
+        client.submit(tmp_path / "api", JOB | {"name": f"j{number}"})
+    live = {}
+    while taken := directory.take():
+        for incoming in taken:
+            assert isinstance(incoming.data, bytes)
+            live[incoming.internal_id] = f"u.{json.loads(incoming.data)['name']}"
+    whole = getattr(client, moment)
+
+    def ends_just_before(path: str, *others: int) -> object:
+        number = Path(path).name.partition(".")[0]
+        if number.isdecimal() and len(live) > 20 and int(number) in live:
+            directory.reply(int(number), live.pop(int(number)), Reply(b"{}"))
+        return whole(path, *others)
+
+    monkeypatch.setattr(client, moment, ends_just_before)
+    assert PendingJobs(directory.path).look().identities == set(live.values())
+    assert len(live) == 20
+
+
 def test_a_file_name_that_is_used_again_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     jobs = PendingJobs(tmp_path)
