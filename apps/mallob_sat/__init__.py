@@ -11,7 +11,7 @@ __all__ = ["SatApplication"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the application when it is asked for, so that the generators start without it."""
+    """Import the application on demand, so that the generators start without it."""
     if name == "SatApplication":
         from mallob_sat.app import SatApplication
 

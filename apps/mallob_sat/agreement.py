@@ -1,12 +1,12 @@
-"""Decisions that several solvers have to come to, each on its own: `"agreement": 2`.
+"""Agreement: several solvers must find the answer independently: `"agreement": 2`.
 
-Releases and settings of one solver are one: they share most of their code and so their faults. What a
-solver has said goes to all workers (`Gossip`), with its model, so that nothing is lost with the worker that
-found it; whichever solver is still without an answer is tried next. Nothing is shared among them: a clause
-that does not follow would mislead all.
+Releases and settings of one solver count as one: they share most of their code and so their faults. A
+solver's answer goes to all workers (`Gossip`), with its model, so that it outlives the worker that found it;
+solvers without an answer are tried next. Clauses are not shared: one that does not follow would mislead all
+solvers.
 
-Guarantees: an answer is that of as many different solvers as wanted; if one says that the formula is
-satisfiable and another that it is not, the job is an error that names both.
+Guarantees: an answer is that of as many different solvers as wanted; if solvers contradict each other, the
+job is an error that names both.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from mallob_sat.native import NativeSearch, search_for
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import Search, solve_trivial
 
-#: solvers of which several releases or builds are known here; others are called by their own names
+#: solvers with several releases or builds; others are families of their own
 _FAMILIES = ("cadical", "glucose", "maple", "minisat")
-#: further repetitions of a portfolio bring nothing new
+#: strategies after which a portfolio brings no new solver
 _STRATEGIES = 256
 _FIELD = "configuration"
 
 
 def family_of(solver: str) -> str:
-    """A name for all releases of one solver."""
+    """Return the name of all releases of a solver."""
     return next((family for family in _FAMILIES if solver.startswith(family)), solver)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreeing:
-    """A mode in which as many different solvers as `wanted` decide the formula, and say the same."""
+    """A mode in which `wanted` different solvers must find the same answer."""
 
     portfolio: Portfolio
     wanted: int
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any], portfolio: Portfolio) -> Agreeing | None:
-        """None if one solver is enough. Raises InputError."""
+        """Return the mode; None: one solver is enough. Raises InputError."""
         wanted = configuration.get("agreement", 1)
         if type(wanted) is not int or wanted < 1:
             raise InputError(
@@ -65,7 +65,7 @@ class Agreeing:
         return agreeing
 
     def order(self) -> list[Strategy]:
-        """The first strategy of each different solver."""
+        """Return the first strategy of each different solver."""
         firsts: dict[str, Strategy] = {}
         for index in range(_STRATEGIES):
             strategy = self.portfolio.strategy(index)
@@ -86,14 +86,14 @@ class _Agreement:
         self._context = context
         self._formula = formula
         self._gossip = Gossip(context)
-        #: of all attempts so far
+        #: all attempts so far
         self._solvers: dict[Search | NativeSearch, Strategy] = {}
 
     def reach(self) -> Result:
         return race(self._context, self._attempt, self._turn, self._add)
 
     def _attempt(self, number: int) -> Search | NativeSearch:
-        """With a solver that has not answered, and that is another worker's only if there is no other."""
+        """Return an attempt by a solver without an answer, at another worker's only if there is no other."""
         places = range(number, number + _STRATEGIES)
         strategy = next(
             (found for found in map(self._strategy, places) if not self._has_answered(found)),
@@ -115,19 +115,19 @@ class _Agreement:
     def _turn(
         self, messages: list[TreeMessage], attempts: Collection[Search | NativeSearch]
     ) -> list[Search | NativeSearch]:
-        """Hear the others; the attempts that are of no use any more."""
+        """Take in other workers' answers; return useless attempts."""
         if self._gossip.turn(messages) and (result := self._agreed()) is not None:
             self._context.finish(result)
         return [attempt for attempt in attempts if self._has_answered(self._solvers[attempt])]
 
     def _add(self, result: Result) -> Result | None:
-        """Say what a solver of ours has found; the job's result, if that was the last one wanted."""
+        """Publish a solver's answer; return the job's result if it was the last one needed."""
         solver = str(result.fields["solver"])
         self._gossip.put(family_of(solver), _statement(result, solver))
         return self._agreed()
 
     def _agreed(self) -> Result | None:
-        """Raises InputError if there is a contradiction."""
+        """Return the job's result if enough answers are known. Raises InputError at a contradiction."""
         said = [_result(statement) for _, statement in sorted(self._gossip.table.items())]
         solvers = {one.code: str(one.fields["solver"]) for one in said}
         if len(solvers) > 1:
@@ -143,7 +143,7 @@ class _Agreement:
 
 
 def _statement(result: Result, solver: str) -> bytes:
-    """A solver's answer, as short as may be: it goes from worker to worker."""
+    """Encode a solver's answer, shortly, since it goes from worker to worker."""
     literals = np.asarray(result.solution, dtype=np.int32)
     if result.code == SATISFIABLE:
         return msgspec.msgpack.encode((solver, literals.size, np.packbits(literals > 0).tobytes()))
@@ -151,7 +151,7 @@ def _statement(result: Result, solver: str) -> bytes:
 
 
 def _result(statement: bytes) -> Result:
-    """The inverse of `_statement`."""
+    """Decode what `_statement` encoded."""
     solver, variables, data = msgspec.msgpack.decode(statement, type=tuple[str, int, bytes])
     if variables < 0:
         return Result(UNSATISFIABLE, np.frombuffer(data, dtype=np.int32), {"solver": solver})

@@ -1,16 +1,16 @@
 """Short learned clauses: sets of them, their way out of a solver, and their way between processes.
 
 `Clauses` are what workers of a job exchange, as flat arrays. Best first: by length, then by glue (literal
-block distance, LBD). All operations are vectorised, since a worker handles some 10^4 clauses per second
+block distance, LBD). All operations are vectorised, since a worker handles about 10^4 clauses per second
 beside its search.
 
 `ProofStream` reads what a running solver learns from the proof that it writes (DRAT, binary or text). The
-solver writes into a file in memory; whoever shares that file reads behind it, while the search goes on, and
-frees what has been read. Only short clauses over the formula's own variables are decoded.
+solver writes into a file in memory; a process that shares the file reads it during the search, and frees what
+it has read. Only short clauses over the formula's own variables are decoded.
 
-`ClausePipe` brings them from the worker's process to that of a solver, or back; neither end ever blocks.
+`ClausePipe` carries clauses between a worker's process and a solver's; neither end ever blocks.
 
-Which clauses may be passed on to other solvers at all, and why, is argued in `sharing`.
+`sharing` argues which clauses may be passed on to other solvers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mallob_sat.formula import Literals
 
 Hashes: TypeAlias = NDArray[np.uint64]
 
-#: lengths and glues travel as bytes
+#: greatest length and glue, which are sent as bytes
 LENGTH_MAX = 255
 SIGNATURE_BYTES = 16
 _COUNT = struct.Struct("<I")
@@ -40,7 +40,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """`literals` holds the clauses one after the other, the others have an entry (a row) for each."""
+    """Clauses: `literals` has them one after the other, the other arrays an entry (or row) for each."""
 
     lengths: NDArray[np.uint8]
     glues: NDArray[np.uint8]
@@ -54,7 +54,7 @@ class Clauses:
 
     @classmethod
     def of(cls, lengths: NDArray[Any], literals: NDArray[Any], glues: NDArray[Any] | None = None) -> Clauses:
-        """Clauses in any order, none longer than LENGTH_MAX. An unknown glue counts as its upper bound."""
+        """Return clauses given in any order, none longer than LENGTH_MAX; an unknown glue is its bound."""
         if glues is None:
             glues = lengths
         lengths, glues = lengths.astype(np.uint8), glues.astype(np.uint8)
@@ -64,7 +64,7 @@ class Clauses:
         return self.lengths.size
 
     def best(self, literals_max: int) -> tuple[Clauses, Clauses]:
-        """The best ones with at most so many literals in all, and the rest."""
+        """Return the best clauses with at most `literals_max` literals in all, and the rest."""
         count = int(np.searchsorted(np.cumsum(self.lengths, dtype=np.int64), literals_max, side="right"))
         split = int(self.lengths[:count].sum(dtype=np.int64))
         return (
@@ -80,22 +80,22 @@ class Clauses:
         return Clauses(self.lengths[chosen], self.glues[chosen], literals, self.signatures[chosen])
 
     def hashes(self) -> Hashes:
-        """One number for each clause that does not depend on the order of its literals."""
+        """Return a number for each clause, independent of the order of its literals."""
         if not len(self):
             return np.zeros(0, np.uint64)
-        mixed = self.literals.astype(np.uint64)  # negative ones wrap around
+        mixed = self.literals.astype(np.uint64)  # negative literals wrap around
         mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
         mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
         mixed ^= mixed >> np.uint64(31)
         return np.add.reduceat(mixed, self._starts())
 
     def renamed(self, names: Literals) -> Clauses:
-        """With variable v called `names[v]`."""
+        """Return the clauses with variable v called `names[v]`."""
         literals = names[np.abs(self.literals)] * np.sign(self.literals)
         return Clauses(self.lengths, self.glues, literals.astype(np.int32), self.signatures)
 
     def lists(self) -> list[list[int]]:
-        """One list of literals for each clause."""
+        """Return a list of literals for each clause."""
         literals = self.literals.tolist()
         starts, lengths = self._starts().tolist(), self.lengths.tolist()
         return [literals[start : start + length] for start, length in zip(starts, lengths, strict=True)]
@@ -130,7 +130,7 @@ def _unsigned(count: int) -> NDArray[np.uint8]:
 
 
 def union(parts: Sequence[Clauses]) -> Clauses:
-    """All clauses of these sets, each once."""
+    """Return all clauses of these sets, each once."""
     parts = [part for part in parts if len(part)] or [Clauses.none()]
     together = Clauses(
         np.concatenate([part.lengths for part in parts]),
@@ -144,24 +144,24 @@ def union(parts: Sequence[Clauses]) -> Clauses:
 
 
 class HeldBack:
-    """Clauses that a search does not take yet: the best ones, of at most so many literals in all."""
+    """Clauses that a search does not take yet: the best ones, up to a number of literals in all."""
 
     def __init__(self, literals_max: int) -> None:
         self._literals_max = literals_max
         self._clauses = Clauses.none()
 
     def add(self, clauses: Clauses) -> None:
-        """Hold these back, too."""
+        """Hold back more clauses."""
         self._clauses, _ = union([self._clauses, clauses]).best(self._literals_max)
 
     def with_new(self, clauses: Clauses) -> Clauses:
-        """Return these and all that were held back, which are so no longer."""
+        """Return these clauses with all that were held back, and empty the store."""
         held, self._clauses = self._clauses, Clauses.none()
         return union([held, clauses])
 
 
 class KnownClauses:
-    """Remembers clauses by their hashes, the latest ones for certain; what is very old is forgotten."""
+    """Remembers clauses by hash: recent ones for certain, old ones are forgotten."""
 
     def __init__(self, capacity: int = 500_000) -> None:
         self._capacity = capacity
@@ -170,11 +170,11 @@ class KnownClauses:
 
     @property
     def size(self) -> int:
-        """Return the number of clauses that are remembered."""
+        """The number of clauses remembered."""
         return len(self._young) + len(self._old)
 
     def take_new(self, clauses: Clauses) -> Clauses:
-        """Return the clauses that are not known yet; from now on they are."""
+        """Return the unknown clauses, and remember them."""
         hashes = clauses.hashes().tolist()
         young, old = self._young, self._old
         new = np.fromiter((each not in young and each not in old for each in hashes), np.bool_, len(hashes))
@@ -185,13 +185,13 @@ class KnownClauses:
 
 
 _FRAME = struct.Struct("<I")
-#: clauses that the other end has not read yet; more are dropped
+#: most unread bytes at the other end; further clauses are dropped
 _UNREAD_BYTES_MAX = 1 << 20
 _RECEIVED_BYTES = 1 << 18
 
 
 class ClausePipe:
-    """One end: sends clauses to the other and receives what that has sent."""
+    """One end, which sends clauses to the other end and receives some."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -230,7 +230,7 @@ class ClausePipe:
                 self._unsent[0] = self._unsent[0][sent:]
 
     def received(self) -> list[Clauses]:
-        """Return the batches that have come whole."""
+        """Return the complete batches."""
         while True:
             try:
                 data = self._end.recv(_RECEIVED_BYTES)
@@ -254,19 +254,19 @@ class ClausePipe:
         self._end.close()
 
 
-#: per call, so that a long pause does not end in one long halt; the rest is skipped
+#: most bytes per call, so that a long pause is not followed by a long halt; the rest is skipped
 _READ_BYTES_MAX = 1 << 25
-#: what is to be skipped is looked at from so near its end
+#: bytes before the end of a skipped part that are searched for whole steps
 _SKIPPED_BYTES = 1 << 20
 _ADDED = 0x61
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
-#: a literal of a binary proof takes at most so many bytes
+#: most bytes of a literal in a binary proof
 _LITERAL_BYTES_MAX = 5
 
 
 class ProofStream:
-    """The reading end. `length_max` and `variable_max` say which clauses are of interest."""
+    """The reading end. `length_max` and `variable_max` bound the clauses of interest."""
 
     def __init__(self, length_max: int, variable_max: int, is_binary: bool) -> None:
         self.fd = os.memfd_create("proof")
@@ -276,18 +276,18 @@ class ProofStream:
         self._position = 0
 
     def take(self) -> Clauses:
-        """The clauses of interest that have been written since the last call."""
+        """Return the clauses of interest written since the last call."""
         data = os.pread(self.fd, _READ_BYTES_MAX, self._position)
         clauses, used = self._decode(data, self._length_max, self._variable_max)
         self._forget(self._position + used)
         return clauses
 
     def skip(self) -> None:
-        """Free what has been written, up to the last step that is whole, without decoding it."""
+        """Free what was written, up to the last whole step, without decoding it."""
         size = os.fstat(self.fd).st_size
         begin = max(self._position, size - _SKIPPED_BYTES)
         if begin == self._position:
-            return  # not worth it
+            return  # too little
         end = os.pread(self.fd, size - begin, begin).rfind(self._end_of_step)
         if end >= 0:
             self._forget(begin + end + 1)
@@ -303,10 +303,10 @@ class ProofStream:
 
 
 def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
-    """Added clauses of a binary proof, and how many bytes belong to whole steps.
+    """Return the added clauses of a binary proof, and the number of bytes of whole steps.
 
-    A step is a letter (a: added), the literals as numbers 2v or 2v + 1 (v negated) in groups of
-    7 bits, lowest first, all but the last with the highest bit set, and a 0.
+    A step is a letter (a: added), the literals as numbers 2v or 2v + 1 (v negated) in groups of 7 bits,
+    lowest first, all but the last with the highest bit set, and a 0.
     """
     octets = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets == 0)

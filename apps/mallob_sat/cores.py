@@ -1,15 +1,14 @@
-"""Unsatisfiable cores: clauses of the formula that cannot hold together, by their numbers.
+"""Unsatisfiable cores: clauses of the formula that cannot hold together, by number.
 
-Each clause gets a selector: a new variable, assumed true, that the clause holds only with. If the
-formula is unsatisfiable, the solver says which assumptions it needed. That is repeated on what
-remains as long as it shrinks by a hundredth, since a search on fewer clauses needs fewer still. The
-result is small as a rule, but need not be minimal.
+Each clause gets a selector: a new variable, assumed true, without which the clause need not hold. If the
+formula is unsatisfiable, the solver names the assumptions that it needed. This is repeated on the rest while
+it shrinks by a hundredth, since a search on fewer clauses needs fewer still. The result is mostly small, but
+need not be minimal.
 
-A core is worth nothing if it is satisfiable. So before it leaves, another solver without any
-selectors must find it unsatisfiable.
+A satisfiable core is worthless. So another solver, without selectors, must first find it unsatisfiable.
 
-Numbers of clauses count from 1 in the order of the input, those with empty or repeated clauses too. An XOR
-is one of them.
+Clauses are numbered from 1 in the order of the input, empty and repeated ones included. An XOR counts as one
+clause.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import solve
 from mallob_sat.solvers import ENGINES, Solver
 
-#: longer lists are not in the reply, only in the file, if there is one
+#: longest list of numbers in a reply; longer ones are in the file only
 NUMBERS_MAX = 1_000_000
 _ROUNDS_MAX = 10
-#: rounds end when one leaves more than this part: the rest would cost many searches
+#: rounds end when one leaves more than this part, since the rest would cost many searches
 _SHRINKAGE_MIN = 0.99
-#: it takes part in no search for cores, hence is always another one
+#: takes part in no search for cores, so it is always a different solver
 CHECKER = Strategy("kissat404")
 
 Positions = NDArray[np.int64]
@@ -42,14 +41,14 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CoreFinding:
-    """The solvers race for a core, each on its own. `file`: where to write its clauses, if anywhere."""
+    """The solvers race for a core, each on its own. `file`: for the core's clauses, if wanted."""
 
     portfolio: Portfolio
     file: ResultPath | None
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any], portfolio: Portfolio) -> CoreFinding | None:
-        """None if no core is wanted. Raises InputError."""
+        """Return the mode; None: no core is wanted. Raises InputError."""
         wish = configuration.get("core", False)
         if wish is False:
             return None
@@ -90,7 +89,7 @@ class CoreFinding:
 
 
 class _Attempt:
-    """One solver's way to a core, for `race`."""
+    """One solver's attempt at a core, for `race`."""
 
     fds: tuple[int, ...] = ()
 
@@ -106,9 +105,9 @@ class _Attempt:
 
 
 def find_core(formula: Formula, strategy: Strategy) -> Result:
-    """Decide a formula; with UNSAT, the field `core` holds the numbers of clauses to blame, in order.
+    """Decide a formula; for UNSAT, the field `core` has the numbers of a core's clauses, ascending.
 
-    The solution holds the assumptions to blame. Raises RuntimeError if the core is satisfiable.
+    The solution has the assumptions to blame. Raises RuntimeError if the core is satisfiable.
     """
     positions: Positions = np.arange(formula.n_clauses)
     result = _solve_with_selectors(formula, strategy)
@@ -136,7 +135,7 @@ def check_core(core: Formula, strategy: Strategy) -> None:
 
 
 def part_of(formula: Formula, kept: Positions, assumptions: Any) -> Formula:
-    """The clauses at these positions, in this order, with these assumptions."""
+    """Return the clauses at these positions, in this order, with these assumptions."""
     starts, ends = formula.bounds()
     lengths = ends[kept] - starts[kept] + 1
     first = np.cumsum(lengths) - lengths
@@ -156,14 +155,14 @@ def _solve_with_selectors(formula: Formula, strategy: Strategy) -> Result:
 
 
 def _split(result: Result, n_vars: int) -> tuple[Positions, list[int]]:
-    """Split what cannot be assumed together into positions of clauses, in order, and other literals."""
+    """Split failed assumptions into positions of clauses, ascending, and other literals."""
     failed = np.asarray(result.solution, dtype=np.int64)
     is_selector = failed > n_vars
     return np.sort(failed[is_selector]) - n_vars - 1, failed[~is_selector].tolist()
 
 
 def _write(core: Formula, numbers: Positions, path: ResultPath, payload: Payload) -> None:
-    """The core in DIMACS, with assumptions as unit clauses at its end. Raises InputError."""
+    """Write the core in DIMACS, with assumptions as unit clauses at its end. Raises InputError."""
     starts, ends = core.bounds()
     lines = [
         f"c clauses of the formula: {' '.join(map(str, numbers.tolist()))}",

@@ -1,12 +1,11 @@
-"""Refutations by counting, of formulas for which search may take for ever.
+"""Refutations by counting, for formulas that search may never decide.
 
-Two arguments, on what the clauses say together (resolution needs exponentially many steps for either):
+Two arguments about many clauses at once, for which resolution needs exponentially many steps:
 
 - Parity: clauses that say XORs are equations modulo 2. If a sum of them says 0 = 1, there is no model.
 - Pigeons in holes: too few literals can be true at once for each of some clauses to have one (see `pigeons`).
 
-Both hold whatever is assumed, and whatever else the formula says. Where the effort would be more than a
-moment, nothing is said.
+Both hold under any assumptions and further clauses. If the effort exceeds a moment, there is no answer.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from numpy.typing import NDArray
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.pigeons import has_too_few_holes
 
-#: larger formulas are left alone
+#: most literals of a formula that is examined
 _LITERALS_MAX = 200_000
-#: longer XORs are usually cut, since one of n variables takes 2^(n-1) clauses
+#: sizes of XORs: longer ones are usually cut, since an XOR of n variables takes 2^(n-1) clauses
 _XOR_SIZES = range(1, 7)
-#: additions of equations
+#: most additions of equations
 _STEPS_MAX = 100_000
-#: looks at what excludes what
+#: most steps of finding exclusive literals
 _LOOKS_MAX = 80_000
 
 
 def refutation(formula: Formula) -> str | None:
-    """Return why there is no model; None if no argument of this kind shows it."""
+    """Return why there is no model; None: no counting argument shows it."""
     if formula.literals.size > _LITERALS_MAX:
         return None
     ends = np.flatnonzero(formula.literals == 0)
@@ -39,14 +38,14 @@ def refutation(formula: Formula) -> str | None:
 
 
 def rows_of(literals: Literals, ends: NDArray[np.intp], lengths: NDArray[np.intp], size: int) -> Literals:
-    """The clauses of one length, one per row."""
+    """Return the clauses of one length, one per row."""
     starts = ends[lengths == size] - size
     rows: Literals = literals[starts[:, np.newaxis] + np.arange(size)]
     return rows
 
 
 def xors_of(clauses: Literals) -> tuple[Literals, Literals]:
-    """The XORs that these clauses, one per row, say: the variables of each, ascending, and their sum."""
+    """Return the XORs that clauses, one per row, say: ascending variables of each, and its sum."""
     size = clauses.shape[1]
     needed: int = 2 ** (size - 1)
     if len(clauses) < needed:
@@ -58,12 +57,12 @@ def xors_of(clauses: Literals) -> tuple[Literals, Literals]:
     signs = (by_variable < 0) @ (1 << np.arange(size, dtype=np.int32))
     rows, counts = _different(np.column_stack((variables, parities, signs))[plain], size + 1)
     said = rows[counts == needed]
-    # Each clause excludes one assignment of the parity that the sum does not have.
+    # Each clause excludes one assignment of the wrong parity.
     return said[:, :-1], 1 - said[:, -1]
 
 
 def _different(rows: Literals, leading: int) -> tuple[Literals, NDArray[np.intp]]:
-    """The leading parts of rows, each once, and how many different rows have it."""
+    """Return the different leading parts of rows, and the number of different rows of each."""
     rows = rows[np.lexsort(rows.T[::-1])]
     is_new = np.ones(len(rows), np.bool_)
     is_new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
@@ -73,7 +72,7 @@ def _different(rows: Literals, leading: int) -> tuple[Literals, NDArray[np.intp]
 
 
 def _is_odd(literals: Literals, ends: NDArray[np.intp], lengths: NDArray[np.intp]) -> bool:
-    #: by its highest variable: an equation as the set of its variables in bits, and its sum in the lowest one
+    #: equations by their highest variable, as bits of variables, with the sum in the lowest bit
     pivots: dict[int, int] = {}
     steps = 0
     for size in _XOR_SIZES:

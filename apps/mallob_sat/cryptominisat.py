@@ -1,7 +1,7 @@
-"""CryptoMiniSat, for formulas full of XORs: it finds them among the clauses and eliminates as Gauss did.
+"""CryptoMiniSat, for formulas full of XORs, which it solves by Gaussian elimination.
 
-No solver of PySAT does that: parity problems of some dozens of XORs can take them for ever. It needs the
-package `pycryptosat`, which is optional. It offers neither clauses nor proofs, so it searches on its own.
+No solver of PySAT does that, and may never decide parity problems of some dozens of XORs. It needs the
+optional package `pycryptosat`. It takes no foreign clauses and writes no proofs, so it searches on its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mallob_sat.solvers import Verdict
 
 @cache
 def cryptominisat_is_installed() -> bool:
-    """Whether its package can be loaded."""
+    """Tell whether its package can be imported."""
     try:
         import pycryptosat  # noqa: F401
     except ImportError:
@@ -41,10 +41,10 @@ class CryptoMiniSat:
         """Add all clauses; none may be empty. The formula's assumptions are left to `solve`."""
         self._n_vars = formula.n_vars
         self._solver.add_clauses(np.ascontiguousarray(formula.literals))
-        self._solver.add_clause([formula.n_vars, -formula.n_vars])  # so that all variables are known
+        self._solver.add_clause([formula.n_vars, -formula.n_vars])  # makes all variables known
 
     def set_phases(self, literals: Sequence[int]) -> None:
-        """Without effect: it chooses phases itself."""
+        """Do nothing: it chooses phases itself."""
 
     def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""
@@ -53,17 +53,17 @@ class CryptoMiniSat:
         return Verdict.SATISFIABLE if satisfiable else Verdict.UNSATISFIABLE
 
     def model(self) -> Literals:
-        """After SATISFIABLE: variable v's literal at position v - 1."""
+        """Return, after SATISFIABLE, variable v's literal at position v - 1."""
         variables = np.arange(1, self._n_vars + 1, dtype=np.int32)
         return np.where(np.array(self._values[1:], dtype=np.bool_), variables, -variables)
 
     def core(self) -> list[int]:
-        """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
+        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
         return sorted((-literal for literal in self._solver.get_conflict()), key=abs)
 
 
 class CryptoMiniSatSearch(Search):
-    """An attempt to decide a formula with it, for `race`."""
+    """An attempt with CryptoMiniSat, for `race`."""
 
     def run(self) -> Result:
         solver = CryptoMiniSat()

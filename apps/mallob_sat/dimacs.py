@@ -1,14 +1,12 @@
-"""Formulas in DIMACS text: fast when the file is right, exact about the line when it is not.
+"""Formulas in DIMACS text: fast for correct files, exact about the line of an error.
 
-Text comes in blocks, of which one at a time is in memory. The body is checked and converted by numpy in
-chunks of whole lines. The checks only say that a chunk holds an error; a slow walk over that chunk's
-tokens then finds the first one and its line. The two sides are independent, so a file that both
-misjudge must fool two readers.
+Text comes in blocks, one of which is in memory at a time. numpy checks and converts the body in chunks of
+whole lines. These checks only say that a chunk has an error; a slow walk over the chunk's tokens then finds
+the first error and its line. The two readers are independent, so an error must fool both to pass.
 
-Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines or
-several on one, the empty clause, the `%` trailer of SATLIB, XORs (`x1 2 -3 0`) on a line each. Refused:
-everything from which half a formula could be read by mistake, such as a clause count that does not fit the
-header.
+Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines or several on one,
+the empty clause, the `%` trailer of SATLIB, XORs (`x1 2 -3 0`) on a line each. Refused: everything from which
+half a formula could be read by mistake, such as a clause count that differs from the header's.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from mallob_sat.formula import MAX_VARIABLE, Formula, Literals
 
 _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
-#: as CryptoMiniSat writes it: x1 2 -3 0
+#: an XOR as CryptoMiniSat writes it: x1 2 -3 0
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
-#: one of so many literals takes 512 clauses
+#: most literals of an XOR, which then takes 512 clauses
 XOR_LENGTH_MAX = 10
 _ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
@@ -40,9 +38,9 @@ _MINUS, _ZERO_DIGIT, _SPACE = 45, 48, 32
 
 
 def xor_clauses(literals: list[int]) -> list[list[int]] | None:
-    """Clauses that say that an odd number of these literals is true; None if they would be too many.
+    """Return clauses for "an odd number of these literals is true"; None: they would be too many.
 
-    The formula gets no further variable. What CryptoMiniSat finds among the clauses, it has back as XORs.
+    The formula gets no new variables. CryptoMiniSat finds such clauses and turns them into XORs again.
     """
     variables: set[int] = set()
     is_odd = True
@@ -52,7 +50,7 @@ def xor_clauses(literals: list[int]) -> list[list[int]] | None:
     if len(variables) > XOR_LENGTH_MAX:
         return None
     ordered = sorted(variables)
-    # A clause for each assignment of the wrong parity, which it rules out.
+    # One clause for each assignment of the wrong parity, which it excludes.
     return [
         [-one if is_true else one for one, is_true in zip(ordered, values, strict=True)]
         for values in product((False, True), repeat=len(ordered))
@@ -61,7 +59,7 @@ def xor_clauses(literals: list[int]) -> list[list[int]] | None:
 
 
 def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
-    """The formula in text that comes in blocks; `path` is what errors call it."""
+    """Read a formula from blocks of text; `path` is its name in errors."""
     chunks = _whole_lines(blocks)
     header = _Header(chunks, path)
     body = _Body(header)
@@ -71,7 +69,7 @@ def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
 
 
 class _Header:
-    """The header: what it declares, where it stands, and what follows it in its chunk."""
+    """The header: its numbers, its line, and the text behind it in its chunk."""
 
     def __init__(self, chunks: Iterator[bytes], path: str) -> None:
         self.path = path
@@ -113,29 +111,29 @@ class _Header:
 
 
 class _Body:
-    """The clauses read so far, and what must be known of their text to name a line later."""
+    """The clauses read so far, and what is needed to name a line later."""
 
     def __init__(self, header: _Header) -> None:
         self._header = header
         self._error = header.error
         self._literals: Literals = np.zeros(0, dtype=np.int32)
         self._clauses = 0
-        #: how many clauses an XOR has become, by its place among the clauses of the input
+        #: number of clauses of each XOR, by its place in the input
         self._xors: dict[int, int] = {}
-        #: clauses that the formula has more than the input
+        #: clauses beyond those of the input
         self._added = 0
-        #: where a clause beyond the declared ones begins
+        #: line of the first clause beyond the declared number
         self._surplus_line: int | None = None
-        #: the last chunk with text, and the line that it begins in
+        #: the last chunk with text, and its first line
         self._last = (header.line, b"")
 
     def literals(self) -> Literals:
-        """All of them, if they are what the header declares."""
+        """Return all literals, if they are what the header declares."""
         self._check_clauses()
         return self._literals
 
     def line_starts(self) -> NDArray[np.int64] | None:
-        """As `Formula` has it."""
+        """Return the line starts, as in `Formula`."""
         if not self._xors:
             return None
         sizes = np.ones(self._clauses - self._added, dtype=np.int64)
@@ -157,13 +155,13 @@ class _Body:
             chunk = next(chunks, None)
 
     def _with_clauses_for_xors(self, line: int, text: bytes) -> bytes:
-        """Each XOR as clauses, which stay in its line; the header counts it as one clause."""
+        """Replace each XOR by clauses on its line; the header counts it as one clause."""
         parts, at = list[bytes](), 0
         found, is_open = self._clauses, bool(self._literals.size and self._literals[-1])
         for match in _XOR.finditer(text):
             words = match[1].split()
             if words[-1:] != [b"0"] or b"0" in words[:-1] or not all(map(_INTEGER.fullmatch, words)):
-                continue  # found to be wrong as any other text
+                continue  # reported later, as other wrong text
             before = text[at : match.start()]
             if last := before.split()[-1:]:
                 is_open = not _ZERO.fullmatch(last[0])
@@ -195,7 +193,7 @@ class _Body:
             if surplus < integers.size:
                 self._surplus_line = _line_of_token(surplus, line, text)
         size = self._literals.size
-        # Grows by moving pages, not bytes: what is large is never there twice.
+        # Grows by moving pages instead of bytes: large arrays never exist twice.
         self._literals.resize(size + integers.size, refcheck=False)
         self._literals[size:] = integers
         self._clauses += found
@@ -204,7 +202,7 @@ class _Body:
         if not _is_well_formed(text):
             raise self._explain(line, text)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy only warns of text that it cannot convert
+            warnings.simplefilter("error")  # numpy only warns about text that it cannot convert
             try:
                 integers = np.fromstring(text, dtype=np.int64, sep=" ")
             except (ValueError, DeprecationWarning):
@@ -214,7 +212,7 @@ class _Body:
         return integers
 
     def _explain(self, line: int, text: bytes) -> InputError:
-        """The error for the first wrong token of a chunk in which the fast checks failed."""
+        """Return the error for the first wrong token of a chunk that failed the fast checks."""
         for match in _TOKEN.finditer(text):
             token = match[0]
             problem = self._problem(token)
@@ -260,7 +258,7 @@ def _quote(token: bytes) -> str:
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """A text in pieces that end at line ends, but for the last."""
+    """Yield a text in pieces that end at line ends, except for the last piece."""
     begun: list[bytes] = []
     for block in blocks:
         end = block.rfind(b"\n") + 1
@@ -279,7 +277,7 @@ def _line_of_token(number: int, line: int, text: bytes) -> int:
 
 
 def _is_well_formed(text: bytes) -> bool:
-    """Whether every token is digits, or one minus sign followed by digits."""
+    """Tell whether every token is digits, or a minus sign and digits."""
     if text.translate(None, _ALLOWED):
         return False
     codes: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
@@ -292,7 +290,7 @@ def _is_well_formed(text: bytes) -> bool:
 
 
 def _without_comments(text: bytes) -> bytes:
-    """Blank out comment lines; their line ends stay, so that lines can still be counted."""
+    """Blank out comment lines, but keep line ends for counting."""
     at = text.find(b"c")
     if at < 0:
         return text
@@ -311,7 +309,7 @@ def _without_comments(text: bytes) -> bytes:
 
 
 def _without_trailer(text: bytes) -> bytes:
-    """Cut SATLIB's ending: a line of `%`, a line of `0`, blank lines."""
+    """Cut SATLIB's trailer: a line of `%`, a line of `0`, blank lines."""
     at = text.find(b"%")
     if text[text.rfind(b"\n", 0, at) + 1 : at].strip() or not _TRAILER.fullmatch(text, at):
         return text

@@ -1,27 +1,26 @@
-"""Several models of one formula, distinct over the variables that matter: the projection.
+"""Enumeration: several models of a formula, distinct on the variables that matter, the projection.
 
-The root's solver enumerates (`Models`) until there is no further one, or enough are found. The other workers
-take parts of the search space off it (enumeration by cubes, below); alone, it pays nothing for that.
+The root's solver enumerates (`Models`) until there is no further model, or enough are found. Other workers
+take parts of the search space from it (cubes, below); alone, the root pays nothing for that.
 
-Solutions are kept as bits until the end: the values of the projection are one *row* (its variable i is bit
-i, counted from the lowest of each byte on). Where a file is named for them, they are also written there as
-they are found, a line each, so that they survive an interruption.
+Solutions are kept as bits until the end: the values of the projection are one *row* (variable i is bit i,
+counted from the lowest of each byte). A named file gets solutions as they are found, a line each, so they
+survive an interruption.
 
 Enumeration by cubes
 --------------------
-The root could do all alone, and would in any case come to the right end. A helper picks a cube (values of
-a few variables), enumerates it and sends all its solutions up. The root puts them in the place of
-those that it has found itself in that cube, and looks there no more. So no agreement is needed: a
-cube that is done twice, or whose message is lost with a worker, costs time only. Helpers hear from
-the root which cubes are done, and send theirs again as long as they are not.
+The root could do all alone, and would reach the right end. A helper picks a cube (values of a few variables),
+enumerates it and sends all its solutions up. The root replaces its own solutions in that cube by these, and
+skips the cube from then on. So no agreement is needed: a cube that is done twice, or whose message is lost
+with a worker, costs only time. Helpers hear from the root which cubes are done, and send their others again.
 
-    ROWS(q, rows)     up    all solutions of cube q, or as many as are wanted at most
-    DONE(bits)        down  bit q: cube q is done
+    ROWS(q, rows)   up    all solutions of cube q, up to the number wanted
+    DONE(bits)      down  bit q: cube q is done
 
-A cube of too many solutions for a message is left to the root.
+A cube with too many solutions for a message is left to the root.
 
-Guarantees: no two solutions agree on the projection; each is part of a model that was checked;
-`complete` is said only if there is no further one. Solutions in a reply are in ascending order.
+Guarantees: no two solutions agree on the projection; each is part of a checked model; `complete` is true only
+if there is no further one. Solutions in a reply are in ascending order.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ from mallob_sat.search import check_model, set_up, solve_trivial
 from mallob_sat.solvers import Verdict
 
 STRATEGY = Strategy("cadical195")
-#: a search for one model, before the caller gets a word in
+#: conflicts per search for one model, after which the caller's turn comes
 _CONFLICTS = 500
-#: the first this many variables of a projection make the cubes
+#: most variables of a projection that make cubes
 _CUBE_VARIABLES_MAX = 8
 
 
@@ -70,11 +69,11 @@ class Models:
         self._solver.add_formula(formula)
         for literal in formula.assumptions.tolist():
             self._solver.add_clause([literal])
-        #: the solution found last
+        #: the last solution
         self.row = b""
 
     def search(self, cube: Sequence[int] = ()) -> Verdict:
-        """Look a while for one more within a cube; UNSATISFIABLE: there is none left."""
+        """Search for a while for another model in a cube; UNSATISFIABLE: there is none."""
         answer = self._solver.solve_for(_CONFLICTS, cube)
         if answer is Verdict.SATISFIABLE:
             model = self._solver.model()
@@ -85,12 +84,12 @@ class Models:
         return answer
 
     def leave_out(self, cube: Sequence[int]) -> None:
-        """Look nowhere in this cube any more."""
+        """Skip this cube from now on."""
         self._solver.add_clause([-literal for literal in cube])
 
 
 def cubes_of(projection: Literals) -> list[list[int]]:
-    """All values of the first few variables: cube q's variable i is true if bit i of q is set."""
+    """Return all values of the first variables: cube q's variable i is true if bit i of q is set."""
     variables = projection[:_CUBE_VARIABLES_MAX].tolist()
     return [
         [variable if number >> place & 1 else -variable for place, variable in enumerate(variables)]
@@ -99,12 +98,12 @@ def cubes_of(projection: Literals) -> list[list[int]]:
 
 
 def cube_of(row: bytes) -> int:
-    """The number of the cube that a solution lies in."""
+    """Return the number of a solution's cube."""
     return row[0]
 
 
 def bits_of(rows: bytes, n_variables: int) -> NDArray[np.uint8]:
-    """Rows on end as a matrix: a line per solution, a column per variable."""
+    """Return concatenated rows as a matrix: a line per solution, a column per variable."""
     lines = np.frombuffer(rows, dtype=np.uint8).reshape(-1, row_bytes(n_variables))
     return np.unpackbits(lines, axis=1, count=n_variables, bitorder="little")
 
@@ -113,11 +112,11 @@ def row_bytes(n_variables: int) -> int:
     return -(-n_variables // 8)
 
 
-#: solutions of a cube beyond this are not worth their way
+#: most bytes of a cube's solutions in a message
 CUBE_BYTES_MAX = 4 << 20
 _TELL_PERIOD_S = 1.0
 _SEND_AGAIN_S = 5.0
-#: helpers begin far from each other
+#: golden ratio, by which helpers begin far from each other
 _SPREAD = 0.6180339887
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5CU"
@@ -126,7 +125,7 @@ _DONE = b"D"
 
 
 class Leader:
-    """The root's side."""
+    """The root's side of the cubes."""
 
     def __init__(self, context: WorkerContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
@@ -135,7 +134,7 @@ class Leader:
         self._tell_s = clock()
 
     def turn(self) -> list[tuple[int, bytes]]:
-        """Cubes that helpers have done, each once: its number and the rows of its solutions."""
+        """Return cubes that helpers have done, each once, as number and rows."""
         news = []
         for message in self._context.poll():
             kind, cube, body = _decode(message)
@@ -150,7 +149,7 @@ class Leader:
 
 
 class Helper:
-    """The side of every other worker."""
+    """The other workers' side of the cubes."""
 
     def __init__(
         self, context: WorkerContext, n_cubes: int, clock: Callable[[], float] = time.monotonic
@@ -159,14 +158,14 @@ class Helper:
         self._n_cubes = n_cubes
         self._clock = clock
         self._done = 0
-        #: done here, as sent to the root; kept in case that another root, started anew, lacks them
+        #: cubes done here, kept in case that a new root lacks them
         self._sent: dict[int, bytes] = {}
         self._left_to_root: set[int] = set()
         self._send_again_s = clock() + _SEND_AGAIN_S
         self._next = int(context.index * _SPREAD * n_cubes) % n_cubes
 
     def choose(self) -> int | None:
-        """Return a cube that is not known to be done; None if there is none at present."""
+        """Return a cube not known to be done; None: there is none at present."""
         for step in range(self._n_cubes):
             cube = (self._next + step) % self._n_cubes
             if not self.is_done(cube) and cube not in self._sent and cube not in self._left_to_root:
@@ -178,7 +177,7 @@ class Helper:
         return bool(self._done >> cube & 1)
 
     def give(self, cube: int, rows: bytes) -> None:
-        """All solutions of a cube, found here."""
+        """Send all solutions of a cube."""
         if len(rows) > CUBE_BYTES_MAX:
             self.leave_to_root(cube)
             return
@@ -189,13 +188,13 @@ class Helper:
         self._left_to_root.add(cube)
 
     def turn(self, timeout_s: float = 0.0) -> None:
-        """Take in and pass on what there is, or comes within this time."""
+        """Handle messages, waiting for `timeout_s`."""
         for message in self._context.poll(timeout_s):
             kind, _, body = _decode(message)
             if kind == _ROWS:
                 self._context.send_to_parent(message.data)
             elif kind == _DONE:
-                self._done = int.from_bytes(body, "little")  # less than before, if the root is new
+                self._done = int.from_bytes(body, "little")  # fewer than before, if the root is new
                 self._context.send_to_children(message.data)
         now = self._clock()
         if now >= self._send_again_s:
@@ -210,18 +209,18 @@ def _done_message(done: int) -> bytes:
 
 
 def _decode(message: TreeMessage) -> tuple[bytes, int, bytes]:
-    """Kind, number of the cube and the rest; no kind if it is not for us."""
+    """Return kind, cube and content; no kind: the message is not ours."""
     if message.returned or message.data[: len(_MAGIC)] != _MAGIC:
         return b"", 0, b""
     _, kind, cube = _HEADER.unpack_from(message.data)
     return kind, cube, message.data[_HEADER.size :]
 
 
-#: what replies hold at most (80 MB); more need a file
+#: most literals of models in replies (80 MB); more need a file
 LITERALS_MAX = 20_000_000
-#: what offers hold at most (4 MB)
+#: most literals of models in offers (4 MB)
 OFFERED_LITERALS_MAX = 1_000_000
-#: between two offers: so many times as long as it takes to make one
+#: pause between two offers, in multiples of the time to make one
 _OFFER_PAUSE = 20
 _FIELD = "configuration"
 _TURN_S = 0.1
@@ -230,10 +229,10 @@ _WRITE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Enumerating:
-    """At most `count` solutions (None: all), over these variables (none: all of the formula).
+    """At most `count` solutions (None: all) over some variables (none: all of the formula).
 
-    When it is `until` (seconds since 1970), or its root has worked for `within_s`, what has been found by
-    then is the result.
+    At the time `until` (seconds since 1970), or after the root has worked for `within_s`, the solutions found
+    are the result.
     """
 
     count: int | None
@@ -244,7 +243,7 @@ class Enumerating:
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Enumerating | None:
-        """None if one model is enough. Raises InputError."""
+        """Return the mode; None: one model is enough. Raises InputError."""
         if "solutions" not in configuration:
             for key in ("projection", "solutions-file", "solutions-until", "solutions-within"):
                 if key in configuration:
@@ -276,7 +275,7 @@ class Enumerating:
         return {} if self.file is None else self.file.prepare()
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        # A clock that is set meanwhile decides nothing.
+        # On the monotonic clock, which no one sets.
         over_s = time.monotonic() + min(self.until - time.time(), self.within_s)
         while True:  # a worker's place in its job may change
             if context.index != 0:
@@ -296,7 +295,7 @@ class Enumerating:
     # --- the root ---------------------------------------------------------------------------------
 
     def _lead(self, context: WorkerContext, formula: Formula, over_s: float) -> Result | None:
-        """None if we are not the root any more."""
+        """Enumerate as the root; return None if this worker is not the root any more."""
         projection = self._variables(formula)
         found = _Found(projection, self._wanted(projection))
         if self.file is None:
@@ -348,7 +347,7 @@ class Enumerating:
     # --- the others -------------------------------------------------------------------------------
 
     def _help(self, context: WorkerContext, formula: Formula) -> None:
-        """Enumerate cube after cube, until we are the root."""
+        """Enumerate cube by cube until this worker is the root."""
         projection = self._variables(formula)
         trivial = solve_trivial(formula)
         if not projection.size or (trivial is not None and trivial.code == UNSATISFIABLE):
@@ -357,7 +356,7 @@ class Enumerating:
         models = Models(formula, projection)
         helper = Helper(context, len(cubes))
         wanted_bytes = min(self._wanted(projection) * row_bytes(projection.size), CUBE_BYTES_MAX + 1)
-        #: a solution once found is not found again, hence kept
+        #: solutions by cube, kept since they are not found again
         found = [bytearray() for _ in cubes]
         while context.index != 0:
             if (cube := helper.choose()) is None:
@@ -380,7 +379,7 @@ class Enumerating:
 
 
 class _Found:
-    """The root's solutions by cube, and how many are in the file."""
+    """The root's solutions by cube, and the number in the file."""
 
     def __init__(self, projection: Literals, wanted: float) -> None:
         self.projection = projection
@@ -393,7 +392,7 @@ class _Found:
         self._written = 0
         self._write_s = 0.0
         self._told = 0
-        #: how many the last offer had
+        #: number of solutions in the last offer
         self._offered = 0
         self._offer_s = 0.0
 
@@ -404,7 +403,7 @@ class _Found:
             self._unwritten += row
 
     def replace(self, cube: int, rows: bytes) -> None:
-        """Take these, which include all that we have of that cube."""
+        """Take over a helper's solutions of a cube, which include all of ours."""
         own = self._cubes.get(cube, bytearray())
         known = set(self._split(own))
         self.count += (len(rows) - len(own)) // self._row_bytes
@@ -416,12 +415,12 @@ class _Found:
         return [bytes(rows[at : at + self._row_bytes]) for at in range(0, len(rows), self._row_bytes)]
 
     def result(self, count: int, *, complete: bool) -> Result:
-        """Return so many of the solutions as a result, without those that are in a file."""
+        """Return `count` solutions as a result, without those in a file."""
         fields = {"solver": STRATEGY.title, "solutions": count, "complete": complete}
         return Result(SATISFIABLE, self._literals(count) if self.file is None else None, fields)
 
     def tell_sometimes(self, context: WorkerContext, wanted: int | None, now_s: float) -> None:
-        """Tell how many there are, and offer those that fit or are in the file: the job may be ended."""
+        """Report the number now and then, and offer solutions, in case that the job is ended."""
         if self.count > self._told:
             self._told = self.count
             context.report_progress(min(self.count, wanted or self.count), wanted, "solutions")
@@ -429,12 +428,12 @@ class _Found:
         count = int(min(self.count, self.wanted, fitting)) if self.file is None else self._written
         if count > self._offered and now_s >= self._offer_s:
             self._offered = count
-            # A new root writes the file anew: what it says of it counts, though it be less.
+            # A new root writes the file anew, so its smaller number counts.
             context.offer(self.result(count, complete=False), value=count if self.file is None else None)
             self._offer_s = now_s + _OFFER_PAUSE * (time.monotonic() - now_s)
 
     def _literals(self, count: int) -> Literals:
-        """Return so many models in ascending order, each closed by 0."""
+        """Return `count` models in ascending order, each closed by 0."""
         rows = b"".join(self._cubes.values())[: count * self._row_bytes]
         bits = bits_of(rows, self.projection.size)
         bits = bits[np.lexsort(bits.T[::-1])]
@@ -448,7 +447,7 @@ class _Found:
             self.write()
 
     def write(self) -> None:
-        """Bring what is new to the file, up to the number that is wanted. Raises ResultFileError."""
+        """Write new solutions to the file, up to the number wanted. Raises ResultFileError."""
         if self.file is None or not self._unwritten:
             return
         rows, self._unwritten = bytes(self._unwritten), bytearray()

@@ -1,11 +1,11 @@
 """A propositional formula as flat arrays, its payload form, and the check of a model.
 
-Clauses stand one after the other, each closed by 0, in one int32 array: the form that
-workers share read-only and that solvers are fed from. Formulas given as integers (inline
-`literals`, raw files) are validated here; text files in `dimacs`.
+Clauses stand one after the other, each closed by 0, in one int32 array, which workers share read-only and
+from which solvers are fed. Formulas given as integers (inline `literals`, raw files) are validated here; text
+files in `dimacs`.
 
-Guarantees: every literal x of a Formula has 1 <= |x| <= n_vars <= MAX_VARIABLE, the number of
-zeros is n_clauses, and the last integer is a 0.
+Guarantees: every literal x of a Formula has 1 <= |x| <= n_vars <= MAX_VARIABLE, there are n_clauses zeros,
+and the last integer is a 0.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Literals: TypeAlias = NDArray[np.int32]
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_VARIABLE = 2**31 - 2
-#: so many variables need not occur, or so many for each literal there is
+#: number of variables that need not occur: a constant, or a multiple of the literals
 _FREE_VARIABLES, _VARIABLES_PER_LITERAL = 10_000_000, 16
-#: ends the clauses and opens the assumptions in integer input
+#: separator between clauses and assumptions in integer input
 ASSUMPTIONS_MARK = 2**31 - 1
-#: numpy's intermediate arrays are a few times as large
+#: literals per block: numpy's intermediate arrays are a few times as large
 _BLOCK_LITERALS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Clauses closed by 0, the number of variables and clauses, and assumed literals."""
+    """Clauses closed by 0, the numbers of variables and clauses, and assumed literals."""
 
     literals: Literals
     n_vars: int
     n_clauses: int
     assumptions: Literals
-    #: position of the first clause of each clause of the input; None: they are the same. An XOR is one clause
-    #: of the input and becomes several, or none. Not part of the payload
+    #: position of the first clause of each clause of the input (an XOR becomes several clauses, or none);
+    #: None: equal. Not part of the payload
     line_starts: NDArray[np.int64] | None = None
 
     def to_payload(self) -> Payload:
@@ -56,7 +56,7 @@ class Formula:
         return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
 
     def check_numbering(self, field: str) -> None:
-        """Raises InputError if hardly any of the variables occurs: solvers take memory for each of them."""
+        """Raise InputError if hardly any variable occurs, since solvers take memory for each."""
         occurring_max = int(self.literals.size + self.assumptions.size)
         if self.n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
             raise InputError(
@@ -66,7 +66,7 @@ class Formula:
             )
 
     def assuming(self, literals: Sequence[int]) -> Formula:
-        """This formula with further assumptions. Raises InputError."""
+        """Return this formula with further assumptions. Raises InputError."""
         for literal in literals:
             if type(literal) is not int or not 1 <= abs(literal) <= MAX_VARIABLE:
                 raise InputError(
@@ -81,7 +81,7 @@ class Formula:
         )
 
     def bounds(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """First position of each clause and the position of its closing 0."""
+        """Return the first position of each clause and the position of its closing 0."""
         ends = np.flatnonzero(self.literals == 0)
         starts = np.empty_like(ends)
         starts[:1] = 0
@@ -89,7 +89,7 @@ class Formula:
         return starts, ends
 
     def blocks(self) -> Iterator[Literals]:
-        """The clauses in pieces of whole clauses, for work whose memory grows with its input."""
+        """Yield the clauses in blocks of whole clauses, for work that takes memory in proportion."""
         begin, size = 0, self.literals.size
         while begin < size:
             end = min(begin + _BLOCK_LITERALS, size)
@@ -107,7 +107,7 @@ class Formula:
         return False
 
     def first_falsified(self, model: Literals) -> int | None:
-        """Index of a clause that `model` (variable v's literal at v - 1) leaves false, if any."""
+        """Return the index of a clause falsified by `model` (variable v's literal at v - 1), if any."""
         signed = np.concatenate((np.ones(1, dtype=np.int32), model))  # the 0 of no clause is true
         checked = 0
         for block in self.blocks():
@@ -121,9 +121,9 @@ class Formula:
 
 
 def formula_from_integers(integers: Integers, source: str, field: str) -> Formula:
-    """A formula from clauses closed by 0, optionally ASSUMPTIONS_MARK, assumptions and a 0.
+    """Return a formula from clauses closed by 0, optionally ASSUMPTIONS_MARK, assumptions and a 0.
 
-    `source` opens the error text and `field` is the job-file field at fault.
+    `source` begins the error text; `field` is the job-file field at fault.
     """
     marks = np.flatnonzero(integers == ASSUMPTIONS_MARK)
     clauses, assumptions = integers, integers[:0]
@@ -175,7 +175,7 @@ def _check_assumptions(
 
 
 def formula_from_list(literals: object) -> Formula:
-    """The formula in a job file's inline `literals`."""
+    """Return the formula in a job file's inline `literals`."""
     field = "literals"
     if not isinstance(literals, list | tuple):
         raise InputError(f"literals: must be a list of integers, is {literals!r:.60}", field)
@@ -194,7 +194,7 @@ def formula_from_list(literals: object) -> Formula:
 
 
 def formula_from_raw(content: bytes, path: str) -> Formula:
-    """The formula in a raw file: 32-bit little-endian integers that end with the assumptions."""
+    """Return the formula in a raw file: 32-bit little-endian integers, the assumptions at the end."""
     if len(content) % 4:
         raise InputError(
             f"{path}: {len(content)} bytes are not a whole number of 32-bit integers (truncated?)"
@@ -206,7 +206,7 @@ def formula_from_raw(content: bytes, path: str) -> Formula:
 
 
 def _with_mark(integers: Integers, path: str) -> Integers:
-    """Earlier releases of Mallob's IPASIR bridge open the assumptions by a clause without literals."""
+    """Insert the mark that earlier releases of Mallob's IPASIR bridge write as a clause without literals."""
     empty = integers == 0
     empty[1:] &= integers[:-1] == 0
     if not empty.any():

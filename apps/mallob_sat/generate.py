@@ -1,9 +1,9 @@
-"""Formulas to try things out with: `python -m mallob_sat.generate KIND ... [-o FILE]`.
+"""Formulas for trials: `python -m mallob_sat.generate KIND ... [-o FILE]`.
 
-Kinds: uniform and planted random 3-SAT, `large` for millions of clauses, pigeons in holes, parity on a
-random graph, factoring by an array multiplier, and the equivalence of two multipliers. All are functions of
-their arguments (and seed) alone, so that an example is named by the command that made it. The
-output is DIMACS text, compressed if the file's name says so (.gz, .bz2, .xz).
+Kinds: uniform and planted random 3-SAT, `large` for millions of clauses, pigeons in holes, parity on a random
+graph, factoring by an array multiplier, and the equivalence of two multipliers. All depend on their arguments
+(and seed) only, so a command names its formula. The output is DIMACS text, compressed if the file's name says
+so (.gz, .bz2, .xz).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CLAUSES_PER_BLOCK = 50_000
 
 
 class LargeFormula:
-    """Clauses of three literals as rows of an array: drawn at once and made text in blocks.
+    """Clauses of three literals as rows of an array: drawn at once, and made text in blocks.
 
-    `uniform` draws clause by clause with Python's random numbers, some 4 us each.
+    `uniform` draws clause by clause with Python's random numbers, about 4 us each.
     """
 
     def __init__(self, n_vars: int, clauses: NDArray[np.int32]) -> None:
@@ -45,7 +45,7 @@ class LargeFormula:
 
 
 def large(n_vars: int, n_clauses: int, seed: int) -> LargeFormula:
-    """Random 3-SAT for millions of clauses (three variables or more)."""
+    """Return random 3-SAT for millions of clauses, with at least three variables."""
     if n_vars < 3:
         raise ValueError(f"a clause needs 3 variables, n_vars is {n_vars}")
     draw = np.random.Generator(np.random.PCG64(seed))
@@ -90,7 +90,7 @@ class Circuit:
         return out
 
     def full_adder(self, a: int, b: int, carry: int) -> tuple[int, int]:
-        """Sum and carry of three bits."""
+        """Return sum and carry of three bits."""
         half = self.xor(a, b)
         total = self.xor(half, carry)
         out = self.wire()
@@ -99,7 +99,7 @@ class Circuit:
         return total, out
 
     def multiply(self, a: Sequence[int], b: Sequence[int]) -> list[int]:
-        """The len(a) + len(b) bits of a product, lowest first: rows of b's bits added one by one."""
+        """Return the len(a) + len(b) bits of a product, lowest first: rows of b's bits added one by one."""
         total = [self.and_(x, b[0]) for x in a] + [self.false]
         product_bits = [total[0]]
         for bit in b[1:]:
@@ -127,13 +127,13 @@ class Formula:
 
 
 def uniform(n_vars: int, n_clauses: int, seed: int) -> Formula:
-    """Random 3-SAT; hardest near 4.26 clauses per variable."""
+    """Return random 3-SAT; hardest near 4.26 clauses per variable."""
     rng = random.Random(seed)
     return Formula(n_vars, [_random_clause(rng, n_vars) for _ in range(n_clauses)])
 
 
 def planted(n_vars: int, n_clauses: int, seed: int) -> Formula:
-    """Random 3-SAT of clauses that a hidden assignment satisfies."""
+    """Return random 3-SAT whose clauses a hidden assignment satisfies."""
     rng = random.Random(seed)
     hidden = {variable: rng.choice((-1, 1)) * variable for variable in range(1, n_vars + 1)}
     clauses: list[Clause] = []
@@ -151,7 +151,7 @@ def _random_clause(rng: random.Random, n_vars: int) -> Clause:
 
 
 def pigeonhole(holes: int) -> Formula:
-    """holes + 1 pigeons, no two in one hole: UNSAT, exponentially hard for resolution."""
+    """Return holes + 1 pigeons, no two in one hole: UNSAT, exponentially hard for resolution."""
     pigeons = holes + 1
     clauses: list[Clause] = [tuple(p * holes + h + 1 for h in range(holes)) for p in range(pigeons)]
     for hole in range(holes):
@@ -162,7 +162,7 @@ def pigeonhole(holes: int) -> Formula:
 
 
 def parity(vertices: int, seed: int) -> Formula:
-    """Odd total parity on a random 4-regular multigraph (Urquhart, Tseitin): UNSAT."""
+    """Return odd total parity on a random 4-regular multigraph (Urquhart, Tseitin): UNSAT."""
     rng = random.Random(seed)
     ends = [vertex for vertex in range(vertices) for _ in range(4)]
     rng.shuffle(ends)
@@ -183,7 +183,7 @@ def parity(vertices: int, seed: int) -> Formula:
 
 
 def factoring(number: int) -> Formula:
-    """Two factors > 1 of an odd number, the larger first: SAT if composite, UNSAT if prime."""
+    """Return "two factors > 1 of an odd number, the larger first": SAT if composite, UNSAT if prime."""
     bits = number.bit_length()
     circuit = Circuit()
     large, small = circuit.wires(bits - 1), circuit.wires((bits + 1) // 2)
@@ -196,7 +196,7 @@ def factoring(number: int) -> Formula:
 
 
 def commutativity(bits: int) -> Formula:
-    """Is a * b different from b * a somewhere? UNSAT, hard from about 7 bits."""
+    """Return "a * b differs from b * a somewhere": UNSAT, hard from about 7 bits."""
     circuit = Circuit()
     a, b = circuit.wires(bits), circuit.wires(bits)
     pairs = zip(circuit.multiply(a, b), circuit.multiply(b, a), strict=True)
@@ -220,7 +220,7 @@ _KINDS: dict[str, tuple[Callable[..., _Writable], tuple[str, ...]]] = {
 
 
 def write(text: str, path: Path) -> None:
-    """Write text, compressed as the name's suffix says; equal input gives equal bytes."""
+    """Write text, compressed as the suffix says; equal input gives equal bytes."""
     data = text.encode()
     match path.suffix:
         case ".gz":

@@ -1,14 +1,14 @@
 """Revisions of a growing formula: one solver lives through them, in the worker process itself.
 
-Each revision adds clauses and has assumptions of its own. The solver keeps the clauses that it has and what
-it has learned from them (which follows from the clauses alone: see `sharing`, Soundness), and is given only
-the clauses that are new. So a revision that changes little is answered in little time. All clauses so far
-come with each revision, so a process without a solver of this formula makes one.
+Each revision adds clauses and has assumptions of its own. The solver keeps its clauses and what it has
+learned (which follows from the clauses alone: see `sharing`, Soundness), and gets only the new clauses. So a
+revision that changes little is answered quickly. Each revision comes with all clauses so far, so a process
+without a solver makes a new one.
 
 The search runs in slices, between which the worker hears whether its revision is over.
 
-Guarantees: a model is checked against all clauses and the assumptions before it is an answer; with
-UNSAT the solution holds assumptions that cannot hold together, none if the clauses alone cannot.
+Guarantees: a model is checked against all clauses and assumptions; for UNSAT the solution holds assumptions
+that cannot hold together, none if the clauses alone cannot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, random_phases, set_up
 from mallob_sat.solvers import Verdict
 
-#: solvers that take clauses and assumptions between calls, and can be stopped; not maplesat (some
-#: revisions crash it) and maplechrono (others take it ten times as long as they take its like)
+#: solvers that take clauses and assumptions between calls and can be stopped; not maplesat (crashes on some
+#: revisions) and maplechrono (ten times slower than its kin)
 ENGINES = (
     "cadical195",
     "cadical153",
@@ -43,15 +43,15 @@ ENGINES = (
     "minisat-gh",
     "ergo",
 )
-#: a trivial revision is answered within so many
+#: conflicts within which a trivial revision is answered
 _FIRST_CONFLICTS = 1000
 _CONFLICTS_MIN = 100
-#: a process that is to turn to the next revision does so within one slice
+#: length of a slice, within which a process turns to the next revision
 _SLICE_S = 0.25
 
 
 def grown(former: Payload | None, revision: Formula) -> Formula:
-    """The clauses of all revisions so far, in order, with the assumptions of this one."""
+    """Return the clauses of all revisions so far, in order, with the assumptions of this one."""
     if former is None:
         return revision
     before = Formula.from_payload(former)
@@ -64,7 +64,7 @@ def grown(former: Payload | None, revision: Formula) -> Formula:
 
 
 class Revisions:
-    """The solver of one chain's formula, which a worker process keeps from one revision to the next."""
+    """The solver of one chain, which a worker process keeps between revisions."""
 
     def __init__(self) -> None:
         self._chain = 0
@@ -73,7 +73,7 @@ class Revisions:
 
     @staticmethod
     def check(configuration: Mapping[str, Any]) -> None:
-        """Raise InputError for what there is not for incremental jobs."""
+        """Raise InputError for wishes that incremental jobs do not support."""
         for wish in wishes_of(configuration):
             name = "checked answer" if wish == "checked" else wish
             raise InputError(f"there is no {name} of incremental jobs; leave it out", "configuration")
@@ -97,13 +97,13 @@ class Revisions:
 
 
 def portfolio_of(configuration: Mapping[str, Any]) -> Portfolio:
-    """Solvers that can take revisions. Raises InputError if others are named."""
+    """Return solvers that support revisions. Raises InputError if others are named."""
     portfolio = Portfolio.from_configuration(configuration).restricted_to(ENGINES, "take revisions")
     return replace(portfolio, shares=False, renames=False)
 
 
 class _GrowingSolver:
-    """A solver and how much of the formula it has."""
+    """A solver, and how much of the formula it has."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -111,11 +111,11 @@ class _GrowingSolver:
         self._names: _Names | None = None
         self._is_new = True
         self._taken_in = 0
-        #: the clauses alone cannot hold
+        #: whether the clauses alone cannot hold
         self._is_refuted = False
 
     def is_prefix_of(self, formula: Formula) -> bool:
-        """Whether the formula can have grown out of what is here without a better start from nothing."""
+        """Tell whether the formula may be a growth of the present one, so that a new solver is not better."""
         return self._taken_in <= formula.literals.size and (
             self._names is not None or not _is_sparse(formula)
         )
@@ -137,7 +137,7 @@ class _GrowingSolver:
         return Result(SATISFIABLE, model, fields)
 
     def _take_in(self, formula: Formula) -> int:
-        """Give the solver the clauses that it does not have; how many these are."""
+        """Add the missing clauses to the solver; return their number."""
         is_first, self._is_new = self._is_new, False
         literals = formula.literals[self._taken_in :]
         self._taken_in = formula.literals.size
@@ -173,7 +173,7 @@ class _GrowingSolver:
         return literals if self._names is None else self._names.undo(np.array(literals, np.int32)).tolist()
 
     def _model(self, formula: Formula) -> Literals:
-        """Over all variables of the formula; those that never occur are false."""
+        """Return a model of all variables; those that never occur are false."""
         model = self._solver.model()
         if self._names is None:
             return model[: formula.n_vars]
@@ -184,17 +184,17 @@ class _GrowingSolver:
 
 
 def _is_sparse(formula: Formula) -> bool:
-    """Solvers take memory for every variable up to the largest, used or not."""
+    """Tell whether few variables occur: solvers take memory for every variable up to the largest."""
     return formula.n_vars > 100_000 + 2 * (formula.literals.size + formula.assumptions.size)
 
 
 class _Names:
-    """Short names 1, 2, 3, ... for variables, in the order in which they come."""
+    """Short names 1, 2, 3, ... for variables, in order of appearance."""
 
     def __init__(self) -> None:
         #: variables by name
         self._variables = np.zeros(1, dtype=np.int32)
-        #: the same variables in order, and their names
+        #: ascending variables, and their names
         self._sorted = np.zeros(1, dtype=np.int32)
         self._names = np.zeros(1, dtype=np.int32)
 
@@ -203,7 +203,7 @@ class _Names:
         return self._variables.size - 1
 
     def add(self, literals: Literals) -> None:
-        """Give names to variables that have none; 0 stays 0."""
+        """Name the variables that have no name; 0 stays 0."""
         new = np.setdiff1d(np.abs(literals), self._sorted)
         if new.size:
             self._variables = np.concatenate((self._variables, new)).astype(np.int32)
@@ -212,7 +212,7 @@ class _Names:
             self._names = order.astype(np.int32)
 
     def of(self, literals: Literals) -> Literals:
-        """All of these must have names."""
+        """Return the names of literals, which must all have one."""
         names = self._names[np.searchsorted(self._sorted, np.abs(literals))]
         return (names * np.sign(literals)).astype(np.int32)
 

@@ -1,15 +1,14 @@
-"""A door into PySAT's kissat: its options, what it learns, and clauses for it in the midst of its search.
+"""The kissat door: options, learned clauses and foreign clauses for PySAT's kissat during its search.
 
-PySAT lets kissat do one thing, solve. But all of kissat's own functions are there by name in PySAT's compiled
-module, and they call each other through the module's table of jumps. So nothing need be built: `KissatDoor`
-calls them through ctypes, and the entry of `kissat_restart` in that table leads here first. There, between
-two conflicts, kissat is taken back to decision level 0, and clauses come in as if it had learned them. What
-it learns comes out in the proof that it writes (DRAT, binary).
+PySAT only lets kissat solve. But all of kissat's functions are in PySAT's compiled module by name, and call
+each other through the module's jump table. So nothing must be built: `KissatDoor` calls them through ctypes,
+and the entry of `kissat_restart` in that table leads here first. Here, between two conflicts, kissat is taken
+back to decision level 0, and clauses enter as if it had learned them. Its learned clauses come out in its
+proof (DRAT, binary).
 
-All that must be true of the compiled module for this is checked before the door opens (`door_is_open`): the
-functions' names, the entry and that it may be written, the one place in kissat's state that is written from
-here (the clause being built), and the bytes of a proof. Where something differs, kissat neither gives nor
-takes.
+Before the door opens (`door_is_open`), everything that must hold of the compiled module is checked: the
+functions' names, the entry and its permission, the one place in kissat's state that is written here (the
+clause being built), and the bytes of a proof. If anything differs, kissat neither gives nor takes.
 
 Why this is sound. Let F be the formula.
 
@@ -68,7 +67,7 @@ _RESTART = "kissat_restart"
 _SWITCH = "kissat_switch_search_mode"
 _Function = ctypes.CFUNCTYPE(None, c_void_p)
 _Stack = c_uint64 * 3
-#: three literals in a clause that is being built, and the proof of adding the unit clause 2
+#: probe: three literals of a clause being built; the proof step that adds the unit clause 2
 _PROBE = (3, -1, 2)
 _PROOF_OF_2 = b"a\x04\x00"
 
@@ -78,7 +77,7 @@ class DoorIsClosed(Exception):
 
 
 class _File(ctypes.Structure):
-    """Kissat's file that a proof goes to."""
+    """Kissat's file for a proof."""
 
     _fields_ = (
         ("stream", c_void_p),
@@ -92,7 +91,7 @@ class _File(ctypes.Structure):
 
 @cache
 def door_is_open() -> bool:
-    """Whether kissat can be reached in PySAT's compiled module."""
+    """Tell whether kissat can be reached in PySAT's compiled module."""
     try:
         _module()
     except DoorIsClosed:
@@ -110,42 +109,42 @@ class KissatDoor:
         pointer_of.restype, pointer_of.argtypes = c_void_p, [ctypes.py_object, c_char_p]
         self._kissat: int = c_void_p.from_address(pointer_of(capsule, None)).value or 0
         self._file: _File | None = None
-        #: set if a clause came in all of whose literals are false on level 0
+        #: whether a clause came in whose literals are all false on level 0
         self.is_refuted = False
         self._failure: BaseException | None = None
 
     def set_option(self, name: str, value: int) -> None:
-        """Set an option, before clauses are added. Raises ValueError if kissat has none of this name."""
+        """Set an option, before clauses are added. Raises ValueError if kissat lacks it."""
         if not self._module.kissat_options_has(name.encode()):
             raise ValueError(f"kissat has no option {name!r}")
         self._module.kissat_set_option(self._kissat, name.encode(), value)
 
     def trace_proof(self, fd: int) -> None:
-        """Write to a copy of this file descriptor all that is learned from now on."""
+        """Write all that is learned from now on to a copy of this file descriptor."""
         self._file = _opened(fd)
         self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
 
     def flush_proof(self) -> None:
-        """Let the proof's file hold all that has been learned so far."""
-        if self._file is not None:  # kissat writes out what it holds when a proof ends
+        """Write all learned clauses so far to the proof's file."""
+        if self._file is not None:  # kissat writes its buffer when a proof ends
             self._module.kissat_release_proof(self._kissat)
             self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
 
     def focus(self, is_wanted: bool) -> None:
-        """Have no stable phases from now on, or both kinds in turn again as at first.
+        """Avoid stable phases from now on, or alternate again.
 
-        To be called by the action of `at_restarts` only, again and again: a stable phase is let end. Of no
-        effect on the formula, so that answers and clauses are as right as ever.
+        To be called by the action of `at_restarts` only, repeatedly: a stable phase is let end. The formula,
+        and thus answers and clauses, are not affected.
         """
         if not (is_wanted and _switches[self._kissat] % 2):
             self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))
 
     def import_variables(self, n_vars: int) -> None:
-        """Have kissat know the formula's variables up to this one, so that its own get higher numbers."""
+        """Make the formula's variables known, so that kissat's own get higher numbers."""
         self._module.kissat_import_literal(self._kissat, n_vars)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """Call `action` when kissat restarts, not more often than this; there `give` is allowed."""
+        """Call `action` at restarts of kissat, at most at this interval; there `give` is allowed."""
         next_s = time.monotonic() + interval_s
 
         def turn() -> None:
@@ -154,7 +153,7 @@ class KissatDoor:
                 return
             try:
                 action()
-            except BaseException as error:  # it cannot go up through kissat
+            except BaseException as error:  # it must not pass through kissat
                 self._failure = error
                 self._module.kissat_terminate(self._kissat)
             next_s = time.monotonic() + interval_s
@@ -163,7 +162,7 @@ class KissatDoor:
         _switches[self._kissat] = 0
 
     def give(self, clause: Sequence[int], glue: int) -> bool:
-        """Add a clause that follows from the formula. Returns whether kissat uses it.
+        """Add a clause that follows from the formula; return whether kissat uses it.
 
         To be called by the action of `at_restarts` only.
         """
@@ -206,12 +205,12 @@ class KissatDoor:
         stack[0], stack[1], stack[2] = before
 
     def raise_failure(self) -> None:
-        """Raise what the action of `at_restarts` has raised: then kissat's answer is none."""
+        """Raise what the action of `at_restarts` has raised, in which case kissat's answer is void."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """To be called before kissat itself is freed; the proof is complete then."""
+        """Complete the proof; to be called before kissat itself is freed."""
         _turns.pop(self._kissat, None)
         _switches.pop(self._kissat, None)
         if self._file is not None:
@@ -220,9 +219,9 @@ class KissatDoor:
             self._file = None
 
 
-#: what to do when a kissat restarts, by its address
+#: actions at restarts, by kissat's address
 _turns: dict[int, Callable[[], None]] = {}
-#: how often each of these has gone from focused to stable phases or back
+#: number of switches between focused and stable phases, by kissat's address
 _switches: dict[int, int] = {}
 
 
@@ -245,7 +244,7 @@ def _opened(fd: int) -> _File:
 
 @cache
 def _module() -> ctypes.CDLL:
-    """PySAT's compiled module with the types of kissat's functions, once it has passed all checks."""
+    """Return PySAT's compiled module with the types of kissat's functions, after all checks."""
     try:
         module = ctypes.CDLL(pysolvers.__file__)
         for name, (result, arguments) in _NAMES.items():
@@ -283,7 +282,7 @@ def _clause_offset() -> int:
 
 @cache
 def _clause_offset_in(module: ctypes.CDLL) -> int:
-    """Where in kissat's state the clause that is being built is: found by building one."""
+    """Return the offset of the clause being built in kissat's state, found by building one."""
     kissat = module.kissat_init()
     for literal in _PROBE:
         module.kissat_add(kissat, literal)
@@ -303,7 +302,7 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
 
 
 def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) -> None:
-    """Have `follow` called after one of kissat's functions. Raises ValueError if that cannot be done."""
+    """Have `follow` called after one of kissat's functions. Raises ValueError if that is impossible."""
     entry_at, function_at = _entry_and_function(pysolvers.__file__, name.encode())
     address = ctypes.cast(getattr(module, name), c_void_p).value or 0
     entry = address - function_at + entry_at
@@ -330,7 +329,7 @@ def _count_switch(kissat: int) -> None:
         _switches[kissat] += 1
 
 
-#: what kissat calls must not be freed
+#: callbacks of kissat, which must not be freed
 _kept: list[object] = []
 
 
@@ -346,16 +345,16 @@ def _is_writable(address: int) -> bool:
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SECTION_OF_RELOCATIONS = 4
-#: the kinds of relocations that are entries of the table of jumps: x86-64, AArch64
+#: kinds of relocations for the jump table: x86-64, AArch64
 _JUMPS = (7, 1026)
 _SYMBOL = np.dtype([("name", "<u4"), ("kind", "<u4"), ("value", "<u8"), ("size", "<u8")])
 _RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 
 
 def _entry_and_function(path: str, name: bytes) -> tuple[int, int]:
-    """Where in a shared library (ELF, 64 bits) a function's entry in the table of jumps is, and the function.
+    """Return where in a shared library (ELF, 64 bits) a function's jump-table entry is, and the function.
 
-    Raises ValueError if it has none.
+    Raises ValueError if there is none.
     """
     with open(path, "rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

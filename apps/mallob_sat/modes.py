@@ -1,9 +1,9 @@
-"""The modes of a job: what it wants of its formula, and how to get it; its configuration chooses one.
+"""The modes of a job, chosen by its configuration: what it wants of its formula, and how to get it.
 
-`Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
-`Agreeing` (in `agreement`) wants it of several solvers; `Checking` (in `checked`) has each step checked;
-`CoreFinding` (in `cores`) says which clauses are to blame; `Enumerating` (in `enumeration`) finds
-several models. Each runs in every worker of the job.
+`Deciding` is the default: a model, or "there is none". `Proving` adds a proof of the latter; `Agreeing` (in
+`agreement`) needs several solvers; `Checking` (in `checked`) has each step checked; `CoreFinding` (in
+`cores`) names the clauses to blame; `Enumerating` (in `enumeration`) finds several models. Each runs in
+every worker of the job.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
 
 _FIELD = "configuration"
-#: of models: as literals, or as bits (see `Packing`)
+#: forms of models: literals, or bits (see `Packing`)
 _FORMS = ("literals", "packed")
-#: each asks for a mode of its own
+#: configuration keys that ask for a mode of their own
 _WISHES = ("proof", "core", "solutions", "checked")
-#: with so large a share of XORs, CryptoMiniSat comes first
+#: share of XORs from which CryptoMiniSat comes first
 _XOR_SHARE_MIN = 0.6
-#: among formulas drawn by lot, larger ones are beyond proving that there is no model
+#: most clauses of a random formula for which a proof of UNSAT is feasible
 _PROVABLE_RANDOM_CLAUSES = 1500
 
 
 def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
-    """The keys that ask for more than a decision."""
+    """Return the keys that ask for more than a decision."""
     return [key for key in _WISHES if configuration.get(key) not in (None, False)]
 
 
 class Mode(Protocol):
-    """One way to treat a formula."""
+    """A way to treat a formula."""
 
     def prepare(self, formula: Formula) -> Payload:
-        """At the client: what workers need beside the formula. Raises InputError if it does not suit."""
+        """Return, at the client, workers' further payload. Raises InputError if it does not suit."""
         ...
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        """In a worker."""
+        """Work on the formula, in a worker."""
         ...
 
 
 def mode_of(configuration: Mapping[str, Any]) -> Mode:
-    """Raises InputError for a configuration that is wrong or contradicts itself."""
+    """Return the mode. Raises InputError for a wrong or contradictory configuration."""
     wishes = wishes_of(configuration)
     if len(wishes) > 1:
         raise InputError(f"{wishes[0]} and {wishes[1]} are not possible together", _FIELD)
@@ -92,7 +92,7 @@ def _deciding(portfolio: Portfolio) -> Deciding:
 
 @dataclass(frozen=True, slots=True)
 class Deciding:
-    """The solvers of all workers race, and share what they learn."""
+    """The solvers of all workers race, and share learned clauses."""
 
     portfolio: Portfolio
 
@@ -106,7 +106,7 @@ class Deciding:
             return quick
         if context.index == 0 and (shown_by := refutation(formula)) is not None:
             return Result(UNSATISFIABLE, [], {"solver": shown_by})
-        # Not before: small jobs would wait for other solvers to be loaded.
+        # Here, since small jobs should not wait for other solvers to be loaded.
         portfolio = self._portfolio_for(formula)
         sharing = Sharing(context, portfolio.has_partners)
         result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
@@ -114,8 +114,8 @@ class Deciding:
         return replace(result, fields=dict(result.fields) | shared)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
-        """Return the portfolio that the job asks for, else the best one of what is installed."""
-        if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot tell which are to blame
+        """Return the portfolio that the job asks for, else the best of the installed ones."""
+        if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot blame assumptions
             return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:
             return self.portfolio.following(XOR_PORTFOLIO)
@@ -127,7 +127,7 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True)
 class Proving:
-    """The solvers race, each on its own: a proof must not depend on what others have learned."""
+    """The solvers race, each on its own: a proof must not depend on foreign clauses."""
 
     portfolio: Portfolio
     proof: ProofRequest
@@ -147,7 +147,7 @@ class Proving:
 
 
 def wants_packed(configuration: Mapping[str, Any]) -> bool:
-    """Whether models shall be packed. Raises InputError."""
+    """Tell whether models must be packed. Raises InputError."""
     form = configuration.get("model", "literals")
     if form not in _FORMS:
         raise InputError(f"model is {form!r:.40}; known are {', '.join(_FORMS)}", _FIELD)
@@ -155,7 +155,7 @@ def wants_packed(configuration: Mapping[str, Any]) -> bool:
 
 
 def packed(result: Result) -> Result:
-    """A result with its model, if it has one, as bytes."""
+    """Return a result with its model, if any, as bytes."""
     if result.code != SATISFIABLE:
         return result
     model = np.asarray(result.solution, dtype=np.int32)
@@ -165,10 +165,10 @@ def packed(result: Result) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Another mode, whose model becomes bits in the end: variable v's value is bit v - 1, 1 for true.
+    """Another mode, whose model becomes bits at the end: variable v's value is bit v - 1, 1 for true.
 
-    A model of a million variables takes 125 kB so, instead of 7 MB as a list of literals. Bits are counted
-    from the lowest of each byte on; those beyond the last variable are 0.
+    A model of a million variables then takes 125 kB instead of 7 MB as literals. Bits are counted from the
+    lowest of each byte; those beyond the last variable are 0.
     """
 
     mode: Mode

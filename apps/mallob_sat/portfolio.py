@@ -1,17 +1,15 @@
-"""Which solver, set up how, a worker runs: a sequence indexed by the worker's place in its job.
+"""The portfolio: a sequence of strategies (solvers with settings), indexed by a worker's place in its job.
 
 A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix must be a good
-portfolio: the strongest all-round strategies first, each next one chosen for what those before it miss (P
-5: diversified solvers). The sequence is ours, or what the job's configuration says (see
-`portfolio_syntax`). What comes up again is made different by random initial phases and a random renaming of
-the variables.
+portfolio: the strongest all-round strategies first, each next one chosen for what the earlier ones miss (P 5:
+diversified solvers). The sequence is ours, or the configuration's (see `portfolio_syntax`). A repeated
+strategy is varied by random initial phases and a random renaming of the variables.
 
-Where a proof is wanted, only solvers that write one are taken, and variables keep their names, since the
-proof speaks of them. Which of our portfolios suits best may depend on what the formula looks like: full of
-XORs, or drawn by lot.
+With a proof, only solvers that write one are used, and variables keep their names, which occur in the proof.
+The best of our portfolios may depend on the formula: full of XORs, or random.
 
-Guarantees: `strategy` is a pure function of index and configuration, and no two indices get the
-same strategy (with a proof: unless a solver without a seed comes up again).
+Guarantees: `strategy` is a pure function of index and configuration, and no two indices get the same strategy
+(with a proof: unless a solver without a seed is repeated).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from mallob_sat.formula import Formula, Literals
 from mallob_sat.kissat_door import door_is_open
 from mallob_sat.portfolio_syntax import PHASELESS, Member, Members, Phases, cycle_of, parse_portfolio
 
-#: The solvers that a job's configuration may name.
+#: solvers that a job's configuration may name
 SOLVER_NAMES = (
     "cadical195",
     "cadical153",
@@ -49,7 +47,7 @@ SOLVER_NAMES = (
     "minisat-gh",
     "cryptominisat",
 )
-#: trades at restarts, which costs it nothing
+#: a solver that trades at restarts, at no cost
 KISSAT = "kissat404"
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
@@ -71,18 +69,18 @@ _FIELD = "configuration"
 
 
 class Trade(Enum):
-    """Whether a solver passes on what it learns, and takes what others learn."""
+    """Whether a solver passes on learned clauses, and takes foreign ones."""
 
     NOTHING = 0
-    #: PySAT's are never stopped, hence cannot take anything; native ones take when it pays; kissat, which
-    #: could, finds its models as early as alone if it is left to its way
+    #: PySAT's solvers are never stopped, so they take nothing; native ones take when it pays; kissat could
+    #: take, but finds models as early as alone if it is left alone
     GIVES = 1
     BOTH_WAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to search. None for a seed: the solver's own order or phases."""
+    """A way to search. A seed of None: the solver's own order or phases."""
 
     solver: str
     options: tuple[tuple[str, int], ...] = ()
@@ -90,7 +88,7 @@ class Strategy:
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
     breaks_symmetries: bool = False
-    #: kissat: whether it soon takes clauses, and leaves stable phases to the second worker
+    #: for kissat: whether it soon takes clauses, and leaves stable phases to the second worker
     leaves_stable_phases: bool = False
 
     @property
@@ -106,7 +104,7 @@ class Strategy:
         return self.solver + (f"({','.join(details)})" if details else "")
 
 
-#: what the solvers can do: proofs to read from, and stops that cost little (slices cost maplecm up to 60 %)
+#: solvers' trades: whether their proofs can be read, and stops cost little (slices cost maplecm up to 60 %)
 TRADES = {
     "cadical195": Trade.BOTH_WAYS,
     "cadical153": Trade.BOTH_WAYS,
@@ -119,24 +117,23 @@ TRADES = {
 }
 
 
-#: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
-#: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
+#: The first must be strong alone; the second pays most on formulas with many models; kissat and glucose 4.2
+#: win where CaDiCaL is slow; then other releases, other restart policies.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
-#: For a formula that is to be decided and nothing else, which is what kissat can do: no other is so strong
-#: alone, and none learns so well from another of its kind. In stable phases only it finds models and short
-#: proofs that it does not find so soon otherwise, while the first one soon has no more of these phases; long
-#: proofs gain most where there are symmetries to be broken. Glucose 4.2 is the least like it of those that
-#: are quick where it is slow.
+#: For a formula that must only be decided, as kissat can: no other solver is as strong alone, or learns as
+#: well from another of its kind. In stable phases only, kissat finds models and short proofs earlier, while
+#: the first one soon has no more of these phases; long proofs gain most if symmetries are broken. Glucose 4.2
+#: differs most from it among the solvers that are fast where it is slow.
 PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
-#: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
-#: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
+#: The same if native solvers are installed. CaDiCaL 3.0 in stable phases is the best one beside CaDiCaL 1.9.5
+#: if it takes that one's clauses, but bears no slices.
 NATIVE_PORTFOLIO = "k k+= n+ c c0 g k- k0 c- o m c+0 n h c~ e o0 r x u (c n+ k c0 g o n- k c- m c+)*"
-#: Where CryptoMiniSat is installed, for formulas that are mostly XORs; it needs seconds for some that
-#: no other decides in minutes.
+#: For formulas that are mostly XORs, if CryptoMiniSat is installed; it needs seconds for some that no other
+#: solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
-#: For formulas drawn by lot: stable phases find models where others search for minutes, and ergo proves
-#: two to three times as fast as the others that there is none, where that is feasible at all. Kissat comes
-#: first all the same: where there is a model, a worker alone may find it several times sooner so.
+#: For random formulas: stable phases find models where others search for minutes, and ergo proves UNSAT two
+#: to three times as fast as others, where that is feasible at all. Kissat is first nevertheless: a single
+#: worker may find a model several times earlier.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
@@ -149,12 +146,12 @@ class Portfolio:
     members: Members = _DEFAULT
     seed: int = 0
     shares: bool = True
-    #: whether variables may get other names
+    #: whether variables may be renamed
     renames: bool = True
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Portfolio:
-        """Raises InputError for anything that would otherwise be silently ignored."""
+        """Return the portfolio of a configuration. Raises InputError for anything that would be ignored."""
         for key in configuration:
             if key not in _KNOWN_KEYS and not _is_for_mallob(key):
                 raise InputError(f"unknown key '{key}'; known are {', '.join(_KNOWN_KEYS)}", _FIELD)
@@ -167,7 +164,7 @@ class Portfolio:
         return cls(_members(configuration), _seed(configuration), shares)
 
     def restricted_to(self, solvers: Sequence[str], task: str) -> Portfolio:
-        """This portfolio for a task that only these solvers can do. Raises InputError if others are named."""
+        """Return this portfolio for a task that only these solvers support. Raises InputError."""
         if not self.is_default:
             for name in self.members.solvers:
                 if name not in solvers:
@@ -176,15 +173,15 @@ class Portfolio:
 
     @property
     def is_default(self) -> bool:
-        """Whether the choice of solvers is left to us."""
+        """Whether the job leaves the choice of solvers to us."""
         return self.members == _DEFAULT
 
     def following(self, expression: str) -> Portfolio:
-        """This portfolio with the solvers that a text names, in its order."""
+        """Return this portfolio with the solvers of an expression, in its order."""
         return replace(self, members=parse_portfolio(expression))
 
     def strategy(self, index: int) -> Strategy:
-        """The strategy of the worker with this index (0 is the root)."""
+        """Return the strategy of the worker with this index (0 is the root)."""
         member, repeat = self.members.at(index)
         strategy = self._search_strategy(member, repeat, index)
         if not self.shares or not member.shares:
@@ -197,7 +194,7 @@ class Portfolio:
         return replace(strategy, trade=trade, leaves_stable_phases=leaves)
 
     def has_partners(self, count: int) -> bool:
-        """Whether among so many searches there are two that trade."""
+        """Tell whether, among `count` searches, there are two that trade."""
         if not self.shares:
             return False
         trading = (index for index in range(count) if self.strategy(index).trade is not Trade.NOTHING)
@@ -208,7 +205,7 @@ class Portfolio:
         return not any(member.shares and _trade_of(member.solver) is not Trade.NOTHING for member in before)
 
     def _search_strategy(self, member: Member, repeat: int, index: int) -> Strategy:
-        """The member as it is, or varied if another one searches so."""
+        """Return the member's strategy, varied if an earlier one searches alike."""
         seed = self.seed * 1_000_003 + index
         phases = seed if _has_random_phases(member, seed) else None
         if repeat == 0 and self.seed == 0:
@@ -216,9 +213,9 @@ class Portfolio:
             return Strategy(member.solver, member.options, plain, breaks_symmetries=member.breaks_symmetries)
         options = member.options
         if member.solver in _CADICALS or member.solver == KISSAT:
-            options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
+            options += (("seed", seed % 2_000_000_000),)  # the end of the option's range
         elif not self.renames:
-            phases = seed  # nothing else tells them apart
+            phases = seed  # the only difference between them
         renaming = seed if self.renames else None
         return Strategy(member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries)
 
@@ -234,7 +231,7 @@ def _is_stable_kissat(member: Member) -> bool:
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:
-    """Odd seeds keep the solver's own phases, which are often better than random ones."""
+    """Tell whether phases are random; odd seeds keep the solver's own, which are often better."""
     if member.phases is Phases.MIXED:
         return seed % 2 == 0 and member.solver not in PHASELESS
     return member.phases is Phases.RANDOM
@@ -257,12 +254,12 @@ def _members(configuration: Mapping[str, Any]) -> Members:
 
 
 def _is_for_mallob(key: str) -> bool:
-    """Whether a key is one for Mallob's own solvers; the service's replies warn of it."""
+    """Tell whether a key is for Mallob's own solvers; the service's replies warn of it."""
     return key == "options" or key.startswith("__")
 
 
 def content_mode(configuration: Mapping[str, Any]) -> object:
-    """Return the kind of content of formula files, one of _CONTENT_MODES if it is anything sensible."""
+    """Return the kind of formula files, one of _CONTENT_MODES if valid."""
     mode = configuration.get("content-mode", "text")
     return mode.lower() if isinstance(mode, str) else mode  # Mallob had it in capitals
 
@@ -274,18 +271,18 @@ def _seed(configuration: Mapping[str, Any]) -> int:
     return seed
 
 
-#: longer XORs are usually cut, since one of n variables takes 2^(n-1) clauses
+#: sizes of XORs: longer ones are usually cut, since an XOR of n variables takes 2^(n-1) clauses
 _XOR_SIZES = range(3, 7)
-#: formulas that were drawn by lot have 0.5 and 1 here, up to chance
+#: range of the share of positive literals in random formulas
 _POSITIVE_SHARES = (0.45, 0.55)
 _DISPERSIONS = (0.5, 1.6)
 
 
 def xor_share(formula: Formula) -> float:
-    """The share of clauses that together say an XOR (of 3 to 6 variables), from 0 to 1.
+    """Return the share of clauses that together say XORs (of 3 to 6 variables), from 0 to 1.
 
-    Of a large formula, only the first clauses are looked at (half a million literals). A full adder has
-    8 such clauses of 14 and multipliers less than half; parity problems have two thirds and more.
+    Only the first half million literals are examined. A full adder has 8 such clauses of 14 and multipliers
+    less than half; parity problems have two thirds and more.
     """
     block = _first_clauses(formula)
     ends, lengths = _bounds(block)
@@ -299,13 +296,12 @@ def xor_share(formula: Formula) -> float:
 
 
 def is_random(formula: Formula) -> bool:
-    """Whether it looks like uniform random k-SAT, k > 2.
+    """Tell whether a formula looks like uniform random k-SAT, k > 2.
 
-    Of a large formula, only the first clauses are looked at (half a million literals); of more than some
-    300,000 variables, these are too few to tell, and the answer is no. Looks like that means: all clauses are
-    of one length, half of the literals are positive, and variables occur as often as chance has it
-    (dispersion: variance over mean). What encodes something has clauses of several lengths, and if not,
-    variables that occur equally often, or a few that occur in very many clauses.
+    That means: all clauses have one length, half of the literals are positive, and variables occur as often
+    as by chance (dispersion: variance over mean). Encodings have clauses of several lengths, or variables
+    that occur equally often, or a few that occur in very many clauses. Only the first half million literals
+    are examined; beyond about 300,000 variables these are too few to tell, and the answer is no.
     """
     block = _first_clauses(formula)
     _, lengths = _bounds(block)
@@ -324,6 +320,6 @@ def _first_clauses(formula: Formula) -> Literals:
 
 
 def _bounds(clauses: Literals) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where each clause is closed, and its length."""
+    """Return the position of each clause's 0, and its length."""
     ends = np.flatnonzero(clauses == 0)
     return ends, np.diff(ends, prepend=-1) - 1

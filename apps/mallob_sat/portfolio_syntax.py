@@ -45,7 +45,7 @@ LETTERS: Mapping[str, str] = {
     "u": "minisat-gh",
     "y": "cryptominisat",
 }
-#: they choose initial phases themselves
+#: solvers that choose initial phases themselves
 PHASELESS = ("kissat404", "cryptominisat")
 _OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
 _KISSATS_OPTIONS = {"+": ("stable", 2), "-": ("stable", 0), "0": ("phase", 0)}
@@ -56,7 +56,7 @@ _MEMBERS_MAX = 10_000
 
 
 class Phases(Enum):
-    """Which values variables have at first, if a solver comes up again."""
+    """The initial values of variables when a solver is repeated."""
 
     MIXED = ""
     OWN = "_"
@@ -65,7 +65,7 @@ class Phases(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One solver of a portfolio, and how it shall search."""
+    """One solver of a portfolio, and its settings."""
 
     solver: str
     options: tuple[tuple[str, int], ...] = ()
@@ -75,19 +75,19 @@ class Member:
 
     @property
     def search(self) -> tuple[object, ...]:
-        """Members of equal `search` would, without further ado, search alike."""
+        """The settings that matter: members with equal ones search alike, unless they are varied."""
         return self.solver, self.options, self.phases is Phases.RANDOM, self.breaks_symmetries
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A sequence of members without end."""
+    """An endless sequence of members."""
 
     once: tuple[Member, ...]
     cycle: tuple[Member, ...]
 
     def at(self, index: int) -> tuple[Member, int]:
-        """The member at this place, and how many before it would search alike."""
+        """Return the member at this place, and how many earlier ones would search alike."""
         if index < len(self.once):
             member = self.once[index]
             return member, _alike(self.once[:index], member)
@@ -98,11 +98,11 @@ class Members:
 
     @property
     def solvers(self) -> tuple[str, ...]:
-        """The solvers in it, each once."""
+        """Return the solvers in it, each once."""
         return tuple(dict.fromkeys(member.solver for member in self.once + self.cycle))
 
     def only(self, solvers: Sequence[str]) -> Members:
-        """Return what is left with these solvers only."""
+        """Return the sequence restricted to these solvers."""
         once, cycle = (
             tuple(member for member in members if member.solver in solvers)
             for members in (self.once, self.cycle)
@@ -111,7 +111,7 @@ class Members:
 
 
 def cycle_of(solvers: Sequence[str]) -> Members:
-    """These solvers in turn."""
+    """Return these solvers as a cycle."""
     return Members((), tuple(Member(solver) for solver in solvers))
 
 
@@ -209,7 +209,7 @@ class _Parser:
 
 
 def _problem_of(solver: str, sign: str, before: str) -> str:
-    """Why a sign cannot follow a solver and its signs so far, or nothing."""
+    """Return why a sign cannot follow a solver and its signs, or ""."""
     if sign in before:
         return f"{sign!r} is given twice"
     for one, other in _CLASHING:

@@ -77,7 +77,7 @@ _XOR_VARIABLES_MAX = 10
 
 
 def read_clauses(path: str) -> list[Clause]:
-    """All clauses in file order. Raises Unreadable."""
+    """Return all clauses in file order. Raises Unreadable."""
     with open_input(path) as file:
         text = file.read()
     try:
@@ -109,7 +109,7 @@ def _clauses(text: bytes) -> list[Clause]:
             clauses += xor
             n_clauses += len(xor) - 1
             continue
-        if line.translate(None, b"-0123456789 \t\r"):  # int() reads 1_0 and +1 too
+        if line.translate(None, b"-0123456789 \t\r"):  # int() also reads 1_0 and +1
             raise ValueError(f"line {number}: not all are integers: {line[:60]!r}")
         for literal in map(int, words):
             if literal == 0:
@@ -145,13 +145,13 @@ def _parity_clauses(line: bytes, n_vars: int, number: int) -> list[Clause]:
     return clauses
 
 
-#: so much of a file must hold the end of its first step, by which binary files are known
+#: bytes that must hold the end of a file's first step, by which binary files are recognised
 _CHUNK_BYTES = 1 << 20
 _ADDITION, _DELETION = ord("a"), ord("d")
 
 
 class Step(NamedTuple):
-    """`place` says where it stands in the file. `hints` is None for a deletion of clauses `integers`."""
+    """`place` is its place in the file. `hints` is None for a deletion of clauses `integers`."""
 
     place: str
     id: int
@@ -160,18 +160,18 @@ class Step(NamedTuple):
 
 
 class MalformedStep(Exception):
-    """Something in a proof that is not a step of LRAT."""
+    """A part of a proof is no step of LRAT."""
 
 
 def read_steps(file: BinaryIO) -> Iterator[Step]:
-    """All steps in order."""
+    """Yield all steps in order."""
     first = file.read(_CHUNK_BYTES)
     # Each binary step holds a zero byte, and no text does.
     return _binary_steps(first, file) if b"\0" in first else _text_steps(first, file)
 
 
 class _Literals(dict[bytes, int]):
-    """Words as integers: one object for each literal, which saves time and memory."""
+    """Words as integers: one object per literal, which saves time and memory."""
 
     def __missing__(self, word: bytes) -> int:
         self[word] = literal = int(word)
@@ -252,7 +252,7 @@ def _binary_steps(first: bytes, file: BinaryIO) -> Iterator[Step]:
 
 
 def _integers(data: bytes, place: str) -> list[int]:
-    """No byte of `data` is 0, so a number's last group may not be empty: its encoding is unique."""
+    """Decode integers. No byte of `data` is 0, so a last group is never empty: the encoding is unique."""
     integers = []
     number = shift = 0
     for byte in data:
@@ -275,20 +275,20 @@ class Refuted(Exception):
 
 
 class Checker:
-    """The clauses that hold at a point of the proof, by their ids."""
+    """The clauses that hold at a point of the proof, by id."""
 
     def __init__(self, formula: Iterable[Sequence[int]]) -> None:
-        """Clause k of the formula, counted from 1, has id k."""
+        """Give clause k of the formula, counted from 1, the id k."""
         self.clauses: dict[int, Clause] = {
             id_: tuple(dict.fromkeys(clause)) for id_, clause in enumerate(formula, 1)
         }
         self.steps = 0
         self._last_id = len(self.clauses)
-        #: every literal that was in any clause so far: others make RAT easy
+        #: all literals in any clause so far; others make RAT easy
         self._known = {literal for clause in self.clauses.values() for literal in clause}
 
     def check(self, steps: Iterator[Step]) -> None:
-        """Follow the proof up to the empty clause, which the formula may have itself. Raises Refuted."""
+        """Follow the proof up to the empty clause, which may be in the formula. Raises Refuted."""
         if () in self.clauses.values():
             return
         for step in steps:
@@ -327,7 +327,7 @@ class Checker:
         self._known.update(clause)
 
     def _propagate(self, hints: Sequence[int], false: set[int], step: Step) -> bool:
-        """Follow hints, adding to the false literals. Whether they lead to a contradiction."""
+        """Follow hints, adding to the false literals; return whether they lead to a contradiction."""
         clauses = self.clauses
         for hint in hints:
             left = 0
@@ -368,7 +368,7 @@ class Checker:
 
 
 def _groups(hints: Sequence[int]) -> dict[int, list[int]]:
-    """The hints for each clause D, where they come as -D, H1, H2, ..."""
+    """Return the hints for each clause D, given as -D, H1, H2, ..."""
     groups: dict[int, list[int]] = {}
     group: list[int] = []
     for hint in hints:

@@ -12,7 +12,7 @@ from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy
 
-#: with larger names than that for each variable, a table of all would take too much memory
+#: largest name per variable for which a table is used, to bound its memory
 _TABLE_PER_VARIABLE = 8
 
 
@@ -24,9 +24,9 @@ class Renaming:
 
     @classmethod
     def for_strategy(cls, formula: Formula, strategy: Strategy) -> Renaming:
-        """Random if the strategy says so; dense if most variables never occur; else none.
+        """Return a renaming: random if the strategy says so, dense if most variables never occur.
 
-        Solvers take memory for every variable up to the largest, used or not.
+        Solvers take memory for every variable up to the largest.
         """
         sparse = formula.n_vars > 1000 + 2 * (formula.literals.size + formula.assumptions.size)
         if not sparse and strategy.renaming_seed is None:
@@ -54,7 +54,7 @@ class Renaming:
         return Formula(literals, self.n_vars(formula), formula.n_clauses, self._renamed(formula.assumptions))
 
     def apply_to_clauses(self, clauses: Clauses) -> Clauses:
-        """Clauses over variables that the formula has."""
+        """Rename clauses over variables of the formula."""
         if self.original is None:
             return clauses
         renamed = self._renamed(clauses.literals)
@@ -68,7 +68,7 @@ class Renaming:
 
     @cached_property
     def _new_names(self) -> Callable[[Literals], Literals]:
-        """From variables of the formula to those that the solver knows."""
+        """Return the function that renames literals of the formula to the solver's."""
         assert self.original is not None
         n_vars, largest = self.original.size - 1, int(self.original.max())
         if largest <= _TABLE_PER_VARIABLE * n_vars:
@@ -86,7 +86,7 @@ class Renaming:
         return [int(self.original[abs(x)]) * (1 if x > 0 else -1) for x in literals]
 
     def undo_model(self, model: Literals, n_vars: int) -> Literals:
-        """The model over all variables of the formula; those that never occur are false."""
+        """Return the model over all variables of the formula; those that never occur are false."""
         if self.original is None:
             return model
         full = -np.arange(1, n_vars + 1, dtype=np.int32)

@@ -1,11 +1,10 @@
-"""One solver at work on a formula: alone, or in a process of its own with clauses going in and out.
+"""A search: one solver at work on a formula, alone or in its own process with clauses going in and out.
 
-A search that trades runs in the native solver where that is installed: it gives and takes in the
-midst of its search. Else PySAT's solvers do what they can. Out: the solver writes its proof into
-memory that the worker process reads (`ProofStream`), while the search goes on. In: the solver
-stops now and then, as often as its strategy says, and takes what has come through a socket. The
-solvers' calls cannot be interrupted, so those that stop use conflict budgets; these are fitted to
-a time, which grows, since a search loses its thread at each stop.
+A search that trades runs in the native solver if that is installed, which gives and takes during its search.
+Otherwise PySAT's solvers do what they can. Out: the solver writes its proof into memory that the worker
+process reads (`ProofStream`) during the search. In: the solver stops now and then, as its strategy says, and
+takes what has come through a socket. The solvers' calls cannot be interrupted, so those that stop use
+conflict budgets; these are fitted to a time, which grows, since each stop disturbs a search.
 
 A model is checked before it leaves, so that a wrong one is an error of the job and no answer.
 """
@@ -30,22 +29,22 @@ from mallob_sat.renaming import Renaming
 from mallob_sat.solvers import Solver, Verdict
 from mallob_sat.symmetries import breaking_clauses
 
-#: longer clauses are not worth their way
+#: longest clauses that are worth sending
 CLAUSE_LENGTH_MAX = 12
-#: formulas up to this size are first tried for a moment by the worker process itself: some 10 ms, as long as
-#: it takes to have another process search
+#: size up to which the worker process itself first tries a formula, for about the 10 ms that another process
+#: would take to begin
 _SMALL_LITERALS = 200_000
 _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
-#: how often clauses go from and to a solver that trades at restarts
+#: interval of exchange with a solver that trades at restarts
 _EXCHANGE_INTERVAL_S = 0.05
-#: stable phases find models sooner undisturbed; from then on, the best of what has come by then helps proofs,
-#: and the first kissat leaves such phases to the second
+#: time of undisturbed stable phases, which find models earlier; then the best clauses so far help proofs, and
+#: the first kissat leaves such phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
-#: a slice takes this part of the time searched so far
+#: length of a slice, as part of the time searched so far
 _SLICE_SHARE = 0.1
 _CONFLICTS_MIN = 200
 _CONFLICTS_MAX = 5_000_000
@@ -62,7 +61,7 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
 
 
 def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
-    """The answer, if it takes next to no time to find."""
+    """Return the answer, if it is found almost at once."""
     trivial = solve_trivial(formula)
     if (
         trivial is not None
@@ -77,7 +76,7 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
 
 
 def solve_trivial(formula: Formula) -> Result | None:
-    """Answers that need no solver: an empty clause, no clause, assumptions x and -x."""
+    """Return answers that need no solver: an empty clause, no clause, assumptions x and -x."""
     if formula.has_empty_clause:
         return Result(UNSATISFIABLE, [])
     assumed = set(formula.assumptions.tolist())
@@ -103,7 +102,7 @@ class _Loadable(Protocol):
 
 
 class Task:
-    """A formula as its strategy wants it, loaded into a solver; `assumptions` are to be solved under."""
+    """A formula as its strategy wants it, loaded into a solver, with the `assumptions` to solve under."""
 
     def __init__(self, formula: Formula, strategy: Strategy, renaming: Renaming, solver: _Loadable) -> None:
         self._formula = formula
@@ -117,7 +116,7 @@ class Task:
             solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
 
     def result(self, answer: Verdict) -> Result:
-        """The solver's answer, in terms of the formula. Raises RuntimeError if its model is wrong."""
+        """Return the solver's answer in terms of the formula. Raises RuntimeError if its model is wrong."""
         fields = {"solver": self._strategy.title}
         if answer is Verdict.UNSATISFIABLE:
             return Result(UNSATISFIABLE, self._renaming.undo_literals(self._solver.core()), fields)
@@ -127,7 +126,7 @@ class Task:
 
 
 def set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()) -> Solver:
-    """A solver with its options, as yet without any clause."""
+    """Return a solver with its options and without clauses."""
     solver = Solver(strategy.solver)
     if Solver.has_options(strategy.solver):
         for name, value in strategy.options + further_options:
@@ -136,7 +135,7 @@ def set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()
 
 
 def random_phases(n_vars: int, seed: int) -> list[int]:
-    """A literal for each variable."""
+    """Return a random literal for each variable."""
     signs = np.random.default_rng(seed).choice(np.array([-1, 1], dtype=np.int64), n_vars)
     phases: list[int] = (np.arange(1, n_vars + 1) * signs).tolist()
     return phases
@@ -163,7 +162,7 @@ class Search:
         self._clock = clock
         goes_its_way = ("stable", 2) in strategy.options or strategy.leaves_stable_phases
         self._undisturbed_until_s = clock() + (UNDISTURBED_S if goes_its_way else 0.0)
-        #: 1 if the child is to leave stable phases to another; shared with it
+        #: byte shared with the child: 1 if it must leave stable phases to another solver
         self._focuses = mmap.mmap(-1, 1)
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
@@ -183,20 +182,20 @@ class Search:
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return what the solver has learned since the last call and did not get from us, best first."""
+        """Return the clauses learned since the last call that are not from us, best first."""
         if self._proof is None:
             return Clauses.none()
         self._focuses[0] = self._strategy.leaves_stable_phases and not self._is_undisturbed
         return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
 
     def skip_learned(self) -> None:
-        """Skip what was learned, as there is no worker to share it with."""
+        """Skip learned clauses, since there is no worker to share them with."""
         if self._proof is not None:
             self._focuses[0] = False
             self._proof.skip()
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the solver; how many of them it does not know."""
+        """Hand clauses to the solver; return how many of them are new to it."""
         if self._inlet is None:
             return 0
         new = self._known.take_new(clauses)
@@ -225,7 +224,7 @@ class Search:
         breaking = self._breaking_clauses()
         strategy = replace(self._strategy, breaks_symmetries=bool(breaking))
         solver = set_up(strategy)
-        if self._proof is not None and not breaking:  # what is learned with these must not be told
+        if self._proof is not None and not breaking:  # clauses learned with these must not be shared
             solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
         task = Task(self._formula, strategy, self._renaming, solver)
         for clause in breaking:
@@ -238,13 +237,13 @@ class Search:
         return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
 
     def _breaking_clauses(self) -> list[list[int]]:
-        """Clauses over what the solver calls the variables, and new ones."""
+        """Return symmetry-breaking clauses in the solver's names, with new variables."""
         if not self._strategy.breaks_symmetries or self._formula.assumptions.size:
             return []
         return breaking_clauses(self._renaming.apply(self._formula))
 
     def trade(self, solver: Solver) -> None:
-        """In the midst of the search: let out what has been learned, and take in what has come."""
+        """Give learned clauses and take foreign ones, during the search."""
         solver.flush_proof()
         if self._strategy.leaves_stable_phases:
             solver.focus(bool(self._focuses[0]))
@@ -255,9 +254,9 @@ class Search:
 
 
 def trade_of(formula: Formula, strategy: Strategy) -> Trade:
-    """What the strategy's solver can do of its trade.
+    """Return the trade that the strategy's solver is capable of.
 
-    Kissat is given assumptions as clauses, so what it learns would depend on them.
+    Kissat gets assumptions as clauses, so its learned clauses would depend on them.
     """
     is_kissat = strategy.trade is not Trade.NOTHING and not Solver.takes_assumptions(strategy.solver)
     if is_kissat and (formula.assumptions.size or not Solver.trades_at_restarts(strategy.solver)):

@@ -1,13 +1,12 @@
 """Sequential SAT solvers behind one small class: the only file that knows PySAT.
 
-It uses `pysolvers`, PySAT's compiled module, rather than `pysat.solvers`: that imports in
-half the time, takes clauses straight from an int32 buffer (a million clauses in 1.2 s instead
-of 2.5 s) and sets options that the public classes hide. It is not a public promise of PySAT,
-so its version is pinned and every engine is exercised by the tests.
+It uses `pysolvers`, PySAT's compiled module, rather than `pysat.solvers`: `pysolvers` imports in half the
+time, takes clauses straight from an int32 buffer (a million clauses in 1.2 s instead of 2.5 s) and sets
+options that the public classes hide. PySAT does not promise it, so the version is pinned and the tests
+exercise every engine.
 
-The calls hold the interpreter's lock and cannot be interrupted: use them in a process that
-may be stopped and killed. Guarantees: engines are named as PySAT names them; `model` assigns
-each variable 1..n_vars once, in order.
+The calls hold the interpreter's lock and cannot be interrupted: use them in a process that may be stopped and
+killed. Guarantees: engines have PySAT's names; `model` assigns each variable 1..n_vars once, in order.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mallob_sat.kissat_door import KissatDoor, door_is_open
 
 
 class Verdict(Enum):
-    """The verdicts of a call of `Solver.solve`."""
+    """The verdicts of `Solver.solve`."""
 
     SATISFIABLE = 1
     UNSATISFIABLE = -1
@@ -89,28 +88,28 @@ class Solver:
 
     @staticmethod
     def has_budget(engine: str) -> bool:
-        """Whether it is one of `ENGINES` that `solve_for` can stop."""
+        """Tell whether one of `ENGINES` can be stopped by `solve_for`."""
         return engine in ENGINES and ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
 
     @staticmethod
     def takes_assumptions(engine: str) -> bool:
-        """Whether it can tell which assumptions cannot hold together."""
+        """Tell whether it can name assumptions that cannot hold together."""
         return ENGINES[engine].family is not Family.KISSAT
 
     @staticmethod
     def has_binary_proof(engine: str) -> bool:
-        """Whether its proofs are binary; else they are text."""
+        """Tell whether its proofs are binary; else they are text."""
         return ENGINES[engine].family in (Family.CADICAL, Family.KISSAT)
 
     @staticmethod
     def has_options(engine: str) -> bool:
-        """Whether it has any that can be set here."""
+        """Tell whether it has options that can be set here."""
         family = ENGINES[engine].family
         return family is Family.CADICAL or (family is Family.KISSAT and door_is_open())
 
     @staticmethod
     def trades_at_restarts(engine: str) -> bool:
-        """Whether clauses can go in and out while it searches; else between two searches only."""
+        """Tell whether clauses can go in and out during its search, not only between searches."""
         return ENGINES[engine].family is Family.KISSAT and door_is_open()
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -130,8 +129,8 @@ class Solver:
     def trace_proof(self, file: RawIOBase) -> None:
         """Have the solver write its proof to `file`, open for reading and writing.
 
-        To be done after setting options and before clauses are added. CaDiCaL writes line by line and is
-        not told of failing writes.
+        To be called after setting options and before adding clauses. CaDiCaL writes line by line and does not
+        notice failures.
         """
         if self._door is not None:
             self._door.trace_proof(file.fileno())
@@ -140,14 +139,14 @@ class Solver:
         self._proof = file
 
     def flush_proof(self) -> None:
-        """Let the proof's file hold all that has been learned so far."""
+        """Write all learned clauses so far to the proof's file."""
         if self._door is not None:
             self._door.flush_proof()
         elif self._proof is not None:
             pysolvers.flushpr(self._tracer)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """While `solve` searches, call `action` at restarts, not more often than this.
+        """Call `action` at restarts of `solve`, at most at this interval.
 
         It may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
         """
@@ -157,12 +156,12 @@ class Solver:
         self._door.at_restarts(action, interval_s)
 
     def give(self, clause: Sequence[int], glue: int) -> bool:
-        """At a restart: add a clause that follows from the formula. Returns whether it is of use."""
+        """Add a clause that follows from the formula, at a restart; return whether it is used."""
         assert self._door is not None
         return self._door.give(clause, glue)
 
     def focus(self, is_wanted: bool) -> None:
-        """At each restart: have no stable phases while this is wanted, as soon as the present one ends."""
+        """Avoid stable phases while wanted, after the present one; to be called at each restart."""
         assert self._door is not None
         self._door.focus(is_wanted)
 
@@ -179,12 +178,12 @@ class Solver:
             self._function("del")(handle)
 
     def __del__(self) -> None:
-        # PySAT does not free what nobody refers to any more.
+        # PySAT does not free garbage.
         with suppress(Exception):
             self.close()
 
     def declare_variables(self, n_vars: int) -> None:
-        """Have models of at least so many variables."""
+        """Have models of at least `n_vars` variables."""
         self._n_vars = max(self._n_vars, n_vars)
 
     def add_clause(self, literals: Sequence[int] | memoryview) -> None:
@@ -194,7 +193,7 @@ class Solver:
     def add_formula(self, formula: Formula) -> None:
         """Add all clauses. The formula's assumptions are left to `solve`."""
         self.declare_variables(formula.n_vars)
-        # An iterator up to the next 0 for each clause: as fast as anything, and needs no memory.
+        # An iterator up to the next 0 for each clause: fast, and without memory.
         literal = iter(np.ascontiguousarray(formula.literals).data).__next__
         add, handle = self._function("add_cl"), self._handle
         for _ in range(formula.n_clauses):
@@ -206,7 +205,7 @@ class Solver:
             self._function("setphases")(self._handle, literals)
 
     def propagate(self, assumptions: Sequence[int]) -> tuple[bool, list[int]]:
-        """Whether these literals hold together as far as unit propagation can tell, and what follows.
+        """Return whether literals hold together by unit propagation alone, and what follows from them.
 
         Raises ValueError for solvers that cannot tell.
         """
@@ -224,7 +223,7 @@ class Solver:
                 self._function("add_cl")(self._handle, [literal])
             found = self._function("solve")(self._handle, 0)
             if self._door is not None:
-                self._door.raise_failure()  # it would pass for UNSATISFIABLE
+                self._door.raise_failure()  # else it would pass for UNSATISFIABLE
         else:
             found = self._function("solve")(self._handle, self._assumptions, 0)
         return self._answer(1 if found else -1)
@@ -243,7 +242,7 @@ class Solver:
 
     @property
     def conflicts(self) -> int:
-        """The number of conflicts in all calls by now. Raises ValueError for solvers without a budget."""
+        """The number of conflicts in all calls so far. Raises ValueError for solvers without a budget."""
         self._check_has_budget()
         return int(self._function("acc_stats")(self._handle)["conflicts"])
 
@@ -257,7 +256,7 @@ class Solver:
         return answer
 
     def model(self) -> Literals:
-        """The last model: variable v's literal at position v - 1; variables that were never met are false."""
+        """Return the last model: variable v's literal at position v - 1; unknown variables are false."""
         if not self._has_model:
             raise ValueError("there is no model: the last answer was not SATISFIABLE")
         model = -np.arange(1, self._n_vars + 1, dtype=np.int32)
@@ -268,11 +267,11 @@ class Solver:
         return model
 
     def core(self) -> list[int]:
-        """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
+        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
         if not self._assumptions:
             return []
         if self._family is Family.KISSAT:
-            core = self._assumptions  # it cannot tell which were needed
+            core = self._assumptions  # it cannot name the needed ones
         elif self._family is Family.MINISAT:
             core = self._function("core")(self._handle) or []
         else:

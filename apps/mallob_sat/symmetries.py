@@ -1,15 +1,15 @@
-"""Symmetries of a formula, and clauses that leave one of assignments that are symmetric to each other.
+"""Symmetries of a formula, and clauses that leave one assignment of those symmetric to each other.
 
-A symmetry is a permutation of the literals that keeps negation and takes the formula's clauses to its
-clauses. It takes models to models. So the search may be confined to assignments that come first, in some
-order, among those symmetric to them. `breaking_clauses` says a part of that (lex-leaders, Crawford et al.
-1996): a formula with these clauses has a model if and only if it has one without them. They do not follow
-from it, so nothing that is learned with them may be told to others.
+A symmetry is a permutation of the literals that keeps negation and maps the formula's clauses to its clauses.
+It maps models to models. So the search may be confined to the first assignments, in some order, among
+symmetric ones. `breaking_clauses` says a part of that (lex-leaders, Crawford et al. 1996): a formula with
+these clauses has a model if and only if it has one without them. They do not follow from the formula, so
+clauses learned with them must not be shared.
 
-Symmetries are looked for as by saucy and bliss: colours of literals are refined by the colours around them
-until they stay; then one literal gets a colour of its own, and in a copy another one of its colour, and so
-on, until the colours say what goes where. Colours are numbers (hashes of what is around); whatever they
-suggest is tried on the clauses themselves before it is believed.
+Symmetries are found as in saucy and bliss: colours of literals are refined by the colours around them until
+they are stable; then one literal gets a colour of its own, and in a copy another one of its colour, and so
+on, until the colours determine the map. Colours are numbers (hashes of the surroundings); their suggestion is
+checked on the clauses themselves.
 
 Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments
 by the values of b1, b2, ..., and then of the other variables, false before true. Let A be the least of the
@@ -32,19 +32,19 @@ from mallob_sat.formula import Formula
 Colours = NDArray[np.uint64]
 Permutation = NDArray[np.int64]
 
-#: larger formulas are not looked at
+#: most literals of a formula that is examined
 LITERALS_MAX = 500_000
-#: of work, in literals whose colour was refined (up to half a second), and of that before there is a symmetry
+#: most work, in literals whose colour was refined (up to half a second), in all and before the first symmetry
 _WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
-#: attempts that find nothing, from one literal and in all; as many more for each symmetry found there
+#: most futile attempts from one literal and in all; as many more for each symmetry found there
 _FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
-#: of literals in each lex-leader
+#: most literals of a lex-leader
 _LEADER_LITERALS_MAX = 60
 _MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def breaking_clauses(formula: Formula) -> list[list[int]]:
-    """Clauses that keep at least one model of the formula, if it has any; none where no symmetry is found.
+    """Return clauses that keep at least one model of the formula, if it has any; [] without symmetries.
 
     They may have new variables, with numbers above the formula's. The formula must have no empty clause.
     """
@@ -84,11 +84,11 @@ class _Graph:
         self._canonical = self._sorted(self.literals)
 
     def first_colours(self) -> Colours:
-        """All alike but for variables that do not occur, which stay where they are."""
+        """Return equal colours, except for variables that do not occur, which stay where they are."""
         return self.refined(np.where(self.occurs, 0, np.arange(1, self.size + 1)).astype(np.uint64))
 
     def refined(self, colours: Colours) -> Colours:
-        """The colours told apart by those around, until that makes no difference any more."""
+        """Return colours refined by the colours around, until they are stable."""
         count = np.unique(colours).size
         while True:
             self.work += self.literals.size + self.size
@@ -101,7 +101,7 @@ class _Graph:
                 return colours
 
     def is_symmetry(self, images: Permutation) -> bool:
-        """Whether this takes literals to literals, negations to negations and the clauses to the clauses."""
+        """Tell whether images map literals to literals, negations to negations, clauses to clauses."""
         self.work += self.literals.size
         if not np.array_equal(images[self.negation], images ^ 1):
             return False
@@ -111,7 +111,7 @@ class _Graph:
         return all(np.array_equal(one, other) for one, other in tables)
 
     def _sorted(self, literals: Permutation) -> list[Permutation]:
-        """The clauses of each length in an order that tells them apart as sets."""
+        """Return the clauses of each length in an order that tells them apart as sets."""
         tables = []
         for length in np.unique(self.lengths):
             rows = literals[self.starts[self.lengths == length][:, None] + np.arange(length)]
@@ -122,7 +122,7 @@ class _Graph:
 
 @dataclass
 class _Finder:
-    """A base, and for each of its literals where symmetries take it that leave all before it alone."""
+    """A base, and for each of its literals the images under symmetries that fix all earlier ones."""
 
     graph: _Graph
     base: list[int] = field(default_factory=list)
@@ -178,7 +178,7 @@ def _marked(graph: _Graph, colours: Colours, literal: int) -> Colours:
 
 
 def _cell(colours: Colours) -> NDArray[np.intp] | None:
-    """The literals of one colour, of the one that most have; None if all have colours of their own."""
+    """Return the literals of the most frequent colour; None: all colours differ."""
     values, counts = np.unique(colours, return_counts=True)
     if values.size == colours.size:
         return None
@@ -186,7 +186,7 @@ def _cell(colours: Colours) -> NDArray[np.intp] | None:
 
 
 class _Path:
-    """Colours with one literal after the other marked, as far as they were needed."""
+    """Colours with one literal after the other marked, computed on demand."""
 
     def __init__(self, graph: _Graph, colours: Colours) -> None:
         self._graph = graph
@@ -194,7 +194,7 @@ class _Path:
         self._steps: list[tuple[Colours, int]] = []
 
     def symmetry(self, others: Colours) -> Permutation | None:
-        """The symmetry that takes these colours to the others, if it is found without turning back."""
+        """Return the symmetry that maps these colours to the others, if it is found without backtracking."""
         colours, depth = self.colours, 0
         while True:
             images = _images(colours, others)
@@ -217,7 +217,7 @@ class _Path:
 
 
 def _images(colours: Colours, others: Colours) -> Permutation | None:
-    """The permutation that keeps colours, in each colour by order; None if there is none."""
+    """Return the permutation that keeps colours, in each colour by order; None: there is none."""
     order, order_of_others = np.argsort(colours, kind="stable"), np.argsort(others, kind="stable")
     if not np.array_equal(colours[order], others[order_of_others]):
         return None
@@ -245,7 +245,7 @@ def _clauses(finder: _Finder, n_vars: int) -> Iterator[list[int]]:
             so_far = [] if equal is None else [-equal]
             yield [*so_far, -one, other]
             if one == -other:
-                break  # equal they cannot be
+                break  # they cannot be equal
             new += 1
             yield [*so_far, -one, new]
             yield [*so_far, other, new]

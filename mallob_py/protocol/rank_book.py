@@ -1,4 +1,4 @@
-"""The ranks that there are or may be, as one rank knows them: processes, hosts, addresses that are taken."""
+"""A rank's book of present and coming ranks: their processes, hosts, and the addresses taken."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from mallob_py.protocol.rank_messages import Peer, Place, RankProcess
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a rank knows of the system's beginning, the same on all ranks; `founders`: their capacities."""
+    """A rank's knowledge of the system's start, equal on all ranks; `founders`: their capacities."""
 
     founders: tuple[int, ...]
     #: since 1970
     start_s: float = 0.0
-    #: by rank; and the hosts that they are on, each named by the lowest rank that was ever there
+    #: processes by rank, and the ranks' hosts, each named by the lowest rank ever there
     processes: dict[int, RankProcess] = {}
     hosts: dict[int, int] = {}
 
     def first_logged(self, rank: int, capacity: int, founders: Placement) -> int:
-        """The number by which logs name the first PE of a rank, in all generations."""
+        """Return the lasting number of a rank's first PE in logs."""
         if rank < founders.ranks:
             return founders.first_pe(rank)
         return founders.size + (rank - founders.ranks) * capacity
 
 
 class RankBook:
-    """One rank's. `start_s`, `founders`: what newcomers are told. All addresses below `bound` are taken."""
+    """The book of one rank. Newcomers are told `start_s`, `founders`; addresses below `bound` are taken."""
 
     def __init__(self, origin: Origin, bound: int) -> None:
         self.start_s, self.founders = origin.start_s, origin.founders
         self._processes, self._hosts = origin.processes, origin.hosts
         self.bound = bound
-        #: of ranks that this one has found lost
+        #: how ranks were lost that this one has found lost
         self._how_lost: dict[int, str] = {}
 
     def take(self, bound: int) -> None:
-        """All addresses below it are taken."""
+        """Note that all addresses below `bound` are taken."""
         self.bound = max(self.bound, bound)
 
     def expect(self, rank: int, host: int, process: RankProcess) -> None:
-        """There may be a further rank."""
+        """Note a possible further rank."""
         self.take(rank + 1)
-        self._processes = {**self._processes, rank: process}  # what is replaced may be shared
+        self._processes = {**self._processes, rank: process}  # the old one may be shared
         self._hosts = {**self._hosts, rank: host}
 
     def describe(self, rank: int) -> str:
-        """A rank with its process and host, as far as they are known."""
+        """Return a rank with its process and host, as far as known."""
         process = self._processes.get(rank)
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 
     def lose(self, rank: int, how: str) -> str:
-        """This rank has found that one lost; returns the sentence that says so."""
+        """Note that this rank has found another one lost; return the sentence that says so."""
         message = f"{self.describe(rank)} {how}"
         self._how_lost.setdefault(rank, message)
         return message
 
     def how_gone(self, rank: int, manner: str) -> str:
-        """The sentence of a rank that is gone; in that manner, unless this rank has found more."""
+        """Return the sentence about a rank that is gone: in that manner, unless this rank knows better."""
         return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
 
     def are_together(self, rank: int, other: int) -> bool:
-        """Whether two ranks are known to be on one host."""
+        """Tell whether two ranks are known to be on one host."""
         host = self._hosts.get(rank)
         return host is not None and host == self._hosts.get(other)
 
     def peer(self, rank: int, place: Place | None) -> Peer:
-        """A rank that is known, and listens there."""
+        """Return a known rank that listens there."""
         return Peer(rank, self._hosts[rank], self._processes[rank], place)

@@ -1,4 +1,4 @@
-"""Effects: what a rank wants done outside, appended to `Node.effects` and executed in order."""
+"""Effects: the deeds that a rank orders, appended to `Node.effects` and executed in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tell(RankEffect, frozen=True):
 
 
 class TellLost(RankEffect, frozen=True):
-    """Answer a rank that is given up on, as something has come from it."""
+    """Answer a rank taken as lost that has sent something."""
 
     rank: int
     g: int
@@ -41,31 +41,31 @@ class TellLost(RankEffect, frozen=True):
 
 
 class Bury(RankEffect, frozen=True):
-    """A rank is lost: send nothing more there, and end its processes if it should hang."""
+    """Send nothing more to a lost rank, and end its processes if they hang."""
 
     rank: int
 
 
 class Accuse(RankEffect, frozen=True):
-    """A rank has sent what no rank sends: give up on it, and say `RankLost` with this as `how`."""
+    """Take a rank as lost that has sent what no rank sends; then say `RankLost` with this `how`."""
 
     rank: int
     how: str
 
 
 class Fail(RankEffect, frozen=True):
-    """This rank cannot go on, since another one is lost: all ranks are to end."""
+    """End all ranks: another rank is lost, and this one cannot go on."""
 
     why: str
 
 
-# --- what belongs to this rank ------------------------------------------------------------------
+# --- this rank -----------------------------------------------------------------------------------
 
 
 class OfPE(RankEffect, frozen=True):
-    """The PE number `slot` of this rank wants this of its processes, of its desk, or in its log.
+    """An effect of the PE number `slot`, on its processes, its desk or its log.
 
-    Sending, descriptions and the blame of the host are the rank's: these effects do not come so.
+    Messages, descriptions and the blame of the host are effects of the rank.
     """
 
     slot: int
@@ -81,52 +81,52 @@ class Fetch(RankEffect, frozen=True):
 
 
 class Forget(RankEffect, frozen=True):
-    """A job is over: its description is not needed on this host any more."""
+    """Drop the description of a job that is over."""
 
     job: int
 
 
 class LetGo(RankEffect, frozen=True):
-    """No message has spoken of a job for long: its description is not needed here, but it may come back."""
+    """Drop the description of a job that no message has named for long; it may come back."""
 
     job: int
 
 
 class DropUnheard(RankEffect, frozen=True):
-    """Descriptions of jobs other than these, which are live, are not needed on this host any more."""
+    """Drop the descriptions of all jobs except these live ones."""
 
     live: frozenset[int]
 
 
 class ToFiles(RankEffect, frozen=True):
-    """A rank has said this about descriptions."""
+    """Take in another rank's message about descriptions."""
 
     rank: int
     message: AnyFileMessage
 
 
 class DropChain(RankEffect, frozen=True):
-    """No further revision of a chain comes: no process is kept for one."""
+    """Keep no process for a chain: it gets no further revision."""
 
     chain: int
 
 
 class DeskHears(RankEffect, frozen=True):
-    """The desk of a rank has something to say to the one here, if there is one."""
+    """Pass another rank's message to the desk here, if there is one."""
 
     rank: int
     data: bytes
 
 
 class Note(RankEffect, frozen=True):
-    """One line of the event log, of the rank as a whole."""
+    """Write a line to the event log about the rank as a whole."""
 
     event: str
     fields: dict[str, Any]
 
 
 class Say(RankEffect, frozen=True):
-    """Tell the people who run the system."""
+    """Tell the operators something."""
 
     text: str
 
@@ -139,7 +139,7 @@ class Halted(RankEffect, frozen=True):
 
 
 class WorldChanged(RankEffect, frozen=True):
-    """This rank goes on in `generation`, without those that have `gone` and with those that have `come`."""
+    """This rank goes on in `generation`, without the ranks `gone` and with the ranks `come`."""
 
     generation: Generation
     gone: tuple[int, ...]
@@ -147,11 +147,11 @@ class WorldChanged(RankEffect, frozen=True):
 
 
 class WindUp(RankEffect, frozen=True):
-    """The system ends: take no jobs and no orders in any more."""
+    """Take in no more jobs and orders: the system ends."""
 
 
 class Drained(RankEffect, frozen=True):
-    """A rank that was to be drained is ready to leave."""
+    """A draining rank is ready to leave."""
 
     rank: int
 
@@ -160,14 +160,14 @@ class Drained(RankEffect, frozen=True):
 
 
 class ListenFor(RankEffect, frozen=True):
-    """Listen for newcomers, as `rank` wants, and answer it with `Listening`."""
+    """Listen for newcomers on behalf of `rank`, and answer it with `Listening`."""
 
     rank: int
     call: Listen
 
 
 class Expect(RankEffect, frozen=True):
-    """There is a further rank, or will be: that process, on that host."""
+    """Expect a further rank, now or later: that process, on that host."""
 
     rank: int
     host: int

@@ -1,12 +1,12 @@
-"""Every message from rank to rank that is of no PE, one typed struct each, in the order of their tags.
+"""Messages between ranks that concern no PE, one typed struct each, in the order of their tags.
 
-Encoded and told apart as the messages between PEs (`messages.py`, tags 1 to 59), with which they share the
-wire. What a rank does with each is in the table at the end of `node.py`.
+Encoded and told apart like the messages between PEs (`messages.py`, tags 1 to 59), with which they share the
+wire. The table at the end of `node.py` says what a rank does with each.
 
-    60..66  descriptions, as files      `runtime/world/transfer.py`
-    70..79  one rank to another         `node.py`, and its parts
-    80..86  who belongs to the system   `generation.py`
-    90..95  ranks that join             `growth.py`, and `joining.py` at the newcomer
+    60..66  descriptions, as files        `runtime/world/transfer.py`
+    70..79  one rank to another           `node.py`, and its parts
+    80..86  membership                    `generation.py`
+    90..95  newcomers                     `growth.py`, and `joining.py` at the newcomer
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from mallob_py.protocol.placement import Generation
 
 
 class RankMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of all these messages."""
+    """Base of all messages between ranks."""
 
 
 # --- descriptions, as files -------------------------------------------------------------------------
 
 
 class FileMessage(RankMessage, frozen=True):
-    """Base of the messages on descriptions."""
+    """Base of the messages about descriptions."""
 
 
 class FileNeeded(FileMessage, frozen=True, tag=60):
-    """To the keeper of one's own host: bring the job's description of `size` bytes here."""
+    """To the keeper of the own host: bring the job's description of `size` bytes here."""
 
     job: int
     size: int
@@ -78,7 +78,7 @@ class FileFailed(FileMessage, frozen=True, tag=65):
 
 
 class ChunkRefused(FileMessage, frozen=True, tag=66):
-    """No rank waits for this transfer any more: send nothing further."""
+    """No rank waits for this transfer: stop sending."""
 
     job: int
     number: int
@@ -96,7 +96,7 @@ class Stop(RankMessage, frozen=True, tag=70):
 
 
 class Beat(RankMessage, frozen=True, tag=71):
-    """I am still here; `answer`: are you? Each rank says so to the next one, without being asked."""
+    """I am alive; `answer`: are you? Each rank sends it to the next one, unasked."""
 
     answer: bool = False
 
@@ -115,7 +115,7 @@ class DeskNews(RankMessage, frozen=True, tag=73):
 
 
 class RollCall(RankMessage, frozen=True, tag=74):
-    """Rank `origin` asks who works for what; spread along a tree of ranks."""
+    """Question of rank `origin`: which workers are where? Spread along a tree of ranks."""
 
     origin: int
 
@@ -135,9 +135,9 @@ class RollAnswer(RankMessage, frozen=True, tag=75):
 
 
 class RankNews(RankMessage, frozen=True, tag=76):
-    """The state of a rank: `busy` of its `pes` run a worker. `troubles` are short texts, for people.
+    """The state of a rank: `busy` of its `pes` run a worker. `troubles` are short texts for people.
 
-    `turns`: how many turns its loop has made in a second lately (`loop_rate.shown`).
+    `turns`: recent turns of its loop per second (`loop_rate.shown`).
     """
 
     host: str
@@ -149,7 +149,7 @@ class RankNews(RankMessage, frozen=True, tag=76):
 
 
 class RankDrains(RankMessage, frozen=True, tag=77):
-    """To a rank that is to leave: start nothing new, and say when you are ready, then at the latest."""
+    """To a rank that must leave: start nothing new, and report when you are ready to leave."""
 
     until_s: float
 
@@ -158,22 +158,22 @@ class RankDrained(RankMessage, frozen=True, tag=78):
     """The answer to `RankDrains`: the rank is ready to leave."""
 
 
-# --- who belongs to the system ----------------------------------------------------------------------
+# --- membership ---------------------------------------------------------------------------------------
 
 
 class GenerationMessage(RankMessage, frozen=True):
-    """Base of the messages between `Membership`s. They are not of any generation."""
+    """Base of the messages between `Membership`s, which belong to no generation."""
 
 
 class Suspect(GenerationMessage, frozen=True, tag=80):
-    """To the coordinator: these are lost; and I have promised or begun generation `seen`."""
+    """To the coordinator: these ranks are lost; I have promised or begun generation `seen`."""
 
     lost: tuple[int, ...]
     seen: int
 
 
 class Wanted(GenerationMessage, frozen=True, tag=81):
-    """To the coordinator: these shall join, with these capacities, and those leave."""
+    """To the coordinator: these ranks must join, with these capacities, and those leave."""
 
     joins: tuple[tuple[int, int], ...]
     leaves: tuple[int, ...]
@@ -193,7 +193,7 @@ class Ready(GenerationMessage, frozen=True, tag=83):
 
 
 class Outdated(GenerationMessage, frozen=True, tag=84):
-    """To a coordinator: I have promised `seen` already, which is no less than what you propose."""
+    """To a coordinator: I have promised `seen`, which is not less than your proposal."""
 
     seen: int
 
@@ -205,7 +205,7 @@ class Commit(GenerationMessage, frozen=True, tag=85):
 
 
 class Fenced(GenerationMessage, frozen=True, tag=86):
-    """To a rank that is thought dead: generation g, or a part of it, goes on without you."""
+    """To a rank taken as lost: generation g, or a part of it, goes on without you."""
 
     g: int
 
@@ -216,11 +216,11 @@ AnyGenerationMessage: TypeAlias = Suspect | Wanted | Propose | Ready | Outdated 
 
 
 class RankProcess(msgspec.Struct, frozen=True, array_like=True):
-    """A rank's process, as it tells the others at the start."""
+    """A rank's process, as told to other ranks at the start."""
 
     pid: int
     host: str
-    #: the namespace that the number is of, and when the process began, in ticks since the host did
+    #: the pid's namespace, and the process's begin in ticks since the host's
     namespace: int
     began: int
 
@@ -237,7 +237,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """A rank, as newcomers are told of it. `place` None: it has been connected already."""
+    """A rank, as told to newcomers. `place` None: it is already connected."""
 
     address: int
     host: int
@@ -250,7 +250,7 @@ class JoiningMessage(RankMessage, frozen=True):
 
 
 class Listen(JoiningMessage, frozen=True, tag=90):
-    """To all members: ranks below the address `bound` may connect that know the secret."""
+    """To all members: ranks with addresses below `bound` that know the secret may connect."""
 
     bound: int
     secret: bytes
@@ -258,13 +258,13 @@ class Listen(JoiningMessage, frozen=True, tag=90):
 
 
 class Listening(JoiningMessage, frozen=True, tag=91):
-    """The answer to `Listen`; None: it is not possible."""
+    """The answer to `Listen`; None: impossible."""
 
     place: Place | None
 
 
 class Joining(JoiningMessage, frozen=True, tag=92):
-    """From a newcomer, the first word that it says to anybody: this is where and what it is."""
+    """A newcomer's first message to any rank: where and what it is."""
 
     process: RankProcess
     host: int
@@ -273,20 +273,20 @@ class Joining(JoiningMessage, frozen=True, tag=92):
 
 
 class Welcome(JoiningMessage, frozen=True, tag=93):
-    """To a newcomer: all who are to be connected to, and what the system has been from its start on."""
+    """To a newcomer: all ranks to connect to, and the facts of the system's start."""
 
     peers: tuple[Peer, ...]
     start_s: float
-    #: the capacities of the ranks that it began with
+    #: capacities of the ranks of the start
     founders: tuple[int, ...]
 
 
 class Noted(JoiningMessage, frozen=True, tag=94):
-    """To a newcomer: I know who you are. Before that, it cannot be spoken to from there."""
+    """To a newcomer: I know you. Before, it cannot be spoken to from there."""
 
 
 class Connected(JoiningMessage, frozen=True, tag=95):
-    """From a newcomer to its host: all that it was told of have noted it."""
+    """From a newcomer to its host: all ranks that it was told of have noted it."""
 
 
 AnyJoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Connected
@@ -306,6 +306,6 @@ AnyRankMessage: TypeAlias = (
     | AnyJoiningMessage
 )
 
-#: all that crosses the wire between ranks, but for parts of files
+#: all messages between ranks, except parts of files
 AnyWireMessage: TypeAlias = AnyMessage | AnyRankMessage
 decode_wire: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode

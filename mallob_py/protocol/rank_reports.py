@@ -1,13 +1,12 @@
-"""The reports of ranks about themselves: how each is, and who works there for what.
+"""The reports of ranks about themselves: their states, and the roll of workers.
 
-*News*: its host, how busy it is, and what troubles it. Told to the first client's rank, at the start and
-when something has changed, at most once a second. So the status can say which host does what (`mallob-py
-status --hosts`).
+*News*: a rank's host, load and troubles, told to the first client's rank at the start and after changes, at
+most once a second, for the status (`mallob-py status --hosts`).
 
-*The roll*: no rank knows all job trees, each knows the workers of its own PEs. Only while somebody looks,
-the rank that wants to know spreads a `RollCall` along a tree of ranks; each answers it with one
-`RollAnswer` of a few bytes. The answers show the PEs at moments that differ by the time of travel: a tree
-that is just growing may lack a worker, or show one twice.
+*The roll*: no rank knows all job trees, each knows the workers of its own PEs. Only while there are
+onlookers, a rank spreads a `RollCall` along a tree of ranks; each answers it with a `RollAnswer` of a few
+bytes. The answers are from moments that differ by the time of travel: a growing tree may lack a worker, or
+show one twice.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class Roll:
         self._answers[rank] = tuple(workers)
 
     def workers(self) -> tuple[WorkerPlace, ...] | None:
-        """All active workers, by PE; None if no rank has been asked."""
+        """All active workers, by PE; None: no rank was asked."""
         if not self._answers:
             return None
         return tuple(place for _, answer in sorted(self._answers.items()) for place in answer)
 
     def clear(self) -> None:
-        """No onlooker is left."""
+        """Forget the answers when no onlooker is left."""
         self._answers.clear()
 
 
 class RankReports:
-    """One rank's: the news that it has to tell, and has told, and what it hears of others."""
+    """The news and the roll of one rank: what it tells, and hears of others."""
 
     def __init__(self, rank: int, host: str, pid: int, pes: int) -> None:
         self._rank = rank
@@ -46,28 +45,28 @@ class RankReports:
         self._pid = pid
         self._pes = pes
         self._told: RankNews | None = None
-        #: the rank that hears the news, as `NewsGoTo` has said
+        #: the rank that hears the news, as `NewsGoTo` says
         self.go_to: int | None = None
-        #: how each rank is, on the rank that is told
+        #: each rank's state, on the rank that hears the news
         self.of_ranks: dict[int, RankNews] = {}
-        #: who works for what anywhere, since `RollWanted`
+        #: workers anywhere, since `RollWanted`
         self.roll = Roll()
 
     def begin_anew(self, gone: Iterable[int]) -> None:
-        """In a new generation: nothing has been told, and nothing is known of those that are gone."""
+        """Begin a generation: nothing is told, and ranks that are gone are forgotten."""
         self._told = None
         self.roll.clear()
         for rank in gone:
             self.of_ranks.pop(rank, None)
 
     def send_to(self, rank: int) -> None:
-        """That rank hears the news from now on."""
+        """Send the news to that rank from now on."""
         if rank != self.go_to:
             self._told = None
         self.go_to = rank
 
     def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
-        """The news to be told to another rank now; None if nothing has changed, or this rank is told."""
+        """Return the news for another rank; None: nothing has changed, or this rank hears the news."""
         news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
         if news == self._told:
             return None

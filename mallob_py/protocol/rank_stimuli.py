@@ -1,8 +1,7 @@
-"""All that a rank can be told, one struct for each kind: `Node.handle(stimulus, now)` takes any of them.
+"""Stimuli of a rank, one struct for each kind: `Node.handle(stimulus, now)` takes any of them.
 
-The runtime, the simulator and logs share this alphabet. What a rank does follows from its settings, how it
-began and the stimuli with their times alone, so those of a real run can be played again
-(`simulation/replay.py`).
+The runtime, the simulator and logs share this alphabet. A rank's effects follow from its settings, its
+beginning and the timed stimuli alone, so a real run can be replayed (`simulation/replay.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class RankStimulus(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Said(RankStimulus, frozen=True):
     """A message of another rank, in an envelope of generation `g`: from PE `source` to PE `dest`.
 
-    A message of no PE names PE 0 twice. Those of one rank come in the order in which they were sent.
+    A message that concerns no PE names PE 0 twice. Messages of one rank come in the order sent.
     """
 
     rank: int
@@ -39,20 +38,20 @@ class Said(RankStimulus, frozen=True):
 
 
 class RankLost(RankStimulus, frozen=True):
-    """A rank is dead, or does not answer any more. `how` goes on after its name: "has died"."""
+    """A rank is lost: dead, or silent. `how` completes the sentence: "has died"."""
 
     rank: int
     how: str
 
 
 class RankBack(RankStimulus, frozen=True):
-    """A rank that is given up on speaks again, and is to hear what has become of it."""
+    """A rank taken as lost has spoken, and must hear what has become of it."""
 
     rank: int
 
 
 class Congested(RankStimulus, frozen=True):
-    """A message to PE `dest` was not sent, since its rank is behind: its sender PE `source` shall know."""
+    """A message to PE `dest` was not sent, since its rank is behind; the sender PE `source` must know."""
 
     g: int
     source: int
@@ -64,41 +63,41 @@ class Congested(RankStimulus, frozen=True):
 
 
 class TimeCame(RankStimulus, frozen=True):
-    """Time has passed: it is `Node.deadline_s`, or later."""
+    """The time is `Node.deadline_s`, or later."""
 
 
 class Looked(RankStimulus, frozen=True):
-    """About a second has passed since the last look. `troubles`, for people; `turns` of the loop a second."""
+    """About a second has passed. `troubles`: for people; `turns`: of the loop, per second."""
 
     troubles: tuple[str, ...] = ()
     turns: int = 0
 
 
-# --- what belongs to this rank ------------------------------------------------------------------
+# --- this rank -----------------------------------------------------------------------------------
 
 
 class ToPE(RankStimulus, frozen=True):
-    """The PE number `slot` of this rank is told something, of its processes, its memory or its desk."""
+    """A stimulus for the PE number `slot`, from its processes, its memory or its desk."""
 
     slot: int
     stimulus: AnyStimulus
 
 
 class DescriptionCame(RankStimulus, frozen=True):
-    """The description of that job, which was to be fetched, is on this host."""
+    """A job's description that was fetched is on this host."""
 
     job: int
 
 
 class DescriptionFailed(RankStimulus, frozen=True):
-    """The description of that job cannot be had on this host."""
+    """A job's description cannot be had on this host."""
 
     job: int
     reason: str
     fault: Fault
 
 
-# --- what the desk and a user's orders want -------------------------------------------------------
+# --- wishes of the desk and of orders ------------------------------------------------------------
 
 
 class ChainEnds(RankStimulus, frozen=True):
@@ -108,31 +107,31 @@ class ChainEnds(RankStimulus, frozen=True):
 
 
 class RollWanted(RankStimulus, frozen=True):
-    """Every rank is to say who works there for what; `Node.roll` takes the answers."""
+    """Every rank must report its workers; `Node.roll` takes the answers."""
 
 
 class DeskSays(RankStimulus, frozen=True):
-    """The desk of rank `rank` is to hear this."""
+    """A message for the desk of rank `rank`."""
 
     rank: int
     data: bytes
 
 
 class NewsGoTo(RankStimulus, frozen=True):
-    """From now on this rank tells that one how it is; all ranks should tell the same one."""
+    """This rank must tell that one its state from now on; all ranks should tell the same one."""
 
     rank: int
 
 
 class DrainWanted(RankStimulus, frozen=True):
-    """Nothing new is to start at `rank`, which is ready to leave at `until_s` at the latest (`Drained`)."""
+    """`rank` must start nothing new, and be ready to leave by `until_s` (`Drained`)."""
 
     rank: int
     until_s: float
 
 
 class RanksStarted(RankStimulus, frozen=True):
-    """This rank, which listens as `me` says, has started further ranks: they join when they are up."""
+    """This rank, which listens as `me` says, has started further ranks, which will join."""
 
     call: Listen
     me: Peer
@@ -140,7 +139,7 @@ class RanksStarted(RankStimulus, frozen=True):
 
 
 class EndWanted(RankStimulus, frozen=True):
-    """All ranks are to end."""
+    """All ranks must end."""
 
 
 AnyRankStimulus: TypeAlias = (

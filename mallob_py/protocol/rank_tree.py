@@ -27,7 +27,7 @@ def _middle(low: int, high: int) -> int | None:
 
 
 def place_of(rank: int, size: int) -> TreePlace:
-    """The neighbours of `rank` among `size` ranks, in O(log size)."""
+    """Return the neighbours of `rank` among `size` ranks, in O(log size)."""
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} is not in 0..{size - 1}")
     low, high, parent = 0, size, None
@@ -38,5 +38,5 @@ def place_of(rank: int, size: int) -> TreePlace:
 
 
 def root_of(size: int) -> int:
-    """The rank that has no parent."""
+    """Return the rank without parent."""
     return size // 2

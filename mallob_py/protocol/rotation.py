@@ -1,32 +1,31 @@
 """Shares over time: with more jobs than PEs, volumes rotate so that each job gets its share of PE-seconds.
 
 For n jobs on m PEs, n > m, the share of job j is f_j = min(d_j, alpha p_j) with sum m, without the lower
-bound of one worker that P 2.3 has for n <= m. A job has floor(f_j) workers for good; the PEs that are left
-go, one each, to the jobs that are farthest behind. A job's *lag* is what it deserved minus what it received,
-in PE-seconds.
+bound of one worker that P 2.3 has for n <= m. A job has floor(f_j) workers for good; the remaining PEs go,
+one each, to the jobs that are farthest behind. A job's *lag* is what it deserved minus what it received, in
+PE-seconds.
 
-Everybody computes the same rotation, since it follows from the image, the epoch's events and the time that
-the epoch itself carries: the root of the tree of ranks measures how long the last volumes were in force. So
-no two clocks have to agree, and a slow PE only follows later. An epoch begins when there is news, and, while
-there are more jobs than PEs, when the next decision is due.
+Every PE computes the same rotation, since it follows from the image, the epoch's events and the time in the
+epoch: the root of the tree of ranks measures how long the last volumes were in force. So no clocks must
+agree, and a slow PE only follows later. An epoch begins when there is news and, with more jobs than PEs, when
+the next decision is due.
 
-- **Turns.** A job keeps its place until the period of `slice_s` seconds is over, for all at once, so that a
-  period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that double:
-  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. Where all PEs
-  are on one host, so that moves cost next to nothing, one that has attained four slices, and deserves less
-  than two fifths of a PE, has turns of a half to a quarter of a slice: within sixty slices it gets its share
-  but for a twentieth then, down to a tenth of a PE.
-- **Who has had least so far is served first.** Up to four slices a job counts as if it were farther behind
-  than it is, by four seconds for each that it has attained less. So a new job runs at once, and one that has
-  had a tenth of a second before one that has had a second; among those beyond four slices only lags count.
-  What they had to wait for stays in their lags, and is forgotten slowly. So if new jobs come without end,
-  those that go on and on still get a part of what they deserve.
-- **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
+- **Turns.** A job keeps its place until the period of `slice_s` seconds is over, the same for all jobs, so
+  that a period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that
+  double: `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. If all
+  PEs are on one host, where moves cost little, a job that has attained four slices and deserves less than two
+  fifths of a PE has turns of a half to a quarter of a slice: then it gets its share, up to a twentieth,
+  within sixty slices, down to a tenth of a PE.
+- **The job that has had least is first.** Up to four slices a job counts as farther behind than it is, by
+  four seconds for each second that it has attained less. So a new job runs at once, and a job that has had a
+  tenth of a second before one that has had a second; beyond four slices only lags count. The time that jobs
+  waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long jobs still get a
+  part of their share.
+- **Homes.** A resting job is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
-  the best that can be had). A job moves only if all its homes are taken and it is farther behind than one of
-  those that run, by as much as a move costs it, or if a PE would have nothing to do. On one host, where its
-  process goes with it, only the last PE is a home. Homes are advice: if a PE does not have the worker any
-  more, another one is asked for.
+  the best possible). A job moves only if all its homes are taken and it is farther behind than a running one
+  by the cost of a move, or if a PE would be idle. On one host, where its process moves with it, only the last
+  PE is a home. Homes are advice: if a PE has lost the worker, another one is asked.
 
 Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
 Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
@@ -44,16 +43,16 @@ import msgspec
 from mallob_py.protocol.messages import NEW_JOB, JobEvent
 
 _HOMES_MAX = 4
-#: how long a job with a whole PE remembers what jobs that are gone have had before it
+#: how long a job with a whole PE remembers what former jobs have had before it
 _MEMORY_S = 1.5
-#: up to how many slices a job is served before those that have attained more, and how much each second of
-#: that weighs beside a second that they are behind
+#: slices up to which a job is served before those that have attained more, and the weight of a second less
+#: attained beside a second of lag
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: a turn is at most so many slices for each PE that a job deserves, but not less than this part of a slice
+#: longest turn in slices, per PE deserved, and least part of a slice
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
-#: shares that are this near to a whole number are one
+#: shares this near to a whole number are rounded
 _ROUNDING = 1e-9
-#: how many jobs may change their homes so that one more finds its own
+#: most jobs that change their homes so that one more finds its own
 _CHAIN_MAX = 16
 
 
@@ -65,7 +64,7 @@ class Slices(NamedTuple):
 
     @property
     def shortest_s(self) -> float:
-        """Decisions that are due within this time are made together."""
+        """The time within which decisions are made together."""
         return self.first_s / 5
 
 
@@ -76,26 +75,26 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     lag_s: float
     #: PE-seconds received while there were more jobs than PEs
     attained_s: float
-    #: what it has attained when its turn is over; inf: its turn ends with the period
+    #: attained time at which its turn is over; inf: its turn ends with the period
     until_s: float
     #: PEs where its root has been, the last one last
     homes: tuple[int, ...]
-    #: it is at another PE since its turn began, and nobody has told yet at which
+    #: whether it has moved in this turn to a PE that is still unknown
     is_away: bool = False
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """The image's knowledge beside jobs and volumes, once there have been more jobs than PEs."""
+    """The image's part beside jobs and volumes, once there were more jobs than PEs."""
 
     accounts: Mapping[int, Account]
-    #: PEs that each job deserves, a fraction; empty while no more jobs than PEs are live
+    #: PEs that each job deserves, a fraction; empty without more jobs than PEs
     shares: Mapping[int, float]
-    #: the PE where a job's root is to go on
+    #: PE where a job's root must go on
     places: Mapping[int, int]
     period_left_s: float
-    #: how long these volumes are in force if there are no news; inf while no more jobs than PEs are live
+    #: how long these volumes hold without news; inf without more jobs than PEs
     next_s: float
-    #: processes go on wherever the next turns of their jobs are
+    #: whether processes move with their jobs
     is_one_host: bool = False
 
     @property
@@ -108,23 +107,23 @@ OFF = Rotation({}, {}, {}, 0.0, math.inf)
 
 
 class Since(NamedTuple):
-    """The last epoch, and what has happened since: its volumes have been in force for `elapsed_s`."""
+    """The last epoch, and what has happened since: its volumes were in force for `elapsed_s`."""
 
     rotation: Rotation
     volumes: Mapping[int, int]
-    #: the jobs of that epoch
+    #: jobs of that epoch
     known: Collection[int]
-    #: the news of the present epoch
+    #: news of the present epoch
     events: Sequence[JobEvent]
     elapsed_s: float
-    #: processes go on wherever the next turns of their jobs are
+    #: whether processes move with their jobs
     is_one_host: bool = False
 
 
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
-    """When it is the turn again of a job that rests, about, from the beginning of the epoch on.
+    """Return about when a resting job's turn comes, from the beginning of the epoch.
 
-    That is if no others come or end: at the end of each period those farthest behind are next.
+    It assumes that no jobs come or end: at the end of each period those farthest behind are next.
     """
     lag_s = rotation.accounts[job].lag_s
     before = sum(rotation.accounts[other].lag_s > lag_s for other in rotation.shares if other not in running)
@@ -134,11 +133,11 @@ def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Sl
 
 
 def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
-    """f_j = min(d_j, alpha p_j) with sum `size`, for demands that add up to `size` at least."""
+    """Return f_j = min(d_j, alpha p_j) with sum `size`, for demands that add up to `size` at least."""
     if len(jobs) >= size and len({event.priority for event in jobs.values()}) == 1:
         return dict.fromkeys(jobs, size / len(jobs))
     by_cap = sorted(jobs.values(), key=lambda event: (event.demand / event.priority, event.job))
-    # priorities of each job and of all behind it
+    # priorities of each job and of all later ones
     behind = list(accumulate(event.priority for event in reversed(by_cap)))[::-1]
     shares: dict[int, float] = {}
     left = float(size)
@@ -152,7 +151,7 @@ def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
 def rotated(
     since: Since, jobs: Mapping[int, JobEvent], size: int, slices: Slices
 ) -> tuple[Rotation, dict[int, int]]:
-    """The rotation and the volumes for `jobs`, which are more than `size`."""
+    """Return the rotation and the volumes for `jobs`, which are more than `size`."""
     before, volumes = since.rotation, since.volumes
     shares = fair_shares(jobs, size) if since.events or not before.is_on else before.shares
     if max(shares.values()) < 1.0 - _ROUNDING:
@@ -180,7 +179,7 @@ def rotated(
         if len(chosen) == left:
             break
         account = accounts[job]
-        # one that leaves in order, or whose process goes with it, has nothing left but where it was last
+        # a job that leaves in order, or whose process moves with it, has only its last home left
         is_only_there = jobs[job].leaves or since.is_one_host
         homes = account.homes[-1:] if is_only_there else account.homes
         if volumes.get(job):  # it stays where it is
@@ -212,12 +211,12 @@ def rotated(
 
 
 class _Turns(NamedTuple):
-    """The jobs that want one of the PEs that go round: `urgencies`, the most urgent first."""
+    """The jobs that want one of the rotating PEs: `urgencies`, the most urgent first."""
 
     urgencies: list[tuple[float, float, int]]
     #: jobs whose turn is not over
     holding: set[int]
-    #: the least lag of those that have a PE
+    #: least lag of the jobs with a PE
     least_lag_s: float
 
 
@@ -252,15 +251,15 @@ def _turns(
 
 
 def _patience_s(since: Since, slices: Slices) -> float:
-    """How far a job has to be behind others before it moves.
+    """Return how far a job must be behind others before it moves.
 
-    Within a host it keeps its process, elsewhere it begins anew, or where it was saved last.
+    Within a host it keeps its process; elsewhere it begins anew, or from its checkpoint.
     """
     return 0.0 if since.is_one_host else slices.slice_s
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """There are no more jobs than PEs now; what each is behind is kept for the next time."""
+    """Stop rotating, with no more jobs than PEs, and keep the jobs' lags for the next time."""
     accounts = since.rotation.accounts
     if not accounts:
         return OFF
@@ -272,9 +271,9 @@ def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotati
 def _charged(
     since: Since, jobs: Mapping[int, JobEvent], slices: Slices, rests: Mapping[int, float]
 ) -> dict[int, Account]:
-    """The accounts of `jobs` after the time since the last epoch, those of new ones included.
+    """Return the accounts of `jobs` after the time since the last epoch, new ones included.
 
-    What those that are gone were ahead, the others are behind. That is forgotten by and by.
+    Other jobs take over the lead of jobs that are gone, which is forgotten slowly.
     """
     before, volumes = since.rotation, since.volumes
     elapsed_s = since.elapsed_s if before.is_on else 0.0
@@ -326,27 +325,27 @@ def _with_turn(account: Account, turn_s: float, period_left_s: float, slices: Sl
 
 
 def _turn_s(account: Account, share: float, slices: Slices, is_one_host: bool) -> float:
-    """Return the length of a turn that begins with a period, of a job that has attained a slice or more."""
+    """Return the length of a turn that begins with a period, for a job that has attained a slice or more."""
     if not is_one_host or account.attained_s < _YOUNG_SLICES * slices.slice_s:
         return slices.slice_s
     return slices.slice_s / math.ceil(1.0 / max(_SLICES_PER_SHARE * share, _LEAST_PART) - _ROUNDING)
 
 
 def _left_s(period_left_s: float, turn_s: float, slices: Slices) -> float:
-    """When a turn that begins now ends, such that many end at once, and the last ones with the period."""
+    """Return the end of a turn that begins now, so that many end at once, the last ones with the period."""
     left_s = period_left_s % turn_s
     return left_s if left_s > slices.shortest_s else left_s + turn_s
 
 
 class _Places:
-    """Which job goes on at which of its homes: a matching, which grows by one job at a time."""
+    """The matching of jobs and homes, which grows by one job at a time."""
 
     def __init__(self) -> None:
         self._homes: dict[int, tuple[int, ...]] = {}
         self._holder: dict[int, int] = {}
 
     def take(self, job: int, homes: tuple[int, ...]) -> bool:
-        """Find a home for one more job; others may go to another one of theirs for it."""
+        """Find a home for one more job, for which others may go to another home of theirs."""
         self._homes[job] = homes
         return self._place(job, set(), _CHAIN_MAX)
 
@@ -367,5 +366,5 @@ class _Places:
         return False
 
     def taken(self) -> dict[int, int]:
-        """The home of each job that has found one."""
+        """Return the home of each job that has found one."""
         return {job: home for home, job in self._holder.items()}

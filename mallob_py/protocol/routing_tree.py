@@ -1,25 +1,23 @@
-"""Matching by a tree of idle counts (P 4.1): what the system of the paper runs.
+"""Matching by a tree of idle counts (P 4.1), as in the paper's system.
 
-The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how many PEs are
-idle in each of its subtrees. A request that is not needed where it stands goes down into a
-subtree with idle PEs, else up. One that finds no PE waits at the root of R.
+The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how many PEs are idle in each of
+its subtrees. A request that does not end where it is goes down into a subtree with idle PEs, else up. One
+that finds no PE waits at the root of R.
 
-Counts are reserved on the way: who sends a request down takes one from the subtree's count,
-and the receiver knows that. Only what differs from that is told to the parent of R: at once
-together with a request that climbs, else by a message of its own after a short delay.
+Counts are reserved on the way: the sender of a request to a subtree takes one from the subtree's count, and
+the receiver knows that. Only differences from that are told to the parent in R: at once together with a
+climbing request, else by a message of its own after a short delay.
 
-Invariant, as for prefix sums: advertised = what the parent's count of this subtree is, up to
-messages in flight. So a request that found nobody below has corrected the count that lured it
-there by the time it is back, and does not go there again for the same reason. A count may be
-negative for a moment, when a request and a correction cross.
+Invariant, as for prefix sums: advertised = the parent's count of this subtree, up to messages in flight. So a
+request that found no PE below has corrected the wrong count when it is back, and does not go there again for
+the same reason. A count may be negative for a moment, when a request and a correction cross.
 
-A request is known by its asker's rank and a number. The root tells the asker of a request
-that it waits; an asker that does not want it any more tells the root. Without that, requests
-of workers that were turned away would wait there until the next epoch. Nothing moves while
-nobody is idle.
+A request is known by its asker's rank and a number. The root tells the asker that its request waits; an asker
+that no longer wants it tells the root. Otherwise, requests of rejected workers would wait there until the
+next epoch. Nothing moves while no PE is idle.
 
-Requests are single (`count` 1). All traffic that finds no partner nearby goes through the root
-of R, which is this matcher's bottleneck (P 4.1 says so, too).
+Requests are single (`count` 1). All traffic that finds no partner nearby goes through the root of R, this
+matcher's bottleneck (as P 4.1 says).
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ from mallob_py.protocol.rank_tree import place_of, root_of
 class RoutingTreeMatcher:
     """One PE's part of R: its own idle token, the counts of its two subtrees; at the root a queue.
 
-    `is_outdated(request)` tells whether a request that waits here has to go back to its parent,
+    `is_outdated(request)` tells whether a request that waits here must return to its parent,
     `on_outdated(request)` sends it there.
     """
 
-    #: asked each time
+    #: always true, so that callers ask each time
     has_news = True
 
     def __init__(
@@ -66,24 +64,24 @@ class RoutingTreeMatcher:
         self._is_outdated = is_outdated
         self._on_outdated = on_outdated
         self._is_idle = False
-        #: this PE is taken: an Adopt to itself is queued or parked
+        #: whether this PE is taken, so that an Adopt to itself is queued or parked
         self.token_granted = False
         self._left = 0
         self._right = 0
         self._advertised = 0
         self._may_send_from = -math.inf
-        #: asked in this turn of the PE, not sent yet
+        #: requests of this turn of the PE, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}
-        #: numbers of our requests that are on their way, and the other way round
+        #: numbers of our requests under way, and the requests by number
         self._numbers: dict[tuple[int, int], int] = {}
         self._wanted: dict[int, tuple[int, int]] = {}
-        #: those of them that wait at the root
+        #: our requests that wait at the root
         self._at_root: set[int] = set()
         self._next_number = 0
-        #: at the root: requests that found nobody, by asker and number, oldest first
+        #: at the root: requests without a PE, by asker and number, oldest first
         self._waiting: dict[tuple[int, int], Request] = {}
 
-    # --- what the PE wants --------------------------------------------------------------
+    # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
         assert request.count == 1, "the routing tree knows single requests only"
@@ -104,7 +102,7 @@ class RoutingTreeMatcher:
             self._out.send(self._root, Withdrawn(number))
 
     def carry(self, request: Request) -> None:
-        """Back to its parent, who asks anew: under its old number it has been answered here."""
+        """Return a request to its parent, which asks anew: under its old number it was answered here."""
         self._on_outdated(request)
 
     def offer_token(self, idle: bool) -> None:
@@ -149,7 +147,7 @@ class RoutingTreeMatcher:
             self._right += change
 
     def _route(self, number: int, request: Request) -> None:
-        """To this PE, else to the child with the more idle PEs, else up, else wait."""
+        """Route a request to this PE, else to the child with more idle PEs, else up; else it waits."""
         if self._is_idle:
             self._is_idle = False
             self.token_granted = True
@@ -171,7 +169,7 @@ class RoutingTreeMatcher:
             self._out.send(request.parent, Waits(number))
 
     def _news(self) -> int:
-        """The number that the parent has to add to its count of this subtree, taken as told."""
+        """Return the number that the parent must add to its count of this subtree, and count it as told."""
         idle = self._idle_count()
         change, self._advertised = idle - self._advertised, idle
         return change
@@ -180,7 +178,7 @@ class RoutingTreeMatcher:
         return self._left + self._is_idle + self._right
 
     def flush(self, now: float) -> float:
-        """Send own requests off; then tell the parent of changes, or at the root serve those who wait."""
+        """Send own requests; then tell the parent of changes, or serve waiting requests at the root."""
         while self._asks:
             key = next(iter(self._asks))
             request = self._asks.pop(key)
@@ -215,6 +213,6 @@ class RoutingTreeMatcher:
         return ()
 
     def is_at_rest(self) -> bool:
-        """No request waits here or for us, no adoption is under way, and no former request is kept."""
+        """Tell whether no request waits here or for us, no adoption is under way, and none is kept."""
         ours = self._asks or self._numbers or self._wanted or self._at_root
         return not (ours or self._waiting or self.token_granted)

@@ -35,22 +35,23 @@ import msgspec
 
 from mallob_py.protocol import PeerViolation
 
-#: pivots per question, of each search
+#: pivots per question of each search
 PIVOTS = 8
 #: sampled events or keys per section of an answer
 SAMPLES = 8
-#: sums of priorities are integers times 2 to the power of minus this: exact from 1e-100 on
+#: exponent by which sums of priorities are scaled to integers: exact from 1e-100 on
 SCALE = 400
 
 #: (numerator, p) stands for the number numerator / p; an interpolated float x is (x, 1.0)
 Pivot = tuple[int | float, float]
-#: (numerator, p, how many such events): numerator 1 is where jobs stop being raised to 1
+#: (numerator, p, number of such events): numerator 1 is where jobs stop being raised to 1
 Sample = tuple[int, float, int]
 
 
 class AlphaSection(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Events between two neighbouring pivots, without those equal to a pivot; the sums of r_e and
-    p_e are with those equal to the right one.
+    """The events between two neighbouring pivots, without those equal to a pivot.
+
+    The sums of r_e and p_e include the events equal to the right pivot.
     """
 
     count: int = 0
@@ -69,7 +70,7 @@ class AlphaQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 
 
 class AlphaAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """One section more than there were pivots."""
+    """The answer, with one section more than there were pivots."""
 
     sections: tuple[AlphaSection, ...]
 
@@ -78,7 +79,7 @@ class AlphaAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1)
 
 
 def scaled(priority: float) -> int:
-    """`priority` times 2^SCALE, exactly."""
+    """Return `priority` times 2^SCALE, exactly."""
     numerator, denominator = priority.as_integer_ratio()
     shift = SCALE + 1 - denominator.bit_length()
     assert shift >= 0, f"priority {priority} has bits below 2^-{SCALE}"
@@ -86,7 +87,7 @@ def scaled(priority: float) -> int:
 
 
 def pack(value: int) -> bytes:
-    """An integer of any size, without its zero bytes at the end (their number comes first)."""
+    """Return an integer of any size as bytes, without trailing zero bytes, whose number comes first."""
     if value == 0:
         return b""
     zeros = ((value & -value).bit_length() - 1) // 8
@@ -99,12 +100,12 @@ def unpack(data: bytes) -> int:
 
 
 def exact(pivot: Pivot) -> Fraction:
-    """The number that a pair stands for."""
+    """Return the number that a pair stands for."""
     return Fraction(pivot[0]) / Fraction(pivot[1])
 
 
 def _is_below(first: Pivot, second: Pivot) -> bool:
-    """Division rounds monotonically: only equal floats need fractions."""
+    """Compare pivots. Division rounds monotonically: only equal floats need fractions."""
     x, y = first[0] / first[1], second[0] / second[1]
     return x < y if x != y else first != second and exact(first) < exact(second)
 
@@ -113,7 +114,7 @@ def _is_below(first: Pivot, second: Pivot) -> bool:
 
 
 class AlphaEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event at a PE that answers for its job. `x` is alpha_e, rounded."""
+    """An event at a PE that answers for its job. `x` is alpha_e, rounded."""
 
     x: float
     at: Pivot
@@ -122,7 +123,7 @@ class AlphaEvent(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def both(priority: float, scaled_priority: int, demand: int) -> tuple[AlphaEvent, ...]:
-        """The two events of a job; none if they cancel out."""
+        """Return the two events of a job; none if they cancel out."""
         if demand == 1:
             return ()
         return (
@@ -134,7 +135,7 @@ class AlphaEvent(msgspec.Struct, frozen=True, gc=False):
 def alpha_answer(
     question: AlphaQuestion, events: Iterable[AlphaEvent]
 ) -> tuple[AlphaAnswer, list[AlphaEvent]]:
-    """The answer for these events, and those inside the bracket: no later question needs the others."""
+    """Return the answer for events, and those inside the bracket, to which later questions are confined."""
     pivots = question.pivots
     cuts = [numerator / p for numerator, p in pivots]
     sections = len(cuts) + 1
@@ -180,7 +181,7 @@ def _sampled_events(events: dict[Pivot, int]) -> tuple[Sample, ...]:
 
 
 def merged_alphas(first: AlphaAnswer, second: AlphaAnswer) -> AlphaAnswer:
-    """The answer for the events of both."""
+    """Return the answer for the events of both."""
     return AlphaAnswer(tuple(map(_merged_section, first.sections, second.sections)))
 
 
@@ -208,10 +209,10 @@ _NOTHING = AlphaSection()
 
 
 class AlphaSearch:
-    """At the root of the tree: from answers to the next question, until `is_over`.
+    """The root's search: from answers to the next question, until `is_over`.
 
-    Needs fewer jobs than PEs. In the end either `root` is alpha_0, or `demands_fit`: the PEs
-    suffice for all demands and there is no root.
+    It needs fewer jobs than PEs. In the end either `root` is alpha_0, or `demands_fit`: the PEs suffice for
+    all demands and there is no root.
     """
 
     def __init__(self, pes: int, jobs: int, guesses: Iterable[float]) -> None:
@@ -223,14 +224,14 @@ class AlphaSearch:
         #: volumes in use right of `low`, as used + alpha slope
         self._used = jobs
         self._slope = 0
-        #: roughly the volumes in use at `high`
+        #: rough volumes in use at `high`
         self._used_at_high = math.inf
         self._pivots = self._inside((x, 1.0) for x in guesses)
         self.root: Fraction | None = None
-        #: of the piece with the root, for the next epoch's guess
+        #: slope at the root, for the next epoch's guess
         self.root_slope = 0.0
         self.demands_fit = False
-        #: the sum of all demands, known after the first answer
+        #: sum of all demands, known after the first answer
         self.demand = 0
 
     @property
@@ -242,7 +243,7 @@ class AlphaSearch:
         return AlphaQuestion(self._cap, self._low, self._pivots, self._high)
 
     def take(self, answer: AlphaAnswer) -> None:
-        """Go on in the section where xi changes its sign."""
+        """Take in an answer: go on in the section where xi changes its sign."""
         if len(answer.sections) != len(self._pivots) + 1:
             raise PeerViolation(f"{len(answer.sections)} sections for {len(self._pivots)} pivots")
         if self._high is None and self.demand == 0:
@@ -268,7 +269,7 @@ class AlphaSearch:
         return (self._pes - used) * alpha.denominator << SCALE <= alpha.numerator * slope
 
     def _finish(self, events: Iterable[Sample]) -> None:
-        """All events left are known: P 3.1 on them."""
+        """Find the root by P 3.1 among the events left, which are all known."""
         for alpha, numerator, p, count in sorted((exact((n, p)), n, p, count) for n, p, count in events):
             if self._reaches(alpha, self._used, self._slope):
                 break
@@ -278,10 +279,10 @@ class AlphaSearch:
         self.root = Fraction((self._pes - self._used) << SCALE, self._slope)
         self.root_slope = self._slope / (1 << SCALE)
 
-    # --- pivots: nothing here decides about the result, only about the number of rounds ----------
+    # --- pivots: they affect only the number of rounds, never the result -------------------------
 
     def _next_pivots(self, section: AlphaSection) -> tuple[Pivot, ...]:
-        """Half of them are samples around the estimated root, half are interpolated."""
+        """Return the next pivots: half are samples around the estimated root, half are interpolated."""
         samples = sorted(section.samples, key=lambda sample: sample[0] / sample[1])
         estimate = self._by_samples(samples, section.count)
         floats: list[float] = []
@@ -302,7 +303,7 @@ class AlphaSearch:
         return self._inside([*around, *((x, 1.0) for x in floats)])
 
     def _by_samples(self, samples: Sequence[Sample], count: int) -> float:
-        """Where the root would be if the events were the samples, each many times."""
+        """Estimate the root as if the events were the samples, each many times."""
         weight = count / sum(times for _, _, times in samples)
         used, slope = float(self._used), self._slope / (1 << SCALE)
         x = self._low[0] / self._low[1]
@@ -315,7 +316,7 @@ class AlphaSearch:
         return x
 
     def _by_slopes(self, low: float, high: float) -> float:
-        """Where the root would be if the slope changed evenly from one end to the other."""
+        """Estimate the root as if the slope changed evenly from one end to the other."""
         at_low = self._slope / (1 << SCALE)
         missing = self._pes - (self._used + low * at_low)
         total = self._used_at_high - (self._used + low * at_low)
@@ -328,7 +329,7 @@ class AlphaSearch:
         return low + 2 * missing / divisor
 
     def _inside(self, candidates: Iterable[Pivot]) -> tuple[Pivot, ...]:
-        """The values strictly inside the bracket, in order, without repetition."""
+        """Return the values strictly inside the bracket, in order, without repetition."""
         usable = [
             pivot
             for pivot in candidates
@@ -352,7 +353,7 @@ class KeySection(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UnitsQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """First question about the units left over, given alpha_0 = numerator / denominator (packed)."""
+    """First question about the remaining units, given alpha_0 = numerator / denominator (packed)."""
 
     cap: int
     numerator: bytes
@@ -361,13 +362,13 @@ class UnitsQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 
 
 class PlacesQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
-    """First question about who has a PE at all."""
+    """First question about which jobs have a PE at all."""
 
     pivots: tuple[Key, ...]
 
 
 class KeysQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
-    """A further one: cut the keys above `low` (None: all) up to and with `high` (None: no end)."""
+    """A further question: cut the keys above `low` (None: all) up to and with `high` (None: no end)."""
 
     low: Key | None
     pivots: tuple[Key, ...]
@@ -375,14 +376,14 @@ class KeysQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4
 
 
 class KeyAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """One section more than there were pivots; `floors` answers `UnitsQuestion`: volumes rounded down."""
+    """The answer, with one section more than pivots; `floors`, for `UnitsQuestion`: volumes rounded down."""
 
     floors: int
     sections: tuple[KeySection, ...]
 
 
 def key_answer(pivots: Sequence[Key], keys: Iterable[Key], floors: int = 0) -> KeyAnswer:
-    """The answer for these keys."""
+    """Return the answer for these keys."""
     inside: list[list[Key]] = [[] for _ in range(len(pivots) + 1)]
     for key in keys:
         inside[bisect_left(pivots, key)].append(key)
@@ -390,7 +391,7 @@ def key_answer(pivots: Sequence[Key], keys: Iterable[Key], floors: int = 0) -> K
 
 
 def keys_within(question: KeysQuestion, keys: Iterable[Key]) -> list[Key]:
-    """The keys that this question is about: no later one needs the others."""
+    """Return the keys in question, to which later questions are confined."""
     low, high = question.low, question.high
     return [key for key in keys if (low is None or low < key) and (high is None or key <= high)]
 
@@ -400,7 +401,7 @@ def _sampled_keys(keys: Sequence[Key]) -> tuple[Key, ...]:
 
 
 def merged_keys(first: KeyAnswer, second: KeyAnswer) -> KeyAnswer:
-    """The answer for the keys of both."""
+    """Return the answer for the keys of both."""
     return KeyAnswer(
         first.floors + second.floors,
         tuple(
@@ -411,9 +412,9 @@ def merged_keys(first: KeyAnswer, second: KeyAnswer) -> KeyAnswer:
 
 
 class KeySelection:
-    """At the root of the tree: finds the key that `wanted` keys are at least as large as.
+    """The root's search for the largest key that at least `wanted` keys reach.
 
-    `guesses` are the first pivots. `wanted` may be set later, but before the first answer is taken.
+    `guesses` are the first pivots. `wanted` may be set until the first answer is taken.
     """
 
     def __init__(self, wanted: int, guesses: Iterable[Key]) -> None:
@@ -422,7 +423,7 @@ class KeySelection:
         self._high: Key | None = None
         self.pivots = self._inside(guesses)
         self.threshold: Key | None = None
-        #: keys met on the way: the next epoch's guesses are among them
+        #: keys met on the way, among which are the next epoch's guesses
         self.seen: set[Key] = set()
 
     @property
@@ -434,7 +435,7 @@ class KeySelection:
         return KeysQuestion(self._low, self.pivots, self._high)
 
     def take(self, answer: KeyAnswer) -> None:
-        """Go on in the section of the threshold."""
+        """Take in an answer: go on in the section of the threshold."""
         count = sum(section.count for section in answer.sections)
         if not 1 <= self.wanted <= count:
             raise PeerViolation(f"{self.wanted} of {count} keys")
@@ -454,7 +455,7 @@ class KeySelection:
             self.pivots = self._next_pivots(samples, section.count, below)
 
     def _next_pivots(self, samples: list[Key], count: int, below: int) -> tuple[Key, ...]:
-        """Half of them are samples around the wanted place, half are interpolated between the ends."""
+        """Return the next pivots: half are samples around the wanted place, half are interpolated."""
         share = (below + 0.5) / count
         place = round(share * len(samples))
         first = max(0, min(place - 2, len(samples) - 4))
@@ -476,13 +477,13 @@ class KeySelection:
 
 
 def _between(low: Key, high: Key, share: float) -> Key:
-    """A key so far on the way from one to the other, as far as their first difference tells."""
+    """Return a key at a share of the way between two, by their first difference."""
     if low[0] != high[0]:
         return (low[0] + (high[0] - low[0]) * share, 0.0, 0, 0)
     if low[1] != high[1]:
         return (low[0], low[1] + (high[1] - low[1]) * share, 0, 0)
     if low[2] != high[2]:
-        # Whole demands: what is left of the way goes into the hash, which is even.
+        # Whole demands: the rest of the way goes into the hash, which is even.
         way = (high[2] - low[2]) * share
         return (low[0], low[1], low[2] + int(way), int((way % 1.0) * 2**64) & (2**64 - 1))
     return (low[0], low[1], low[2], low[3] + int((high[3] - low[3]) * share))

@@ -6,12 +6,12 @@ A bijection, so different numbers stay different. `volumes.py` has it once more,
 from __future__ import annotations
 
 WORD = 2**64 - 1
-#: from one state of a stream of random numbers to the next
+#: step between states of a stream of random numbers
 STEP = 0x9E3779B97F4A7C15
 
 
 def splitmix64(number: int) -> int:
-    """The random number that follows the state `number`, or the hash of `number`."""
+    """Return the random number after the state `number`, or the hash of `number`."""
     x = (number + STEP) & WORD
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & WORD

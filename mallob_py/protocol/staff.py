@@ -1,4 +1,4 @@
-"""The workers of one PE by process and by stay: the active one, suspended ones, and those that leave."""
+"""The staff: the workers of one PE, by process and by stay: active, suspended and leaving ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Staff:
 
     def __init__(self, suspended: dict[int, Worker], leaving: Leaving) -> None:
         self.active: Worker | None = None
-        #: by job
+        #: suspended workers by job
         self.suspended = suspended
         self.leaving = leaving
 
@@ -24,18 +24,18 @@ class Staff:
         return worker if worker is not None and worker.number == number else None
 
     def parent_of(self, job: int, index: int) -> Worker | None:
-        """The active worker here that is the parent of that child, if any."""
+        """Return the active worker here that is the parent of that child, if any."""
         worker = self.active
         if worker is None or worker.job != job or worker.seats.seat(index) is None:
             return None
         return worker
 
     def by_number(self, number: int) -> Worker | None:
-        """The worker that has this process; None if it is gone."""
+        """Return the worker with this process; None: it is gone."""
         if self.active is not None and self.active.number == number:
             return self.active if self.active.state.has_process else None
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
     def by_any_number(self, number: int) -> Worker | Leaver | None:
-        """The worker that has this process, also one that leaves; None if it is gone."""
+        """Return the worker with this process, leaving ones included; None: it is gone."""
         return self.by_number(number) or self.leaving.get(number)

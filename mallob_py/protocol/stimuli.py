@@ -1,11 +1,10 @@
-"""All that a PE can be told, one struct for each kind: `PE.handle(stimulus, now)` takes any of them.
+"""Stimuli of a PE, one struct for each kind: `PE.handle(stimulus, now)` takes any of them.
 
-The runtime, the simulator and logs share this alphabet. What a PE does follows from its number, its
-settings and the stimuli with their times alone, so those of a real run can be played again
-(`simulation/replay.py`).
+The runtime, the simulator and logs share this alphabet. A PE's effects follow from its number, its settings
+and the timed stimuli alone, so a real run can be replayed (`simulation/replay.py`).
 
-`worker` is the number that the effect `StartWorker` gave; what is said of a number whose process is gone
-has no effect, for news of a process and its end may cross.
+`worker` is the number in the effect `StartWorker`; stimuli about a number whose process is gone have no
+effect, since news of a process and its end may cross.
 """
 
 from __future__ import annotations
@@ -30,26 +29,25 @@ class Stimulus(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Received(Stimulus, frozen=True):
-    """A message of PE `source`. Those of one source come in the order in which they were sent."""
+    """A message of PE `source`. Messages of one source come in the order sent."""
 
     source: int
     message: AnyMessage
 
 
 class Tick(Stimulus, frozen=True):
-    """Time has passed: it is `PE.deadline_s`, or later."""
+    """The time is `PE.deadline_s`, or later."""
 
 
-# --- where jobs come from ---------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------
 
 
 class JobParameters(JobTerms, frozen=True, kw_only=True):
-    """A job's terms, as those who decide have changed them, and what its client knows beside them.
+    """A job's terms, as changed by the service, and its client's further knowledge.
 
-    `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
-    `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
-    `turn_s`: what it is to have had when it is said to rest (`JobRests`). `spent`: what it had before it was
-    given up.
+    `near`: a preferred PE for the root, if free. `growth_delay_s`: instead of the config's.
+    `waiting_since_s`: for its standing where PEs are scarce; None: since the submission. `turn_s`: time after
+    which it rests (`JobRests`). `spent`: use before it was given up.
     """
 
     near: int | None = None
@@ -65,27 +63,27 @@ class JobSubmitted(Stimulus, frozen=True):
     job: int
     parameters: JobParameters
     description: Description
-    #: what its first root begins with, from a former service
+    #: checkpoint of a former service for its first root
     checkpoint: bytes | None = None
 
 
 class JobInterrupted(Stimulus, frozen=True):
-    """A job that was submitted here is not wanted any more; nothing, if it is not live."""
+    """A job submitted here is not wanted any more; ignored if it is not live."""
 
     job: int
 
 
 class JobSetBack(Stimulus, frozen=True):
-    """A job that was submitted here is to be given up as soon as it rests; `JobGivenUp` follows.
+    """A job submitted here must be given up as soon as it rests; `JobGivenUp` follows.
 
-    Unless it ends before, or is not live.
+    Unless it ends earlier, or is not live.
     """
 
     job: int
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """A job that was submitted here has these bounds from now on (0: none); ignored if it is not live."""
+    """A job submitted here has these bounds from now on (0: none); ignored if it is not live."""
 
     job: int
     priority: float
@@ -96,9 +94,9 @@ class TermsChanged(Stimulus, frozen=True):
 
 
 class WorkerStarted(Stimulus, frozen=True):
-    """The application runs: process there, description decoded.
+    """The application runs: its process exists, and the description is decoded.
 
-    `leaves`: its workers hand over what they have when they leave (`leaving.py`).
+    `leaves`: its workers leave in order (`leaving.py`).
     """
 
     worker: int
@@ -106,7 +104,7 @@ class WorkerStarted(Stimulus, frozen=True):
 
 
 class WorkerAnswered(Stimulus, frozen=True):
-    """The application has a result. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+    """The application has a result. `cpu_s`: CPU time not in any `WorkerUsed`."""
 
     worker: int
     body: bytes
@@ -122,10 +120,10 @@ class WorkerRaised(Stimulus, frozen=True):
 
 
 class WorkerCrashed(Stimulus, frozen=True):
-    """The process died without a word. `cpu_s`: CPU time that `WorkerUsed` has not told.
+    """The process died. `cpu_s`: CPU time not in any `WorkerUsed`.
 
-    `is_spared`: memory was short, and the death is not counted as the job's; another process gets no memory
-    soon.
+    `is_spared`: memory was short, so the death does not count against the job, and a new process gets no
+    memory soon.
     """
 
     worker: int
@@ -135,21 +133,21 @@ class WorkerCrashed(Stimulus, frozen=True):
 
 
 class WorkerLost(Stimulus, frozen=True):
-    """The process that `StartWorker` asked for cannot be had on this host."""
+    """The process ordered by `StartWorker` cannot be had on this host."""
 
     worker: int
     reason: str
 
 
 class WorkerLeft(Stimulus, frozen=True):
-    """The process asked to by `LeaveWorker` has left. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+    """A process has ended, as `LeaveWorker` ordered. `cpu_s`: CPU time not in any `WorkerUsed`."""
 
     worker: int
     cpu_s: float = 0.0
 
 
 class WorkerUsed(Stimulus, frozen=True):
-    """For the job's statistics: CPU time since the last time, largest memory so far (0: no news)."""
+    """For the job's statistics: CPU time since the last report, largest memory so far (0: no news)."""
 
     worker: int
     cpu_s: float
@@ -157,28 +155,28 @@ class WorkerUsed(Stimulus, frozen=True):
 
 
 class WorkerDemands(Stimulus, frozen=True):
-    """The application could use so many workers; heard of the root only."""
+    """The application could use this many workers; only the root is heard."""
 
     worker: int
     demand: int
 
 
 class WorkerProgresses(Stimulus, frozen=True):
-    """The application tells how far its job is; heard of the root only."""
+    """The application reports its job's progress; only the root is heard."""
 
     worker: int
     progress: Progress
 
 
 class WorkerOffers(Stimulus, frozen=True):
-    """The application offers an answer or a bound, at whichever worker."""
+    """The application offers an answer or a bound, at any worker."""
 
     worker: int
     interim: Interim
 
 
 class WorkerSaves(Stimulus, frozen=True):
-    """The application has a checkpoint; heard of the root only."""
+    """The application has a checkpoint; only the root is heard."""
 
     worker: int
     data: bytes
@@ -191,21 +189,21 @@ class WorkerWantsCheckpoint(Stimulus, frozen=True):
 
 
 class WorkerToParent(Stimulus, frozen=True):
-    """The application has something for the worker above it."""
+    """The application has a message for the worker's parent."""
 
     worker: int
     data: bytes
 
 
 class WorkerToChildren(Stimulus, frozen=True):
-    """The application has something for the workers right below it."""
+    """The application has a message for the worker's children."""
 
     worker: int
     data: bytes
 
 
 class WorkerToWorker(Stimulus, frozen=True):
-    """The application has something for the worker that PE `pe` has, or had, in that `stay`."""
+    """The application has a message for the worker that PE `pe` has, or had, in that `stay`."""
 
     worker: int
     pe: int
@@ -244,13 +242,13 @@ class DescriptionMissing(Stimulus, frozen=True):
 
 
 class HostRests(Stimulus, frozen=True):
-    """The host gives workers no processes (`HostHealth`): adopt none until then."""
+    """The host gives workers no processes (`HostHealth`): adopt none until that time."""
 
     until_s: float
 
 
 class DropPast(Stimulus, frozen=True):
-    """Memory is short: let go of so many suspended workers, least recently used first."""
+    """Memory is short: drop this many suspended workers, least recently used first."""
 
     count: int
 
@@ -260,18 +258,18 @@ class PauseWorker(Stimulus, frozen=True):
 
 
 class UnpauseWorker(Stimulus, frozen=True):
-    """There is memory: give the paused worker another process."""
+    """There is memory: give the paused worker a new process."""
 
 
 class Drain(Stimulus, frozen=True):
-    """The rank is to leave: nothing new starts, and workers that leave in order do so (`PE.is_drained`)."""
+    """The rank must leave: nothing new starts, and workers leave in order if they can (`PE.is_drained`)."""
 
 
 class SystemEnds(Stimulus, frozen=True):
-    """All ranks end: the running worker hands over what it has, if it leaves in order; a root saves, too."""
+    """All ranks end: the running worker leaves in order if it can; a root saves its job, too."""
 
 
-#: what the pool of worker processes tells of one of them
+#: stimuli from the pool of worker processes
 OfWorker: TypeAlias = (
     WorkerStarted
     | WorkerAnswered

@@ -1,26 +1,26 @@
-"""From one generation to the next: what a PE has, and its successor takes over.
+"""Succession: what a new generation's PE takes over from its predecessor.
 
-The system's ranks have changed (`generation.py`), and the PEs of those that go on begin anew, under other
-numbers. What lives in messages and agreements is dropped: requests, tokens, epochs, job trees. Kept is what
-cannot be had again, or not at once:
+The system's ranks have changed (`generation.py`), and the PEs of the remaining ranks begin anew, under other
+numbers. State in messages and agreements is dropped: requests, tokens, epochs, job trees. Kept is what cannot
+be had again, or not soon:
 
 - **Live jobs of a client** are published again, with the budgets used so far, the demand, the last checkpoint
-  and the statistics. Their roots are asked for where they were.
-- **Worker processes** of workers in a tree are stopped where they are, and with those that were suspended
-  before they are the new PE's suspended workers. When the job is heard of, it tells the client of them
-  (`Remember`), which passes it on along the new tree, so that the job's new workers are found there. A
-  process so found has all that it had.
-- **Those that leave in order** (`leaving.py`) go on doing so.
-- **Last words**: a result, or an error that ends the job, which may have been on its way to the client.
-  They cannot be asked for again, as the process is gone. They are said again when their job is heard of.
+  and the statistics. Their roots are requested where they were.
+- **Worker processes** of workers in a tree are stopped where they are; with the workers suspended earlier,
+  they are the new PE's suspended workers. When their job is heard of, they are reported to the client
+  (`Remember`), which passes this on along the new tree, so that the job's new workers are found there. Such a
+  process has kept all its state.
+- **Workers that leave in order** (`leaving.py`) continue leaving.
+- **Last words**: a result, or an error that ends the job, possibly on its way to the client. They cannot be
+  asked for again, since the process is gone. They are repeated when their job is heard of.
 
-The client of a job may have been on a rank that is gone. Then what is kept of the job waits for it to be
-submitted again, under the same number, by the heir of that rank (`generation.heir_of`), which takes over the
-folder and with it the journal. What has not heard of its job within `Config.succession_patience_s` is let go:
-the job has ended meanwhile, or is nobody's.
+The client of a job may have been on a lost rank. Then the job's remains wait for its new submission, under
+the same number, by the heir of that rank (`generation.heir_of`), which takes over the folder and its journal.
+Remains whose job is not heard of within `Config.succession_patience_s` are dropped: the job has ended, or has
+no client.
 
-Addresses (PE, stay) that applications know of each other are of one generation: a message to an address of a
-former one comes back to its sender, as if the receiver had left.
+Addresses (PE, stay) that applications know belong to one generation: a message to a former address comes back
+to its sender, as if the receiver had left.
 """
 
 from __future__ import annotations
@@ -45,17 +45,16 @@ KEPT_BYTES_MAX = 64 << 20
 
 
 class LastWords:
-    """The words of this PE's workers that end a job and could not be said a second time.
+    """Last words of this PE's workers, which end a job and could not be said a second time.
 
-    Whoever has said it to a client on another PE keeps it until everybody hears that the job is over. If the
-    generation ends before that, it may have been dropped on its way, and is said again when
-    the job is heard of. A job that was never published, since it was over so soon, leaves its last words here
-    for some time: the oldest go when they are many or large, whose jobs would have to find them once more.
-    What is larger than all may be is not kept.
+    A PE that has told a client elsewhere keeps them until the job's end is in an epoch. If the generation
+    ends before, they may have been lost, and are repeated when the job is heard of. A job that ended
+    unpublished leaves its last words here for some time: the oldest are dropped when they are many or large,
+    and their jobs would have to find them again. Last words larger than the total bound are not kept.
     """
 
     def __init__(self) -> None:
-        #: by job: the client, and what it is told
+        #: client and last words, by job
         self._said: OrderedDict[int, tuple[int, ResultFound | WorkerFailed]] = OrderedDict()
         self._size_bytes = 0
 
@@ -63,7 +62,7 @@ class LastWords:
         return self._said.keys()
 
     def say(self, client: int, words: ResultFound | WorkerFailed, out: Outbox) -> None:
-        """Tell the client, now and, if need be, once more."""
+        """Tell the client, and keep the words for a repetition."""
         out.send(client, words)
         if client == out.rank or words.job in self._said:
             return
@@ -75,12 +74,12 @@ class LastWords:
             self.forget(next(iter(self._said)))
 
     def repeat(self, job: int, out: Outbox) -> None:
-        """The job is live in a new generation."""
+        """Repeat the last words of a job that is live in a new generation."""
         if (said := self._said.get(job)) is not None:
             out.send(*said)
 
     def forget(self, job: int) -> None:
-        """The job is over."""
+        """Forget the last words of a job that is over."""
         if (said := self._said.pop(job, None)) is not None:
             self._size_bytes -= _size_bytes(said[1])
 
@@ -97,7 +96,7 @@ def _size_bytes(words: ResultFound | WorkerFailed) -> int:
 class Inheritance:
     """Workers and last words from the last generation, until their jobs are heard of.
 
-    `halted_job`: whose worker was in the tree at the end.
+    `halted_job`: the job of the worker that was in a tree at the end.
     """
 
     def __init__(
@@ -108,14 +107,14 @@ class Inheritance:
         self._balancer = balancer
         self._cache = cache
         self._last_words = last_words
-        #: until they are heard of
+        #: jobs not heard of
         self.jobs: set[int] = set()
-        #: when jobs that were not heard of are over
+        #: when jobs not heard of count as over
         self.deadline_s = math.inf
         self.halted_job: int | None = None
 
     def take_over(self, former: Inheritance, succession: Succession, now: float) -> None:
-        """Keep the processes, and what has not been said for certain, of a PE that was halted."""
+        """Keep the processes and the unconfirmed last words of a halted PE."""
         self._last_words.take_over(former._last_words, succession)
         cache = self._cache
         for job, worker in former._cache.workers.items():
@@ -135,7 +134,7 @@ class Inheritance:
         cache.room = max(self._config.job_cache, len(cache.workers))
 
     def _renumber_family(self, worker: Worker, succession: Succession) -> None:
-        """What a carried over worker knows of the tree around it, in the new generation's numbers."""
+        """Translate a carried-over worker's knowledge of its tree into the new generation's numbers."""
         if self._config.reuse is not Reuse.FULL:
             worker.kept, worker.is_awaited = (), False
         present = [(one.index, succession.pe(one.rank), one.epoch) for one in worker.kept]
@@ -143,9 +142,9 @@ class Inheritance:
         worker.gone |= {index for index, pe, epoch in present if pe is None and epoch == 0}
 
     def meet(self) -> None:
-        """Some jobs of which we have something are live: their clients are to know.
+        """Report remains of jobs that have been heard of to their clients.
 
-        But not of a worker that its parent will ask for; if it does not, they hear of it later.
+        A worker that its parent will ask for is left out; if the parent does not ask, it is reported later.
         """
         for job in [job for job in self.jobs if self._balancer.volume(job) is not None]:
             self.jobs.remove(job)
@@ -155,7 +154,7 @@ class Inheritance:
                 self._call_attention(worker)
 
     def cease_to_await(self, jobs: Iterable[int]) -> None:
-        """The parents of these jobs' workers have not asked for them."""
+        """Report workers of these jobs, whose parents have not asked for them."""
         for job in jobs:
             worker = self._cache.workers.get(job)
             if worker is not None and worker.is_awaited:
@@ -164,20 +163,20 @@ class Inheritance:
                     self._call_attention(worker)
 
     def _call_attention(self, worker: Worker) -> None:
-        """Have a carried over worker looked for where it was."""
+        """Have a carried-over worker looked for where it was."""
         if self._config.reuse is not Reuse.NONE:
             past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
             self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
 
     def forget(self, job: int) -> None:
-        """The job is over."""
+        """Forget the remains of a job that is over."""
         self.jobs.discard(job)
         self._last_words.forget(job)
 
     def take_unheard(self, active_job: int | None) -> list[int]:
-        """Return the jobs that nobody has spoken of for so long: they are over.
+        """Return the jobs not heard of for so long that they count as over.
 
-        But for the one at work here: its client has asked for it, and will tell everybody in a moment.
+        The job at work here is left out: its client has asked for it, and will publish it in a moment.
         """
         self.deadline_s = math.inf
         unheard = sorted(self.jobs - {active_job})

@@ -1,7 +1,7 @@
-"""Tables that follow from a generation alone: where its PEs are, and by which rule their images are computed.
+"""Tables that follow from a generation alone: its placement, and the rule of its images.
 
-All ranks compute them alike. Ranks of a simulation may share them as well: a thousand
-tables of a thousand PEs would be most of what there is, and most of what is computed.
+All ranks compute the same. Ranks of a simulation may share them: a thousand tables of a thousand PEs would
+take most of the memory and time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ class Tables:
     """The tables of one rank, or of all ranks that share them."""
 
     def __init__(self, founders: tuple[int, ...], config: Config, *, are_shared: bool = False) -> None:
-        """`founders`: the capacities of the ranks in the beginning."""
+        """`founders`: the capacities of the ranks of the start."""
         self.config = config
         self._are_shared = are_shared
         self.first = first_generation(founders)
         self.founders = Placement(founders)
-        #: of the generations asked for last, by g
+        #: placements of the last generations asked for, by g
         self._placements = {self.first.g: self.founders}
         self._rules: dict[int, ImageRule] = {}
 
     def placement(self, generation: Generation) -> Placement:
-        """The PEs of a generation."""
+        """Return the PEs of a generation."""
         found = self._placements.get(generation.g)
         if found is None:
             found = Placement(generation.capacities, generation.members)
@@ -35,7 +35,7 @@ class Tables:
         return found
 
     def rule(self, generation: Generation, rank: int) -> ImageRule:
-        """The rule for the PEs of a rank; one rule for all PEs where ranks share their tables."""
+        """Return the rule for a rank's PEs, or one rule for all PEs if ranks share their tables."""
         if (found := self._rules.get(generation.g)) is not None:
             return found
         placement = self.placement(generation)

@@ -1,8 +1,8 @@
-"""The messages of a job's workers to each other along their tree, as they pass through the PEs.
+"""Tree messages: messages between a job's workers along their tree, on their way through the PEs.
 
-A message is for one stay of a worker in the tree. What comes before the worker's process runs waits for it,
-and what it tells its parent before that has accepted it waits for the answer, which says in which stay the
-parent is; what cannot be delivered goes back to its sender with a flag (race 10).
+A message is for one stay of a worker in the tree. Messages that arrive before the worker's process runs wait
+for it. Messages to a parent wait until it has accepted the worker, since the acceptance names the parent's
+stay. Undeliverable messages return to their sender with a flag (race 10).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mallob_py.protocol.worker import Worker, WorkerState
 from mallob_py.trees import parent_of
 
 _INBOX_MAX = 1024
-#: a PE's stays of one generation
+#: bits for a PE's stays within a generation
 STAY_BITS = 40
 
 
 class TreeMessages:
-    """The messages that the active worker of one PE, and workers that leave it, send and get.
+    """The messages that the active worker of one PE, and its leaving workers, send and get.
 
-    `number` names the process that sends; one that is gone, or suspended, says nothing.
+    `number` names the sending process; messages of a process that is gone or suspended are ignored.
     """
 
     def __init__(self, out: Outbox, staff: Staff, era: int) -> None:
@@ -41,19 +41,19 @@ class TreeMessages:
                 self._send(worker, seat.rank, seat.stay, seat.index, data)
 
     def to_worker(self, number: int, pe: int, stay: int, data: bytes) -> None:
-        """To a worker whose address was learned from its messages, wherever it is in the tree."""
+        """Send to a worker by its address, learned from its messages, at any place in the tree."""
         if (worker := self._speaker(number)) is None:
             return
         if stay >> STAY_BITS == self._era:
             self._send(worker, pe, stay, UNKNOWN_INDEX, data)
-        else:  # an address of a former generation: nobody is there any more
+        else:  # an address of a former generation, where no worker is
             self._bounce(worker, pe, stay, data)
 
     def _speaker(self, number: int) -> Worker | Leaver | None:
         return self._staff.active_as(number) or self._staff.leaving.get(number)
 
     def missed(self, it: WorkerMissed) -> None:
-        """A process will not take this message: the sender shall know, unless its generation is over."""
+        """Return a message that a process will not take to its sender, unless its generation is over."""
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
             return
@@ -76,7 +76,7 @@ class TreeMessages:
             self._bounce(worker, worker.parent, worker.parent_stay, data)
 
     def _bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
-        """No worker is at that address: as if the message had come back from there."""
+        """Return a message without a worker at its address, as if it had come back from there."""
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:
@@ -107,19 +107,19 @@ class TreeMessages:
             self._give_back(source, message)
 
     def deliver_waiting(self, worker: Worker) -> None:
-        """Its process runs."""
+        """Deliver waiting messages to a process that now runs."""
         for source, message in worker.inbox:
             self._deliver(worker, source, message)
         worker.inbox.clear()
 
     def send_waiting(self, worker: Worker) -> None:
-        """Its parent has accepted it."""
+        """Send waiting messages to a parent that has accepted the worker."""
         for data in worker.unsent:
             self._send_to_parent(worker, data)
         worker.unsent.clear()
 
     def give_back_waiting(self, worker: Worker) -> None:
-        """It leaves, or its process does not come."""
+        """Return waiting messages of a worker that leaves, or gets no process."""
         for source, message in worker.inbox:
             self._give_back(source, message)
         worker.inbox.clear()
@@ -129,7 +129,7 @@ class TreeMessages:
         worker.unsent.clear()
 
     def _give_back(self, source: int, message: TreeMessage) -> None:
-        """Undeliverable: its sender shall know. A returned message is not returned once more."""
+        """Return an undeliverable message to its sender; a returned message is dropped."""
         if not message.returned:
             self._out.send(source, message.back())
 

@@ -1,9 +1,9 @@
-"""The new jobs of a client, of which no PE has heard, and the PEs that go from one to the next in a burst.
+"""Turnover: new jobs of a client that no PE has heard of, and PEs passed from one to the next in a burst.
 
-In a burst of small jobs, new jobs *stand by* while all others, as far as is known, are *fresh* jobs of this
-client: submitted, and not yet running for long. When a fresh job ends of which no PE has heard, its PE is
-handed to the standby job of best standing, and again no PE hears of either. Standby jobs are published as
-soon as other jobs deserve all PEs and no fresh job is left, or none has ended for a moment.
+In a burst of small jobs, new jobs *stand by* while all others, as far as known, are *fresh* jobs of this
+client: submitted, and not yet running for long. When a fresh job ends unknown to other PEs, its PE is handed
+to the standby job of best standing, and again no PE hears of either. Standby jobs are published as soon as
+other jobs deserve all PEs and no fresh job is left, or no fresh job has ended for a moment.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: the last jobs of a client that tell how long its next ones may run; of fewer nothing follows
+#: most and least recent jobs of a client from which the run time of the next ones is guessed
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 
 
 class Turnover:
-    """The jobs of one client that are new; each has told its `standing`."""
+    """The new jobs of one client, each with its `standing`."""
 
     def __init__(self, config: Config, pes: int) -> None:
         self._moment_s = config.turnover_max_s
         self._pes = pes
         self._brief_s = config.brief_s
-        #: how long the roots of the last jobs have run
+        #: run times of the last jobs' roots
         self._lives_s: deque[float] = deque(maxlen=_LIVES_MAX)
-        #: submitted, but in no epoch yet
+        #: jobs submitted and in no epoch yet
         self.unseen: set[int] = set()
-        #: of these, with their standings, those that wait until a fresh job ends
+        #: of these, the jobs that wait until a fresh job ends, with their standings
         self.standby: dict[int, float] = {}
         self.fresh: set[int] = set()
-        #: when a fresh job ended last
+        #: when a fresh job last ended
         self._ended_s = -math.inf
 
     def is_plenty(self, total_volume: int) -> bool:
@@ -50,7 +50,7 @@ class Turnover:
         return False
 
     def call(self, job: int) -> None:
-        """Have a standby job wait no more."""
+        """Take a job out of standby."""
         del self.standby[job]
         self.fresh.add(job)
 
@@ -59,7 +59,7 @@ class Turnover:
         return max(self.standby, key=lambda job: (self.standby[job], -job))
 
     def waits_until(self, job: int, sought_s: float) -> float:
-        """Return until when a job remains unpublished if nothing happens. `sought_s`: when it got its PE."""
+        """Return until when an idle job remains unpublished. `sought_s`: when it got its PE."""
         if job in self.standby:
             return self._ended_s + self._moment_s
         return sought_s + self._moment_s if self.standby else -math.inf
@@ -79,7 +79,7 @@ class Turnover:
     def end(self, job: int, started_s: float | None, now: float) -> bool:
         """Forget a job that has ended; return whether standby jobs have waited for that.
 
-        `started_s`: when its root ran first, if it did.
+        `started_s`: when its root first ran, if ever.
         """
         if started_s is not None:
             self._lives_s.append(now - started_s)

@@ -1,11 +1,11 @@
 """All volumes of one epoch from questions and answers of constant length (P 2.3, 3.1, distributed).
 
-`VolumeSearch` asks, at the root of the tree of ranks: first for alpha_0, then for the units that
-rounding down leaves over; or, if there are more jobs than PEs, for who has a PE at all. `Deputy`
-answers on each PE for the jobs that are assigned to it. The result, an `EpochVolumes`, is a few numbers
-from which anybody computes the volume of any job, the same as `fair_volumes` gives, bit for bit.
+`VolumeSearch` asks, at the root of the tree of ranks: first for alpha_0, then for the units left by rounding
+down; or, with more jobs than PEs, which jobs have a PE at all. `Deputy` answers on each PE for the jobs
+assigned to it. The result, an `EpochVolumes`, is a few numbers from which any PE computes the volume of any
+job, bit for bit as `fair_volumes`.
 
-`Hint` is what one epoch's search leaves to the next. It only saves rounds.
+`Hint` is what one epoch's search leaves to the next, only to save rounds.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from mallob_py.protocol.splitmix import WORD, splitmix64
 AnyQuestion = AlphaQuestion | UnitsQuestion | PlacesQuestion | KeysQuestion
 AnyAnswer = AlphaAnswer | KeyAnswer
 
-#: a product of two rounded factors is off by less than this, relatively
+#: bound on the relative error of a product of two rounded factors
 _DOUBT = 2.0**-50
 
 
 def deputy_of(job: int, size: int) -> int:
-    """The rank that answers for this job."""
+    """Return the rank that answers for a job."""
     return splitmix64(job) % size
 
 
 class JobFacts(Protocol):
-    """The facts of one job that volumes depend on (a `JobEvent` says it)."""
+    """The facts of a job that determine its volume (as in a `JobEvent`)."""
 
     @property
     def job(self) -> int: ...
@@ -71,10 +71,10 @@ class JobFacts(Protocol):
 
 
 class EpochVolumes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 where demands fit.
+    """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 if demands fit.
 
-    From `units_from` on (None: for none) jobs that are not capped get one unit more. Below
-    `places_from` (None: none) jobs have no PE.
+    From `units_from` on (None: none) jobs that are not capped get one unit more. Below `places_from` (None:
+    none) jobs have no PE.
     """
 
     jobs: int
@@ -90,7 +90,7 @@ NO_JOBS = EpochVolumes(0, 0, 1, b"", pack(1), None, None)
 
 
 class Share:
-    """alpha_0 as PEs use it: volumes rounded down, one by one."""
+    """alpha_0 as PEs use it, for rounding volumes down one by one."""
 
     def __init__(self, numerator: bytes, denominator: bytes) -> None:
         self._numerator = unpack(numerator)
@@ -101,7 +101,7 @@ class Share:
             self._x = self._numerator / self._denominator
 
     def floor(self, priority: float, cap: int) -> int:
-        """max(1, min(cap, floor(alpha_0 p))), exactly."""
+        """Return max(1, min(cap, floor(alpha_0 p))), exactly."""
         if self._x == math.inf:
             return cap
         product = self._x * priority
@@ -118,17 +118,17 @@ class Share:
 
 
 def unit_key(priority: float, demand: int, job: int) -> Key:
-    """The order of P 3.1 among jobs that may have a unit left over."""
+    """Return a job's place in the order of P 3.1 among jobs that may get a remaining unit."""
     return (0.0, priority, demand, splitmix64(job) ^ WORD)
 
 
 def place_key(standing: float, priority: float, demand: int, job: int) -> Key:
-    """The order among jobs of which some must wait."""
+    """Return a job's place in the order of jobs of which some must wait."""
     return (standing, priority, demand, splitmix64(job) ^ WORD)
 
 
 class Volumes:
-    """An `EpochVolumes` as a function of jobs."""
+    """The volumes of an `EpochVolumes`, by job."""
 
     def __init__(self, epoch_volumes: EpochVolumes) -> None:
         self.epoch_volumes = epoch_volumes
@@ -156,7 +156,7 @@ class _Represented(NamedTuple):
 
 
 class Deputy:
-    """Answers for the jobs assigned to one PE. Work per round: O(of its jobs still in question)."""
+    """Answers for the jobs assigned to one PE. Work per round: O(its jobs still in question)."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, _Represented] = {}
@@ -164,12 +164,12 @@ class Deputy:
         self._keys: list[Key] = []
 
     def put(self, facts: JobFacts) -> None:
-        """A job is new or has changed."""
+        """Add or change a job."""
         key = unit_key(facts.priority, facts.demand, facts.job)
         self._jobs[facts.job] = _Represented(facts, scaled(facts.priority), key)
 
     def drop(self, job: int) -> None:
-        """A job is over, if it was known here."""
+        """Remove a job, if it is known here."""
         self._jobs.pop(job, None)
 
     def answer(self, question: AnyQuestion) -> AnyAnswer:
@@ -195,7 +195,7 @@ class Deputy:
             yield from AlphaEvent.both(job.facts.priority, job.scaled_priority, min(job.facts.demand, cap))
 
     def _uncapped(self, share: Share, cap: int) -> tuple[int, list[Key]]:
-        """The sum of the volumes rounded down; the keys of those jobs that could have more."""
+        """Return the sum of volumes rounded down, and the keys of jobs that could have more."""
         total, keys = 0, []
         for job in self._jobs.values():
             most = min(job.facts.demand, cap)
@@ -207,7 +207,7 @@ class Deputy:
 
 
 def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
-    """The answer for the jobs of both."""
+    """Return the answer for the jobs of both."""
     if isinstance(first, AlphaAnswer) and isinstance(second, AlphaAnswer):
         return merged_alphas(first, second)
     if isinstance(first, KeyAnswer) and isinstance(second, KeyAnswer):
@@ -219,11 +219,11 @@ def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
 
 
 class Hint(msgspec.Struct):
-    """The knowledge of the last epoch: where xi had its root and how steep it was; which keys decided."""
+    """Knowledge from the last epoch: where xi had its root and how steep it was; which keys decided."""
 
     alpha: float = 0.0
     slope: float = 0.0
-    #: PEs beyond those that the jobs use at `alpha`: the news since then move it away from 0
+    #: PEs beyond those used at `alpha`: later news move it away from 0
     missing: float = 0.0
     units: list[Key] = []
     units_from: Key | None = None
@@ -241,7 +241,7 @@ class Hint(msgspec.Struct):
                 self.slope += sign * facts.priority
 
     def alphas(self, pes: int, jobs: int) -> Iterator[float]:
-        """Guesses of alpha_0: a Newton step from the last one, and around it ever more widely."""
+        """Yield guesses of alpha_0: a Newton step from the last one, and around it ever more widely."""
         guess = self.alpha
         if self.slope > 0 and 0 < (better := self.alpha + self.missing / self.slope) < math.inf:
             guess = better
@@ -255,7 +255,7 @@ class Hint(msgspec.Struct):
 
 
 def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
-    """The last threshold, and keys on both sides of it, ever farther off."""
+    """Return the last threshold, and keys on both sides of it, ever farther off."""
     if threshold is None:
         return known[:: max(1, len(known) // PIVOTS)]
     place = bisect_left(known, threshold)
@@ -288,7 +288,7 @@ class VolumeSearch:
             self.question = self._alpha.next_question()
 
     def take(self, answer: AnyAnswer) -> None:
-        """The answer of all PEs to the present question."""
+        """Take in the answer of all PEs to the present question."""
         assert self.question is not None
         self.rounds += 1
         asked, self.question = self.question, None

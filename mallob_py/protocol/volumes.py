@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: Priorities outside are refused; within, no product or quotient here leaves the float range.
+#: range of priorities: others are refused; within, no product or quotient here leaves the float range
 MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
-#: Volumes and sums of volumes must be exact as floats.
+#: most PEs: volumes and sums of volumes must be exact as floats
 MAX_PES = 2**48
 
-#: Relative half-width of the interval that a guess of alpha_0 must answer for. Float errors
-#: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far inside.
+#: relative half-width of the interval around a guess of alpha_0 that must hold the root. Float errors
+#: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far inside
 _DOUBT = 2.0**-40
 _NEWTON_STEPS = 24
 _NEWTON_PRECISION = 2.0**-30
 _POLISH_STEPS = 4
-#: So few jobs have their events sorted sooner than numpy is called for a Newton step or five.
+#: number of jobs up to which sorting their events is faster than a few Newton steps by numpy
 _SORT_UP_TO = 256
-#: From this number of jobs on, a sample gives Newton's method its starting point.
+#: number of jobs from which a sample gives Newton's method its starting point
 _SAMPLE_FROM = 8192
 _SAMPLE_SIZE = 1024
 
@@ -67,11 +67,10 @@ def fair_volumes(
     job_ids: ArrayLike | None = None,
     standing: ArrayLike | None = None,
 ) -> Ints:
-    """The fair volume of each job on `m` PEs, in the order given.
+    """Return the fair volume of each job on `m` PEs, in the order given.
 
-    `job_ids` (distinct integers; default: positions) settle ties. `standing` (larger first;
-    default: priorities) ranks the jobs when there are more of them than PEs; ties in it are
-    settled by the usual order.
+    `job_ids` (distinct integers; default: positions) settle ties. `standing` (larger first; default:
+    priorities) ranks the jobs if there are more jobs than PEs; its ties are settled by the usual order.
     """
     p, d = _checked(priorities, demands, m)
     n = p.size
@@ -110,7 +109,7 @@ def _checked(priorities: ArrayLike, demands: ArrayLike, m: int) -> tuple[Floats,
 
 
 def _capped(d: Ints, n: int, m: int) -> Floats:
-    """Demands without what no job can get, as the others have at least one PE each.
+    """Return demands without the part that no job can get, as other jobs have at least one PE each.
 
     alpha_0 and the rounded volumes stay the same, and floats hold these numbers exactly.
     """
@@ -118,9 +117,9 @@ def _capped(d: Ints, n: int, m: int) -> Floats:
 
 
 def _sum(values: Floats) -> np.float64:
-    """Pairwise sum: error below log2(n) roundings, none for integers below 2^53.
+    """Return the pairwise sum: error below log2(n) roundings, none for integers below 2^53.
 
-    Not a BLAS product, whose error grows with n and whose threads stall on a busy machine.
+    No BLAS product, whose error grows with n and whose threads stall on a busy machine.
     """
     total: np.float64 = np.add.reduce(values)
     return total
@@ -130,9 +129,9 @@ def _sum(values: Floats) -> np.float64:
 
 
 def rounded_down(p: Floats, d: Floats, m: int) -> Floats:
-    """max(1, min(d, floor(alpha_0 p))), exactly."""
+    """Return max(1, min(d, floor(alpha_0 p))), exactly."""
     alpha = approximate_root(p, d, m)
-    # The sums below are exact near the root; far from it they need not be, as nothing is certain there.
+    # The sums below are exact near the root; far from it they need not be, since no decision falls there.
     for _ in range(_POLISH_STEPS):
         low, high = _floors_around(p, d, alpha)
         volumes = np.maximum(low, 1.0)
@@ -156,9 +155,9 @@ def rounded_down(p: Floats, d: Floats, m: int) -> Floats:
 
 
 def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """min(d, floor(a p)) for both ends a of the interval of doubt around `alpha`.
+    """Return min(d, floor(a p)) for both ends a of the interval of doubt around `alpha`.
 
-    Where both agree, the job has this floor, and is of one kind, in all of the interval.
+    A job with equal values has this floor, and is of one kind, in the whole interval.
     """
     low = p * (alpha * (1.0 - _DOUBT))
     np.floor(low, out=low)
@@ -170,7 +169,7 @@ def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
 
 
 def exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
-    """min(d, floor(a p)) at the exact root a near `guess`: every job in doubt is settled in integers."""
+    """Return min(d, floor(a p)) at the exact root a near `guess`; jobs in doubt are settled in integers."""
     root = exact_root(p, d, m, guess)
     low, high = _floors_around(p, d, float(root))
     doubtful = np.flatnonzero(low != high)
@@ -179,17 +178,17 @@ def exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
     floors = []
     for priority in distinct.tolist():
         p_numerator, p_denominator = priority.as_integer_ratio()
-        # MAX_PES bounds the float; the demand, applied next, is what matters.
+        # MAX_PES bounds the float; the demand, applied next, decides.
         floors.append(min(numerator * p_numerator // (denominator * p_denominator), MAX_PES))
     low[doubtful] = np.minimum(np.array(floors, dtype=np.float64)[group], d[doubtful])
     return np.maximum(low, 1.0)
 
 
 def exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
-    """A root of xi as a rational number, near `guess` if there is one (n < m < sum of demands).
+    """Return a root of xi as a rational number, near `guess` if there is one (n < m < sum of demands).
 
-    Jobs without an event around the guess enter as one sum; the others are scanned event by
-    event. If the root is not there, the guess was bad: look farther, in the end everywhere.
+    Jobs without an event around the guess enter as one sum; the others are scanned event by event. If the
+    root is not there, the guess was bad: look farther, in the end everywhere.
     """
     doubt = _DOUBT
     while True:
@@ -215,10 +214,10 @@ def exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
 def _scan(
     pes: int, slope: Fraction, jobs: list[tuple[float, float, int]], start: Fraction
 ) -> Fraction | None:
-    """Where free jobs of total priority `slope` and `jobs` (p, d, count) use exactly `pes` PEs.
+    """Return where free jobs of total priority `slope` and `jobs` (p, d, count) use exactly `pes` PEs.
 
-    P 3.1 in rational numbers: the events in order, with running R (`used`) and P (`slope`).
-    A plateau of solutions before the first event is represented by `start`, if that lies there.
+    P 3.1 in rational numbers: the events in order, with running R (`used`) and P (`slope`). A plateau of
+    solutions before the first event is represented by `start`, if that lies there.
     """
     events: dict[Fraction, tuple[int, Fraction]] = {}
     used = 0
@@ -242,13 +241,13 @@ def _scan(
 
 
 def _with_counts(p: Floats, d: Floats) -> list[tuple[float, float, int]]:
-    """The distinct pairs and how often each occurs."""
+    """Return the distinct pairs and how often each occurs."""
     pairs, counts = np.unique(p + 1j * d, return_counts=True)
     return list(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.tolist(), strict=True))
 
 
 def exact_sum(values: Floats) -> Fraction:
-    """The sum without rounding: 53-bit mantissas in two halves, summed per exponent."""
+    """Return the sum without rounding: 53-bit mantissas in two halves, summed per exponent."""
     if values.size == 0:
         return Fraction(0)
     fractions, exponents = np.frexp(values)
@@ -268,10 +267,10 @@ def exact_sum(values: Floats) -> Fraction:
 
 
 def approximate_root(p: Floats, d: Floats, m: float) -> float:
-    """A float near alpha_0: Newton's method, kept inside a bracket, else the sorted events in it.
+    """Return a float near alpha_0: Newton's method, kept inside a bracket, else the sorted events in it.
 
-    Newton's method lands exactly as soon as it is on the piece of the root. It may circle, as
-    xi bends both ways; then the bracket is small and the events left in it decide.
+    Newton's method lands exactly once it is on the root's piece. It may circle, since xi bends both ways;
+    then the bracket is small and the events left in it decide.
     """
     if p.size <= _SORT_UP_TO:
         return _root_by_events(p, d, m)
@@ -306,7 +305,7 @@ def approximate_root(p: Floats, d: Floats, m: float) -> float:
 
 
 def _root_by_events(p: Floats, d: Floats, m: float) -> float:
-    """The root by P 3.1 in floats, from all 2n events."""
+    """Return the root by P 3.1 in floats, from all 2n events."""
     return _prefix_summed(
         np.concatenate((1.0 / p, d / p)),
         np.concatenate((np.full(p.size, -1.0), d)),
@@ -317,7 +316,7 @@ def _root_by_events(p: Floats, d: Floats, m: float) -> float:
 
 
 def _root_by_events_within(p: Floats, d: Floats, m: float, low: float, high: float) -> float:
-    """The root by P 3.1 in floats, from the events in (low, high]; outside there is no root."""
+    """Return the root by P 3.1 in floats, from the events in (low, high]; outside there is no root."""
     starts, ends = 1.0 / p, d / p
     starting = (starts > low) & (starts <= high)
     ending = (ends > low) & (ends <= high)
@@ -332,7 +331,7 @@ def _root_by_events_within(p: Floats, d: Floats, m: float, low: float, high: flo
 
 
 def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: float, slope: float) -> float:
-    """Where R + alpha P reaches `pes`, for R = 0 and P = `slope` before the first event."""
+    """Return where R + alpha P reaches `pes`, for R = 0 and P = `slope` before the first event."""
     order = events.argsort()
     events = events[order]
     used = more_used[order].cumsum()
@@ -341,13 +340,13 @@ def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: f
         slopes += slope
     reached = events * slopes
     reached += used
-    # The first event that reaches it; the piece of the root begins at the event before.
+    # The first event that reaches it; the root's piece begins at the event before.
     piece = int((reached >= pes).argmax()) - 1
     if slopes[piece] > 0.0:
         root = float((pes - used[piece]) / slopes[piece])
         if 0.0 < root < np.inf:
             return root
-    # Rounding hid the piece: the event before it will do as a guess.
+    # Rounding hid the piece: the event before it is a good guess.
     return float(events[piece]) or float(events[-1])
 
 
@@ -357,7 +356,7 @@ def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: f
 def _first_by_order(
     p: Floats, d: Ints, eligible: NDArray[np.bool_], count: int, job_ids: ArrayLike | None
 ) -> NDArray[np.bool_]:
-    """The first `count` of the eligible jobs in order (which has no ties)."""
+    """Return the first `count` of the eligible jobs in order, which has no ties."""
     chosen, tied, missing = _largest(np.where(eligible, p, 0.0), count)
     if missing:
         candidates = np.flatnonzero(tied)
@@ -366,7 +365,7 @@ def _first_by_order(
 
 
 def _settle_ties(d: Ints, ids: NDArray[np.uint64], count: int) -> NDArray[np.bool_]:
-    """Among jobs of equal priority: larger demand, then smaller hash of the id."""
+    """Choose among jobs of equal priority: larger demand, then smaller hash of the id."""
     chosen, tied, missing = _largest(d, count)
     if missing:
         candidates = np.flatnonzero(tied)
@@ -379,7 +378,10 @@ def _settle_ties(d: Ints, ids: NDArray[np.uint64], count: int) -> NDArray[np.boo
 
 
 def _largest(keys: NDArray[np.generic], count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
-    """The `count` largest keys, if clear; else those above the tie, the tie, how many of it."""
+    """Return the `count` largest keys.
+
+    If the cut falls into a tie: the keys above it, the tied keys, and how many of these to take.
+    """
     threshold = np.partition(keys, keys.size - count)[keys.size - count]
     chosen = keys >= threshold
     surplus = int(np.count_nonzero(chosen)) - count
@@ -390,7 +392,7 @@ def _largest(keys: NDArray[np.generic], count: int) -> tuple[NDArray[np.bool_], 
 
 
 def _one_each(p: Floats, d: Ints, m: int, job_ids: ArrayLike | None, standing: ArrayLike | None) -> Ints:
-    """At least as many jobs as PEs: the `m` first ones run on one PE each."""
+    """Return the volumes of at least as many jobs as PEs: the `m` first ones have one PE each."""
     n = p.size
     if n == m:
         return np.ones(n, dtype=np.int64)
@@ -416,7 +418,7 @@ def _ids(job_ids: ArrayLike | None, n: int) -> NDArray[np.uint64]:
 
 
 def _splitmix64(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64: a bijection that scatters neighbouring numbers."""
+    """Return SplitMix64's finaliser: a bijection that scatters neighbouring numbers."""
     x = ids + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,16 +1,16 @@
-"""One worker of one job on one PE: where it stands, and what may happen to it there (P 3.2, 3.3).
+"""A worker of one job on one PE: its states, and what may happen in each (P 3.2, 3.3).
 
-`TRANSITIONS` is the whole of it: in which state what leads where, and what is done at once. What is not in
-the table cannot be; `Worker.happens` says so with both names. Whether a worker has a process, runs, or can
+`TRANSITIONS` is the whole table: from a state and a happening to the next state and the immediate deed. If it
+has no entry, `Worker.happens` raises an error with both names. Whether a worker has a process, runs, or can
 be sent messages follows from its state alone.
 
 A worker is in the tree from its adoption until it is suspended or gone: it asks for children, accepts them
 and even starts before its parent has answered, so a tree grows by all its layers at once. If its parent
-rejects it, it sends those children away too. Who is told what, beside the effects of the table:
+rejects it, it sends those children away. Messages beside the effects of the table:
 
-    the parent   `Offer` at the adoption; `ChildLeft` from a lost worker, once it has been accepted
-    the client   `RootStarted` when a root runs; `WorkerFailed` when a root has died too often
-    everybody    nothing more: who leaves with an epoch need not say so (`job_tree.py`)
+    the parent    `Offer` at the adoption; `ChildLeft` from a lost worker, once it has been accepted
+    the client    `RootStarted` when a root runs; `WorkerFailed` when a root has died too often
+    other PEs     none: leaving with an epoch needs no message (`job_tree.py`)
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class WorkerState(Enum):
         state.has_process = has_process
         return state
 
-    #: whether a worker in this state has a process, or has asked for one
+    #: whether a worker in this state has a process, or has ordered one
     has_process: bool
 
     #: in the tree; its description is not known here
     UNDESCRIBED = "undescribed"
     #: the description is known, and its content on its way to this host
     FETCHING = "fetching"
-    #: a process has been asked for, and has not said that it runs
+    #: a process was ordered, and has not reported that it runs
     STARTING = "starting", True
     RUNNING = "running", True
-    #: memory is short: it has its place in the tree and no process, until there is memory
+    #: memory is short: in the tree, without a process until there is memory
     PAUSED = "paused"
-    #: it has its place in the tree and no process any more: those that it had have died
+    #: in the tree, without a process for good: its processes have died
     DEAD = "dead"
-    #: no process can be had here: it gives its place back as soon as its parent has accepted it
+    #: without a process here: it gives its place back as soon as its parent has accepted it
     LOST = "lost"
-    #: out of the tree, its process stopped before it said that it runs
+    #: out of the tree, its process stopped before it reported that it runs
     STOPPED = "stopped", True
     #: out of the tree, its process stopped
     SUSPENDED = "suspended", True
@@ -66,26 +66,26 @@ class WorkerState(Enum):
 
 
 class Happens(Enum):
-    """The happenings of a worker: stimuli, messages and epochs, as far as it matters to its state."""
+    """The happenings of a worker that matter to its state: stimuli, messages and epochs."""
 
-    #: the description is known, and in the message itself
+    #: the description is known, with its content
     DESCRIBED = "is described"
-    #: the description is known, its content has to be fetched
+    #: the description is known, its content must be fetched
     DESCRIBED_ELSEWHERE = "is described elsewhere"
     FETCHED = "has its description"
     UNFETCHED = "cannot get its description"
     STARTED = "runs"
     #: its process died, and it may have another one
     DIED = "has died"
-    #: its process died, one of too many, and none of them has run
+    #: its process died once too often, and none of them has run
     DIED_UNRUN = "has died too often before it ran"
-    #: its process died, one of too many
+    #: its process died once too often
     DIED_TOO_OFTEN = "has died too often"
-    #: the process asked for cannot be had
+    #: the ordered process cannot be had
     UNFORKED = "cannot get a process"
     PAUSED = "is paused"
     UNPAUSED = "is unpaused"
-    #: it is to keep its place though it is lost: whoever came there would be lost as well
+    #: it keeps its place though lost: other workers would be lost there as well
     KEPT = "keeps its place"
     PAUSED_IN_ORDER = "is paused in order"
     #: it leaves the tree: its job shrinks, its parent rejects it, or it is lost
@@ -102,7 +102,7 @@ class Happens(Enum):
 class Worker:
     """One worker of one job on this PE. `number` names its process, `stay` its present stay in the tree.
 
-    `numbers` are those of the PE that have not been given yet: no two processes have the same.
+    `numbers` are the PE's unused numbers: no two processes have the same.
     """
 
     def __init__(self, numbers: Iterator[int], job: int) -> None:
@@ -115,45 +115,45 @@ class Worker:
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.description: Description | None = None
-        #: the epoch of its parent's answer, once that is here
+        #: epoch of its parent's acceptance, once it is here
         self.accepted_epoch: int | None = None
-        #: that answer came with the request, and another one may follow
+        #: whether that acceptance came with the request, so that another one may follow
         self.is_granted = False
         self.parent_stay = -1
         self.asked_s = 0.0
         self.volume = 1
-        #: it is new in this stay, no past worker that was found again
+        #: whether it is new in this stay, and no past worker
         self.created = True
-        #: since it last saved more than before, if it is a root
+        #: restarts since a root last saved new progress
         self.restarts = 0
-        #: how much it has said was done, and when its job was saved last
+        #: reported progress, and that of the last checkpoint
         self.done = self.saved_done = 0.0
-        #: a PE of this host that may have its process, at rest, and since which epoch
+        #: a PE of this host that may have its resting process, and since which epoch
         self.giver: tuple[int, int] | None = None
-        #: one of its processes has run, in this stay or before
+        #: whether a process of it has run, in this stay or before
         self.has_run = False
-        #: that process hands over what it has rather than being stopped or ended at once
+        #: whether its process leaves in order rather than being stopped or ended at once
         self.leaves = False
-        #: of its place, before it
+        #: workers lost in its place before
         self.losses = 0
         #: why and by whose fault it is lost
         self.loss: tuple[Fault, str] | None = None
-        #: what its application has last said that it could use, as a root
+        #: workers that its application could use, as last told by a root
         self.demand: int | None = None
-        #: it has not been adopted since the last generation ended
+        #: whether it has not been adopted since the last generation ended
         self.is_carried_over = False
-        #: then: it was in the tree at that end, below a parent that is still there
+        #: if carried over: whether it was in the tree at that end, below a parent that is still there
         self.is_awaited = False
-        #: then: what it knew of the subtree below it, its children as of epoch 0; and those that are gone
+        #: if carried over: past workers below it, its children as of epoch 0; and lost ones
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
-        #: messages that came before the process runs, with the ranks they came from
+        #: messages that arrived before the process runs, with their senders' ranks
         self.inbox: list[tuple[int, TreeMessage]] = []
-        #: what it has to tell its parent, which has not accepted it yet
+        #: messages to its parent, which has not accepted it yet
         self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:
-        """The generation ends while the worker is in the tree: what it knows of those below it."""
+        """Keep what it knows of the workers below it, since the generation ends while it is in the tree."""
         past = (PastWorker(one.index, one.rank, -1) for one in self.seats.past.take_all())
         children = (PastWorker(seat.index, seat.rank, 0) for seat in self.seats.taken())
         self.kept, self.gone = (*past, *children), frozenset()
@@ -168,21 +168,21 @@ class Worker:
 
     @property
     def leaves_in_order(self) -> bool:
-        """Its process would hand over what it has if it had to leave now."""
+        """Whether its process would leave in order now."""
         return self.leaves and self.state is WorkerState.RUNNING
 
     @property
     def is_at_work(self) -> bool:
-        """It is in the tree and has a process, which runs or will."""
+        """Whether it is in the tree with a process, which runs or will run."""
         return self.state in _AT_WORK
 
     @property
     def is_bereft(self) -> bool:
-        """It is in the tree and will have no process, or not soon."""
+        """Whether it is in the tree without a process, for good or for long."""
         return self.state in _BEREFT
 
     def happens(self, what: Happens, out: Outbox, now: float = 0.0) -> None:
-        """Go where the table says, and do what it says. `now` matters to STARTED only."""
+        """Change the state by the table, and do its deed. `now` matters to STARTED only."""
         transition = TRANSITIONS.get((self.state, what))
         assert transition is not None, (
             f"worker {self.index} of job {self.job} {what.value} while {self.state.value}"
@@ -192,7 +192,7 @@ class Worker:
             act(self, out, now)
 
     def proceed(self, out: Outbox) -> None:
-        """Run as soon as the description is known, most often before the parent has answered."""
+        """Run as soon as the description is known, mostly before the parent has answered."""
         if self.state.has_process:
             self.happens(Happens.READOPTED, out)
         elif self.description is not None:
@@ -200,7 +200,7 @@ class Worker:
             self.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, out)
 
     def update_process(self, out: Outbox) -> None:
-        """Tell its process the volume and the children, if it has one that works."""
+        """Tell its process the volume and the children, if the process works."""
         if self.is_at_work:
             out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
 
@@ -209,7 +209,7 @@ _AT_WORK = (WorkerState.STARTING, WorkerState.RUNNING)
 _BEREFT = (WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST)
 
 
-# --- what is done at once: with the worker, which is in its new state already -----------------
+# --- deeds of the table, for a worker that is in its new state already ------------------------
 
 
 def _fetch(worker: Worker, out: Outbox, now: float) -> None:
@@ -277,13 +277,13 @@ def _pause_in_order(worker: Worker, out: Outbox, now: float) -> None:
 
 
 def _go_without(worker: Worker, out: Outbox, now: float) -> None:
-    worker.number = next(worker._numbers)  # what the old process may still have said is over
+    worker.number = next(worker._numbers)  # late messages of the old process are void
     out.act(Log("paused", {"job": worker.job, "index": worker.index}))
 
 
 Act = Callable[[Worker, Outbox, float], None]
 
-#: (state, what happens) -> (next state, what is done at once)
+#: (state, happening) -> (next state, immediate deed)
 TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] = {
     (WorkerState.UNDESCRIBED, Happens.DESCRIBED): (WorkerState.STARTING, _start),
     (WorkerState.UNDESCRIBED, Happens.DESCRIBED_ELSEWHERE): (WorkerState.FETCHING, _fetch),
@@ -304,7 +304,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.STARTING, Happens.LEFT): (WorkerState.STOPPED, _suspend),
     (WorkerState.STARTING, Happens.ENDED): (WorkerState.GONE, _terminate),
     #
-    # A process that is resumed may say once more that it runs.
+    # A resumed process may report again that it runs.
     (WorkerState.RUNNING, Happens.STARTED): (WorkerState.RUNNING, None),
     (WorkerState.RUNNING, Happens.DIED): (WorkerState.STARTING, _restart),
     (WorkerState.RUNNING, Happens.DIED_TOO_OFTEN): (WorkerState.DEAD, None),
@@ -312,7 +312,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.RUNNING, Happens.PAUSED): (WorkerState.PAUSED, _pause),
     (WorkerState.RUNNING, Happens.PAUSED_IN_ORDER): (WorkerState.PAUSED, _pause_in_order),
     (WorkerState.RUNNING, Happens.LEFT): (WorkerState.SUSPENDED, _suspend),
-    # What becomes of its process is told in `leaving.py`.
+    # `leaving.py` says what becomes of its process.
     (WorkerState.RUNNING, Happens.LEFT_IN_ORDER): (WorkerState.GONE, _leave),
     (WorkerState.RUNNING, Happens.ENDED): (WorkerState.GONE, _terminate),
     #
@@ -328,7 +328,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.LOST, Happens.ENDED): (WorkerState.GONE, None),
     #
     (WorkerState.STOPPED, Happens.READOPTED): (WorkerState.STARTING, _resume),
-    # It ran, and was stopped before it could say so, or what it said was on its way.
+    # It ran, and was stopped before it could report so, or its report was under way.
     (WorkerState.STOPPED, Happens.STARTED): (WorkerState.SUSPENDED, _tell_start),
     (WorkerState.STOPPED, Happens.GIVEN): (WorkerState.GONE, None),
     (WorkerState.STOPPED, Happens.DIED): (WorkerState.GONE, None),

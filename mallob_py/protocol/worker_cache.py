@@ -1,8 +1,8 @@
-"""The suspended workers of one PE, which their jobs may want back, and for which the PE keeps itself free.
+"""The cache: suspended workers of one PE, which their jobs may want back.
 
-A job that has grown again beyond a worker's index may ask for it at once: for a while the PE takes nothing
-else in (it *holds* itself free). Least recently used workers go first when there are too many. Roots, whose
-jobs rest, have room of their own.
+A job that has grown again beyond a worker's index may ask for it at once: for a while the PE *holds* itself
+free, and takes in nothing else. Least recently used workers go first when there are too many. Roots of
+resting jobs have room of their own.
 """
 
 from __future__ import annotations
@@ -27,45 +27,46 @@ class WorkerCache:
         self._config = config
         self._balancer = balancer
         self.workers: OrderedDict[int, Worker] = OrderedDict()
-        #: jobs whose suspended worker is kept free for them, and until when
+        #: until when the PE is held free for jobs with a suspended worker
         self.holds: dict[int, float] = {}
-        #: suspended workers that were taken over are kept, even if there are more than fit
+        #: most suspended workers; those taken over are kept, even if there are more
         self.room = config.job_cache
 
     def put(self, worker: Worker) -> None:
-        """Keep a worker that has just been suspended."""
+        """Keep a worker that was just suspended."""
         self.workers[worker.job] = worker
         self.make_room()
 
     def drop(self, worker: Worker, what: Happens = Happens.ENDED) -> None:
-        """Let go of a suspended worker, or of one whose process is gone (`what`)."""
+        """Drop a suspended worker, or one whose process is gone (`what`)."""
         del self.workers[worker.job]
         self.holds.pop(worker.job, None)
         worker.happens(what, self._out)
 
     def overdue(self, now: float) -> list[int]:
-        """Return the jobs that did not come back in time, which are not waited for any more."""
+        """Return the jobs that did not come back in time; they are not waited for any more."""
         jobs = [job for job, until_s in self.holds.items() if until_s <= now]
         for job in jobs:
             del self.holds[job]
         return jobs
 
     def goes_on(self, job: int | None) -> bool:
-        """Whether the job had a worker here when the last generation ended, and not since."""
+        """Tell whether the job had a worker here at the end of the last generation, and not since."""
         worker = None if job is None else self.workers.get(job)
         return worker is not None and worker.is_carried_over
 
     def make_room(self) -> None:
-        """Keep as many suspended workers as fit; roots, whose jobs rest, have room of their own."""
+        """Drop workers until the rest fits; roots of resting jobs have room of their own."""
         for are_roots, room in ((False, self.room), (True, self._config.roots_kept(self._out.size))):
             kept = [worker for worker in self.least_worth_first() if (worker.index == 0) is are_roots]
             for worker in kept[: max(0, len(kept) - room)]:
                 self.drop(worker)
 
     def least_worth_first(self) -> list[Worker]:
-        """The suspended workers: least recently used first, roots last.
+        """Return the suspended workers: least recently used first, roots last.
 
-        Of these, first those whose job has been elsewhere since, then whose job has had most of its share.
+        Among roots, jobs that have been elsewhere since come first, then jobs that have had most of their
+        share.
         """
         if all(worker.index > 0 for worker in self.workers.values()):
             return list(self.workers.values())
@@ -80,12 +81,12 @@ class WorkerCache:
         return sorted(self.workers.values(), key=worth)
 
     def renew_holds(self, now: float, is_idle: bool, inherited: Container[int]) -> None:
-        """Keep this PE free for suspended workers whose job has just grown beyond their index."""
+        """Hold this PE free for suspended workers whose job has just grown beyond their index."""
         holds, volumes = self.holds, self._balancer.each_volume(self.workers)
         for worker, volume in zip(self.workers.values(), volumes, strict=True):
             if volume is None:
                 if worker.job in inherited:
-                    continue  # nobody has spoken of it yet
+                    continue  # not heard of yet
                 volume = 0
             if worker.volume <= worker.index < volume and is_idle:
                 if (patience_s := self._patience_s(worker)) is not None:
@@ -96,7 +97,7 @@ class WorkerCache:
             worker.volume = volume
 
     def _patience_s(self, worker: Worker) -> float | None:
-        """How long to wait for a job that has grown again; None: its turn is elsewhere."""
+        """Return how long to wait for a job that has grown again; None: its turn is elsewhere."""
         if worker.index > 0 or not self._balancer.rotation.is_on:
             return self._config.reuse_patience_s
         is_here = self._balancer.rotation.places.get(worker.job) == self._out.rank
