@@ -1,1 +1,1 @@
-"""The ranks as one MPI world: launch, transport, doorbells, transfer of large inputs, who is silent."""
+"""The ranks as one MPI world: launch, transport, doorbells, transfer of large inputs, lost ranks."""

@@ -1,8 +1,8 @@
-"""The parts of a rank's transport that do not depend on the carrier: who is where, who is lost; and links.
+"""The carrier: the parts of a rank's transport that every way of sending shares: hosts, lost ranks, links.
 
-`Carrier` is the whole transport of a rank that has joined, which reaches all others by links (`links.py`).
-That of a rank of MPI's world, `transport.Transport`, adds the others there. Both are used in the same way,
-described there. This module needs no MPI.
+`Carrier` is the whole transport of a newcomer, which reaches all ranks by links (`links.py`). That of a rank
+of MPI's world, `transport.Transport`, adds MPI. Both have the same interface, described there. This module
+needs no MPI.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
 from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: what may wait for one peer before messages that can be done without should not be sent to it, what for all
-#: peers together, and what for any in any case
+#: bytes waiting for one peer, and for all peers together, from which dispensable messages must not be sent; a
+#: peer with fewer waiting bytes than the last number may always get them
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
-#: how long the rank is waited for that removes the folder of its host: if it dies before, others have to
+#: longest wait for the rank that removes its host's folder: if it dies, other ranks must do that
 _KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
-#: how peers are lost that do not read
+#: how a peer is lost that does not read
 DOES_NOT_READ = "does not take its messages any more"
 
 
 class Carrier:
-    """All traffic of a rank, by links, and its host's folder."""
+    """All traffic of a rank by links, and its host's folder."""
 
     def __init__(self, rank: int, hosts: Mapping[int, int], folder: PrivateFolder, links: Links) -> None:
         self.rank = rank
         self.links = links
-        #: shared by the ranks of this host
+        #: folder shared by the ranks of this host
         self.folder = folder
-        #: by rank, the host that it is on, named by the lowest rank that was ever there
+        #: host of each rank, named by the lowest rank ever on it
         self.hosts = dict(hosts)
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
         self._back: list[int] = []
-        #: whether `take_lost` or `take_back` has something to tell
+        #: whether `take_lost` or `take_back` returns some ranks
         self.has_lost = False
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
         self._closed = False
         self._dead: Callable[[], Iterable[int]] = tuple
 
-    # --- who is where
+    # --- hosts
 
     def keeper_of(self, rank: int) -> int | None:
-        """The lowest rank on the host of `rank` that is not lost, if there is one."""
+        """Return the lowest rank on the host of `rank` that is not lost, if there is one."""
         lowest = self.hosts[rank]
-        if lowest in self.hosts and lowest not in self._lost:  # it may have gone before we came
+        if lowest in self.hosts and lowest not in self._lost:  # it may have gone before this rank came
             return lowest
         here = (each for each, host in self.hosts.items() if host == lowest and each not in self._lost)
         return min(here, default=None)
 
     def welcome(self, rank: int, host: int) -> None:
-        """A rank that is connected by a link is on that host."""
+        """Note that a rank connected by a link is on that host."""
         self.hosts[rank] = host
 
     # --- sending
@@ -76,7 +76,7 @@ class Carrier:
             self.lose(dest, DOES_NOT_READ)
 
     def is_congested(self, dest: int) -> bool:
-        """Whether so much waits for `dest`, or for all, that it should only be sent what it must have."""
+        """Tell whether so much waits to be sent that only indispensable messages should be sent."""
         waiting_bytes = self._waiting_bytes(dest)
         return waiting_bytes > UNCONGESTED_BYTES and (
             waiting_bytes > CONGESTED_BYTES
@@ -84,11 +84,11 @@ class Carrier:
         )
 
     def _waiting_bytes(self, dest: int) -> int:
-        """Return the bytes that wait to be sent there."""
+        """Return the bytes that wait for a peer."""
         return self.links.waiting_bytes(dest)
 
     def flush(self) -> float:
-        """Have all on its way that was sent since the last flush; how long links need no turn."""
+        """Send all that was queued since the last flush; return how long links need no turn."""
         return self.links.flush()
 
     # --- receiving
@@ -105,7 +105,7 @@ class Carrier:
         for arrival in self.links.receive():
             self._heard.add(arrival.source)
             yield arrival
-        # Only after all that they have said.
+        # After all their messages.
         if self.links.ended:
             for peer, how in self.links.take_ended():
                 self.lose(peer, how)
@@ -120,41 +120,41 @@ class Carrier:
         return (self.links.fileno(),)
 
     def wake(self) -> None:
-        """The first of the descriptors is readable: be prepared for a message."""
+        """Prepare for a message: the first descriptor is readable."""
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """Flush; return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
+        """Flush; return how long the loop may wait for descriptors, `wanted_s` at most."""
         wanted_s = min(wanted_s, self.flush())
         return 0.0 if self._lost_news else wanted_s
 
     # --- failed peers
 
     def take_lost(self) -> list[int]:
-        """The peers found to have failed since the last call."""
+        """Return the peers found to have failed since the last call."""
         news, self._lost_news, self.has_lost = self._lost_news, [], False
         return news
 
     def take_back(self) -> list[int]:
-        """The peers that are connected again after they were lost, since the last call of this."""
+        """Return the lost peers that are connected again since the last call."""
         back, self._back = self._back, []
         return back
 
     def how_lost(self, peer: int) -> str:
-        """Return how a peer was lost that `take_lost` has told."""
+        """Return how a peer in `take_lost` was lost."""
         return self._how_lost.get(peer, "has failed")
 
     def take_heard(self) -> set[int]:
-        """The peers of whom anything has come since the last call."""
+        """Return the peers heard from since the last call."""
         heard, self._heard = self._heard, set()
         return heard
 
     def give_up_on(self, peer: int) -> None:
-        """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
+        """Stop sending to a peer that other ranks have lost; `take_lost` does not report it."""
         self._lost.add(peer)
         self.links.give_up_on(peer)
 
     def lose(self, peer: int, how: str) -> None:
-        """A peer has been found dead, or hangs: stop sending to it; `take_lost` reports it, once."""
+        """Stop sending to a peer that is dead or hangs; `take_lost` reports it once."""
         if peer not in self._lost:
             self.give_up_on(peer)
             self._lost_news.append(peer)
@@ -162,7 +162,7 @@ class Carrier:
             self._how_lost[peer] = how
 
     def answer_lost(self, peer: int, data: bytes) -> None:
-        """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
+        """Answer a message from a peer that was given up on: it lives, and must know."""
         self.links.send(peer, Channel.CONTROL, data)
 
     # --- leaving
@@ -173,12 +173,12 @@ class Carrier:
         then: Callable[[], object] = lambda: None,
         dead: Callable[[], Iterable[int]] = tuple,
     ) -> bool:
-        """Finish all sends and meet the others; what still arrives is dropped.
+        """Finish all sends and meet the other ranks; messages that still arrive are dropped.
 
-        All ranks call it. `then`: what is to be done before this host's folder is gone. `dead`: the ranks
-        whose processes have ended since the last call. False if the others were
-        not met in time or a peer has failed: then MPI_Finalize might hang, so the process should end by
-        `leave`. Who is left meets the others also then.
+        All ranks call it. `then`: called before this host's folder is removed. `dead`: returns ranks whose
+        processes have ended since its last call. Returns False if a peer has failed, or the others were not
+        met in time (the remaining ones are met anyway): then MPI_Finalize might hang, so the process should
+        end by `leave`.
         """
         if self._closed:
             return not self._lost
@@ -199,9 +199,9 @@ class Carrier:
         return met
 
     def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
-        """Go when all others have received all that was sent; but for these, who go as well.
+        """Leave when all ranks except `leavers`, which leave as well, have received all messages.
 
-        The last rank of a host leaves no folder there.
+        The last rank of a host removes the folder.
         """
         self._closed = True
         for each in leavers:
@@ -215,7 +215,7 @@ class Carrier:
             self.folder.leave()
 
     def _give_up_on_dead(self) -> None:
-        """Wait no more for those whose processes have ended."""
+        """Wait no more for ranks whose processes have ended."""
         for each in self._dead():
             self.give_up_on(each)
 

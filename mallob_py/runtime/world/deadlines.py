@@ -1,12 +1,11 @@
-"""Deadlines for what may block inside MPI, where a rank neither waits for ever nor outlives its launcher.
+"""Deadlines for calls that may block inside MPI: a rank must neither wait for ever nor outlive its launcher.
 
-MPI's start, its end and its collective calls return when all ranks have come. If one never does (its host
-hangs, somebody has stopped it) the others would wait without end, at a whole core each. `at_most` ends this
-process then: a thread says what it was that did not come. Some calls of mpi4py hold Python's lock, so that
-no thread runs; so the kernel has a timer, too, whose signal (SIGALRM) ends the process a little later,
-whatever holds it. Guards and launchers tell of that.
+MPI's start, its end and its collective calls return when all ranks have come. If a rank never comes (its host
+hangs, it was stopped), the others would wait without end, each at a whole core. `at_most` then ends this
+process: a thread reports what did not come. Some calls of mpi4py hold Python's lock, so that no thread runs;
+so a kernel timer, too, ends the process a little later (SIGALRM). Guards and launchers report that.
 
-Everything else that a rank waits for, it waits for in its event loop, which looks after its launcher itself.
+For everything else a rank waits in its event loop, which watches its launcher itself.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from mallob_py.runtime.notices import tell
 from mallob_py.runtime.world.guard_process import CRASHED
 from mallob_py.runtime.world.mpich_files import forget_shared
 
-#: how long the ranks wait for each other at their start, in seconds, if not START_PATIENCE_S
+#: environment variable with the seconds that ranks wait for each other at their start
 START_PATIENCE_VARIABLE = "MALLOB_PY_START_PATIENCE"
 START_PATIENCE_S = 300.0
-#: as much longer they wait for the desks: a client reads its whole folder meanwhile
+#: multiple of that patience for desks, since a client reads its whole folder
 DESK_PATIENCES = 12
-#: for MPI's end, when all ranks have met
+#: patience for MPI's end, when all ranks have met
 FINALIZE_PATIENCE_S = 30.0
-#: for MPI's end after an error
+#: patience for MPI's end after an error
 ABORT_PATIENCE_S = 10.0
 #: what a rank waits for at its start
 OTHER_RANKS = "other ranks to start"
-#: how much later the kernel ends a process whose threads cannot run
+#: delay after which the kernel ends a process whose threads cannot run
 _KERNEL_LATER_S = 2.0
-#: between looks whether the launcher is there
+#: period of checking the launcher
 _LOOK_S = 1.0
 
 
 def start_patience_s(env: Mapping[str, str]) -> float:
-    """The time that a rank waits for the others at its start."""
+    """Return how long a rank waits for the others at its start."""
     with contextlib.suppress(ValueError):
         patience_s = float(env.get(START_PATIENCE_VARIABLE, ""))
         if 0 < patience_s < math.inf:
@@ -51,11 +50,11 @@ def start_patience_s(env: Mapping[str, str]) -> float:
 
 
 class LauncherGone(Exception):
-    """The process that has started this rank has ended; the message says so."""
+    """The process that started this rank has ended; the message says so."""
 
 
 class Launcher:
-    """The process that has started this one, such as MPI's launcher: without it a rank is to end."""
+    """The process that started this rank, such as MPI's launcher; without it the rank must end."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -70,17 +69,17 @@ class Launcher:
 def at_most(
     patience_s: float, waits_for: str, launcher: Launcher | None = None, exit_code: int = CRASHED
 ) -> Iterator[None]:
-    """End this process with `exit_code` if what is done meanwhile takes longer, or if its launcher goes.
+    """Context manager that ends this process with `exit_code` if its body takes too long.
 
-    `waits_for` tells people what has not come. To be used by the main thread, and not within itself. What is
-    raised meanwhile ends this process, too: from then on it has ABORT_PATIENCE_S.
+    `waits_for` names for people what has not come. For the main thread, and not nested. An exception in the
+    body ends this process, too, within ABORT_PATIENCE_S.
     """
     is_done = threading.Event()
     deadline_s = time.monotonic() + patience_s
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            forget_shared()  # the others are as this one, or come too late
+            forget_shared()  # other ranks do the same, or come too late
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

@@ -1,16 +1,15 @@
-"""Doorbells: an idle rank parks, and who has sent it a message wakes it.
+"""Doorbells: an idle rank parks, and the sender of a message wakes it.
 
-Why: a rank blocked inside MPI burns a core, and one that polls with short sleeps pays for
-them twice per round trip. So an idle rank waits in select on a datagram socket, and whoever
-has sent it an MPI message rings that socket afterwards. Between ranks that share a host and
-a network namespace the socket is AF_UNIX, in a folder that only our user may enter, otherwise UDP.
+A rank blocked inside MPI burns a core, and one that polls with short sleeps pays for them twice per round
+trip. So an idle rank waits in select on a datagram socket, and the sender of an MPI message rings that socket
+afterwards. Between ranks that share a host and a network namespace the socket is AF_UNIX, in a folder that
+only our user may enter, otherwise UDP.
 
-Guarantees: `ring` never blocks and never raises. A ring carries no information but "look at
-your MPI messages" and a secret of the session; a ring too many is harmless. What strangers send to
-a UDP socket wakes its rank, which throws it away, a bounded number at a time, and goes on. On one
-host no ring is lost: if the peer's socket buffer is full, rings that it has not seen yet lie in it.
-UDP rings may be lost or overtake their message, so whoever has remote peers must look now and then on
-its own (`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
+Guarantees: `ring` never blocks and never raises. A ring only says "look at your MPI messages", with a secret
+of the session; extra rings are harmless. Datagrams of strangers wake a rank, which discards a bounded number
+at a time and goes on. On one host no ring is lost: if the peer's socket buffer is full, it holds unseen
+rings. UDP rings may be lost or overtake their message, so a rank with remote peers must look now and then by
+itself (`Transport.park_timeout_s` sees to both). Where sockets are forbidden, `available` is False.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: "off" bars the doorbell, as a sandbox would (for tests)
+#: variable: "off" forbids the doorbell, as a sandbox would (for tests)
 DOORBELL_VARIABLE = "MALLOB_PY_DOORBELL"
-#: the address on which peers of other hosts reach this one, where guessing goes wrong
+#: variable with this rank's address for peers of other hosts, if guessing fails
 BELL_ADDRESS_VARIABLE = "MALLOB_PY_BELL_ADDRESS"
 
-#: size of the secret that a ring consists of
+#: size of a ring, which is the secret
 _RING_BYTES = 16
-#: datagrams taken at a time, so that a flood of a stranger's does not keep us
+#: most datagrams taken at a time, in case of a flood
 _DRAIN_MAX = 256
 
 
 class Bell(NamedTuple):
-    """Where a rank's doorbell hangs; empty values where a socket could not be made."""
+    """The addresses of a rank's doorbell; empty where a socket could not be made."""
 
     host: int
     namespace: int
@@ -58,7 +57,7 @@ class Doorbell:
         unix_socket: socket.socket | None,
         udp_socket: socket.socket | None,
     ) -> None:
-        """`bells`: by rank; None: it neither rings this rank nor is rung."""
+        """`bells`: by rank; None: the rank neither rings this one nor is rung."""
         own = bells[rank]
         assert own is not None
         others = [bell for peer, bell in enumerate(bells) if bell is not None and peer != rank]
@@ -76,7 +75,7 @@ class Doorbell:
         #: whether some peers ring by UDP
         self.has_remote_peers = any(not _share_sockets(own, bell) for bell in others)
         self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
-        # A single descriptor to wait for, whatever the number of sockets.
+        # One descriptor to wait for, for all sockets.
         self._epoll: select.epoll | None = None
         if len(self._sockets) != 1:
             self._epoll = select.epoll()
@@ -89,8 +88,8 @@ class Doorbell:
     ) -> Doorbell:
         """Make this rank's sockets and exchange addresses (collective over `comm`).
 
-        `hosts` names for each rank the host that it is on, `folder` is private and shared by a host's ranks.
-        This rank and the `ringers`, itself among them, are to wake each other.
+        `hosts` names each rank's host; `folder` is private and shared by a host's ranks. This rank and the
+        `ringers`, itself included, wake each other.
         """
         rank = comm.Get_rank()
         secret: bytes = comm.bcast(os.urandom(_RING_BYTES))
@@ -119,12 +118,12 @@ class Doorbell:
         target = self._targets[peer]
         if target is None:
             return
-        # EAGAIN: it has unseen rings already. ECONNREFUSED: it has left. Both need nothing.
+        # EAGAIN: it has unseen rings. ECONNREFUSED: it has left. Neither needs anything.
         with contextlib.suppress(OSError):
             target[0].sendto(self._secret, target[1])
 
     def drain(self) -> bool:
-        """Take all rings off the sockets; True if one came by UDP (its message may be late)."""
+        """Take all rings off the sockets; return True if one came by UDP, whose message may be late."""
         if self._unix_socket is not None:
             self._empty(self._unix_socket)
         return self._udp_socket is not None and self._empty(self._udp_socket)
@@ -137,14 +136,14 @@ class Doorbell:
         self._targets = [None] * len(self._targets)
 
     def _empty(self, source: socket.socket) -> bool:
-        """Take the datagrams off a socket; whether there was a ring among them."""
+        """Take the datagrams off a socket; return whether one was a ring."""
         rang = False
         for _ in range(_DRAIN_MAX):
             try:
                 rang |= source.recv(_RING_BYTES + 1) == self._secret
             except BlockingIOError:
                 break
-            except OSError:  # an ICMP error that an earlier ring of ours caused, reported once
+            except OSError:  # an ICMP error caused by an earlier ring of ours, reported once
                 continue
         return rang
 
@@ -177,7 +176,7 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
 
 
 def _network_namespace() -> int:
-    """Containers of one host may have a network, and more, of their own: to them rings go by UDP."""
+    """Return the network namespace: containers of one host may have their own, and ring by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -185,7 +184,7 @@ def _network_namespace() -> int:
 
 
 def reachable_address() -> str:
-    """This host's address as its peers see it: what its name says, else the default route's."""
+    """Return this host's address for its peers: by its name, else by the default route."""
     configured = os.environ.get(BELL_ADDRESS_VARIABLE)
     if configured:
         return configured

@@ -1,10 +1,10 @@
-"""The format of what travels between ranks: messages by channel, and the envelope of those from PE to PE.
+"""Envelopes: the format of messages between ranks, by channel, and the header of those between PEs.
 
 An envelope names the generation of the world, source PE and destination PE in a fixed header of 16 bytes,
-which costs 0.3 us per message, both ends together. PE numbers mean something in their generation only;
-messages from rank to rank (descriptions, the end) have none, and name PE 0.
+which costs 0.3 us per message, both ends together. PE numbers hold within their generation only; messages
+from rank to rank (descriptions, the end) name PE 0.
 
-Apart from the transport, since importing that starts MPI.
+Apart from the transport, whose import starts MPI.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ T = TypeVar("T")
 
 
 class WireError(Exception):
-    """Bytes from another rank that none can have sent: it, or what lies between, is broken."""
+    """Another rank sent bytes that no rank sends: it, or the network, is broken."""
 
 
 def seal(generation: int, source: int, dest: int, body: bytes) -> bytes:
-    """The bytes to send."""
+    """Return a message in its envelope."""
     return _pack(generation, source, dest) + body
 
 
 def open_envelope(
     data: bytes | bytearray, decode: Callable[[bytes | memoryview], T]
 ) -> tuple[int, int, int, T]:
-    """(generation, source PE, destination PE, message). Raises WireError."""
+    """Return (generation, source PE, destination PE, message). Raises WireError."""
     if len(data) < _SIZE_BYTES:
         raise WireError(f"{len(data)} bytes, less than a header")
     generation, source, dest = _unpack(data)
-    # Small messages come as bytes, large ones as bytearray: a copy of few bytes is the cheaper way.
+    # Small messages come as bytes, large ones as bytearray: copying a few bytes is cheaper than a view.
     body = data[_SIZE_BYTES:] if type(data) is bytes else memoryview(data)[_SIZE_BYTES:]
     try:
         return generation, source, dest, decode(body)

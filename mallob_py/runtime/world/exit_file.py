@@ -1,7 +1,7 @@
-"""The file by which the ranks of a service speak to the process that has started them.
+"""The exit file, by which a service's ranks speak to the process that started them.
 
-From when they are at work it holds `mpi.RUNNING`, and its time changes as long as the first of them lives
-(`failure_detector.Ring`); at the end it holds the exit code of the one that speaks for all (`mpi.leave`).
+Once the ranks are at work it holds `mpi.RUNNING`, and its time changes while the first rank lives
+(`failure_detector.Ring`); at the end it holds the exit code (`mpi.leave`).
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from mallob_py.runtime.world.mpi import RUNNING
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """At the end."""
+    """What the file says at the end."""
 
-    #: None: nobody left one
+    #: None: no rank left a code
     code: int | None
-    #: whether the ranks came so far as to work
+    #: whether the ranks came to work
     had_come_up: bool
 
 
 class ExitFile:
     """The exit file of the starting process. `rank_timeout_s`: how long ranks may be silent (None: ever)."""
 
-    #: what is told of ranks that are silent
+    #: message about silent ranks
     complaint = "no rank answers any more; ended by force"
-    #: how often to look
+    #: period of looking
     look_s = 0.5
-    #: how long ranks that are silent have to end by themselves
+    #: time for silent ranks to end by themselves
     grace_s = 3.0
 
     def __init__(self, folder: Path, rank_timeout_s: float | None) -> None:
         self._path = folder / "exit-code"
-        # The ranks come first: they know more.
+        # The ranks come first, since they know more.
         self._watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
         self._seen_ns: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """By which ranks find it."""
+        """Return the environment by which ranks find the file."""
         return {EXIT_FILE_VARIABLE: str(self._path)}
 
     def is_silent(self, now: float) -> bool:
-        """Whether ranks that were at work have not said anything for too long; to be asked every `look_s`."""
+        """Tell whether ranks at work have been silent for too long; to be asked every `look_s`."""
         with contextlib.suppress(OSError):
             changed_ns = os.stat(self._path).st_mtime_ns
             if changed_ns != self._seen_ns:

@@ -1,18 +1,16 @@
-"""Ranks find lost ranks: they watch each other in a ring, those of one host as processes, the launching
-process all.
+"""Failure detection: ranks watch each other in a ring, and as processes on their host.
 
-Every BEAT_S, each rank sends a beat to the next one and looks whether the one before has been
-heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so noticed by
-exactly one other, at the cost of one small message per second and rank, on any number of hosts. Where the
-one before is late, those before it might be, too, and nobody would tell: so they are asked for beats as
-well (`sought`), and each one's own silence counts. If all hang, the launching process notices, for which each
-rank on its host touches a file: as long as one of them lives, it will find out about the others. The first
-rank makes that file, when the world has come up.
+Every BEAT_S, each rank sends a beat to the next one and checks whether the previous one was heard. So a
+hanging rank (stopped, stuck in a system call or in a loop) is noticed by exactly one other, at the cost of
+one small message per second and rank, on any number of hosts. If the previous rank is late, the ones before
+it might be, too, unnoticed: so they are asked for beats as well (`sought`), and each one's own silence
+counts. If all hang, the launching process notices, for which each rank on its host touches a file: while one
+of them lives, it will notice the others. The first rank makes the file when the world has come up.
 
-A rank that is found silent, or lost otherwise, is left out of the ring from then on (`go_on`).
+A lost rank is left out of the ring (`go_on`).
 
-Guarantee: time in which the watcher itself did not run does not count. So a suspended
-laptop, or a whole service that is stopped and continued, has nobody accused at wake-up.
+Guarantee: time in which the watcher itself did not run does not count. So after the sleep of a laptop, or of
+a whole service, no rank is accused.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
     from mallob_py.runtime.world.deadlines import Launcher
 
-#: as much as one look may add to a silence: watchers look more often than that, unless they are asleep
+#: most that one look may add to a silence: watchers look more often, unless they are asleep
 _LOOK_MAX_S = 1.5
 
 
 class Watch:
-    """The time for which a rank has been silent, on the watcher's own waking time."""
+    """How long a rank has been silent, in the watcher's own waking time."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = math.inf if timeout_s is None else timeout_s
@@ -52,11 +50,11 @@ class Watch:
 
     @property
     def is_late(self) -> bool:
-        """At the last look, a beat was missing."""
+        """Whether a beat was missing at the last look."""
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
-        """Whether the rank is silent, once it is to be heard; to be asked once a second or more often."""
+        """Tell whether a rank that should be heard is silent; to be asked at least once a second."""
         if self._looked_s is not None:
             self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
         self._looked_s = now
@@ -64,72 +62,72 @@ class Watch:
 
 
 BEAT_S = 1.0
-#: who sends beats has hardly ever been silent for so long
+#: silence from which a rank is late
 _LATE_S = 2.5 * BEAT_S
 _REACH_GROWS_BY = 8
 _NO_FILE = -1
 
 
-#: where ranks may be silent for ever
+#: patience if ranks may be silent for ever
 _PATIENCE_S = 30.0
 
 
 def patience_of(timeout_s: float | None) -> float:
-    """Return how long a new generation is waited for, if ranks may be silent for so long."""
+    """Return how long to wait for a new generation, if ranks may be silent for `timeout_s`."""
     return _PATIENCE_S if timeout_s is None else timeout_s
 
 
 class Ring:
-    """Whom a rank sends beats to, and whom it watches, of these members, ascending."""
+    """The ranks to which a rank sends beats, and those that it watches, among the ascending members."""
 
     def __init__(self, rank: int, members: Sequence[int], timeout_s: float | None = None) -> None:
         self._rank = rank
         self.timeout_s = timeout_s
-        #: of the file that is touched; None as long as it may come
+        #: descriptor of the touched file; None: it may still come
         self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
-        #: of those before this rank as many as may be silent, nearest first, and at least one
+        #: watches of previous ranks, nearest first: as many as may be silent, at least one
         self._watches: dict[int, Watch] = {}
         self.next_beat_s = -math.inf
         self.go_on(members)
 
     def go_on(self, members: Sequence[int]) -> None:
-        """These ranks are left, ascending, this one among them."""
+        """Go on with these members, ascending, this rank among them."""
         self._members = tuple(members)
         place = members.index(self._rank)
         self.next_rank = members[(place + 1) % len(members)]
-        #: the others, from the one before this to the one after it
+        #: the other members, from the previous to the next one
         self._before = tuple(members[place - distance] for distance in range(1, len(members)))
         self._watch_so_many(sum(each in self._watches for each in self._before))
 
     def _watch_so_many(self, reach: int) -> None:
-        """And at least one; the silence of those that are watched already goes on."""
+        """Watch this many ranks, at least one; silences watched already go on."""
         watched = self._before[: max(1, reach)]
         self._watches = {each: self._watches.get(each) or Watch(self.timeout_s) for each in watched}
 
     @property
     def watched_rank(self) -> int:
-        """The one before this, which beats by itself; this one if it is alone."""
+        """The previous rank, which beats by itself; this rank if it is alone."""
         return next(iter(self._watches), self._rank)
 
     @property
     def sought(self) -> set[int]:
-        """The ranks that are watched and have to be asked for beats."""
+        """The watched ranks that must be asked for beats."""
         return self._watches.keys() - {self.watched_rank}
 
     def leave_out(self, rank: int) -> None:
-        """It is lost."""
+        """Stop watching a lost rank."""
         if rank in self._members:
             self.go_on([each for each in self._members if each != rank])
 
     def heard(self, ranks: Container[int]) -> None:
-        """Anything has come from these."""
+        """Note that these ranks were heard from."""
         for rank, watch in self._watches.items():
             if rank in ranks:
                 watch.heard()
 
     def beat(self, now: float) -> list[int]:
-        """Show the launching process that we live. Returns the ranks that have been silent for too long."""
+        """Show the launching process that this rank lives; return the ranks silent for too long."""
         self.next_beat_s = now + BEAT_S
         if self._pulse is None:
             self._pulse = _made_pulse_file() if self._rank == self._members[0] else _found_pulse_file()
@@ -140,7 +138,7 @@ class Ring:
         return silent
 
     def _look_as_far_as_needed(self) -> None:
-        """Only at the nearest unless that is late; much further if all are, as a whole host may hang."""
+        """Watch the nearest rank, further ones if it is late, many if all are: a whole host may hang."""
         late = [watch.is_late for watch in self._watches.values()]
         if late and not late[0]:
             self._watch_so_many(1)
@@ -149,7 +147,7 @@ class Ring:
 
 
 def _made_pulse_file() -> int:
-    """Return the file that tells a launching process on this host that its world has come up and lives."""
+    """Make the file by which a launching process on this host sees that its world has come up and lives."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE
@@ -157,12 +155,12 @@ def _made_pulse_file() -> int:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.write(descriptor, RUNNING)
     except OSError:
-        return _NO_FILE  # we are on another host
+        return _NO_FILE  # the launching process is on another host
     return descriptor
 
 
 def _found_pulse_file() -> int | None:
-    """Return the pulse file of this host's world; None if the first rank has not made it."""
+    """Return the pulse file of this host's world; None: the first rank has not made it."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None or not os.path.isdir(os.path.dirname(path)):
         return _NO_FILE
@@ -172,60 +170,59 @@ def _found_pulse_file() -> int | None:
         return None
 
 
-#: what the user calls this host, who has had a rank start here
+#: variable with the user's name for the host of a newcomer
 HOST_NAME_VARIABLE = "MALLOB_PY_HOST_NAME"
 
 
 def host_name() -> str:
-    """This host's name for people; with Slurm, that of the node."""
+    """Return this host's name for people; with Slurm, the node's."""
     env = os.environ
     return env.get(HOST_NAME_VARIABLE) or env.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def process_here(pid: int | None = None) -> RankProcess:
-    """This process, or another one on this host."""
+    """Return the identity of this process, or of another one on this host."""
     own = os.getpid()
     return RankProcess(pid or own, host_name(), _namespace(), _began(str(pid or own)) or 0)
 
 
 class LocalPeers:
-    """The other ranks of this host as processes: who dies is heard of at once, and who hangs can be ended.
+    """The other ranks of this host as processes: deaths are noticed at once, and hanging ones can be ended.
 
-    A rank that dies says nothing, and MPI does not tell. But the kernel does: a descriptor of a process
-    (`pidfd`) becomes readable when that ends, however it does. So each rank holds one of every other rank on
-    its host, and whoever hears of a death tells all ranks. Only what ends a whole host at once is left to the
-    beats.
+    A dying rank says nothing, and MPI does not tell. But the kernel does: a process's descriptor (`pidfd`)
+    becomes readable at its end. So each rank holds one for every other rank on its host, and tells all ranks
+    of a death. Only the end of a whole host is left to the beats.
 
-    A rank that is found to hang is ended by those on its host: what it holds, such as the lock of a client's
-    folder, is free then, and it cannot come back at a bad moment.
+    A hanging rank is ended by those on its host: so its locks, such as a client's folder, are released, and
+    it cannot come back at a bad moment.
 
-    A process id may have been given to another process, and means nothing in another namespace (containers).
-    So a peer counts as local only if the process of that id began when the peer says.
+    A process id may be reused, and means nothing in another namespace (containers). So a peer counts as local
+    only if the process with its id began when the peer says.
     """
 
     def __init__(self, rank: int, processes: Mapping[int, RankProcess], hosts: Mapping[int, int]) -> None:
         self._host = hosts[rank]
         self._epoll = select.epoll()
-        #: by rank
+        #: descriptors by rank
         self._pidfds: dict[int, int] = {}
         self._rank_of: dict[int, int] = {}
-        #: those of whose end nobody tells, for want of a descriptor
+        #: ranks whose end is not noticed, for want of a descriptor
         self._unwatched: dict[int, RankProcess] = {}
-        #: those that were gone when we came
+        #: ranks that were gone when this one came
         self._gone: list[int] = []
         for peer, process in processes.items():
             if peer != rank:
                 self.add(peer, process, hosts[peer])
 
     def add(self, peer: int, process: RankProcess, host: int) -> None:
-        """There is a further rank."""
+        """Add a rank."""
         if host == self._host and process.namespace == _namespace() and peer not in self._pidfds:
             self._watch(peer, process)
 
     def _watch(self, peer: int, process: RankProcess) -> None:
         try:
             descriptor = _pidfd_of(process)
-        except OSError:  # such as for want of descriptors; then its silence has to tell
+        except OSError:  # for want of descriptors; then only its silence shows
             self._unwatched[peer] = process
             return
         if descriptor is None:
@@ -236,11 +233,11 @@ class LocalPeers:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Readable when one has died since `take_dead` was last called."""
+        """Return a descriptor that is readable when a rank has died since the last `take_dead`."""
         return self._epoll.fileno()
 
     def take_dead(self) -> list[int]:
-        """The ranks whose processes have ended since the last call."""
+        """Return the ranks whose processes have ended since the last call."""
         dead, self._gone = self._gone, []
         for descriptor, _ in self._epoll.poll(0):
             dead.append(self._rank_of[descriptor])
@@ -248,7 +245,7 @@ class LocalPeers:
         return dead
 
     def is_seen(self, peer: int) -> bool:
-        """Whether it is on this host, and its end has not been heard of, or been there to be seen."""
+        """Tell whether a peer is on this host, and its end would be noticed."""
         if (process := self._unwatched.get(peer)) is None:
             return peer in self._pidfds
         if _has_ended(process):
@@ -256,7 +253,7 @@ class LocalPeers:
         return peer in self._unwatched
 
     def end(self, peer: int) -> None:
-        """Kill a rank that hangs, if it is on this host."""
+        """Kill a hanging rank, if it is on this host."""
         if (descriptor := self._pidfds.get(peer)) is not None:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -274,7 +271,7 @@ class LocalPeers:
         self._epoll.close()
 
 
-#: states in /proc/PID/stat, and where that has the time when a process began, counted from the state
+#: states of ended processes in /proc/PID/stat, and the field of a process's begin, counted from the state
 _ENDED, _BEGAN = "ZX", 19
 
 
@@ -286,7 +283,7 @@ def _namespace() -> int:
 
 
 def _pidfd_of(process: RankProcess) -> int | None:
-    """A descriptor of a process, None if that has ended. Raises OSError."""
+    """Return a descriptor of a process; None: it has ended. Raises OSError."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -301,13 +298,13 @@ def _pidfd_of(process: RankProcess) -> int | None:
 
 
 def _began(process: str) -> int | None:
-    """When a process began; None if it is gone. Raises OSError if that cannot be told now."""
+    """Return when a process began; None: it is gone. Raises OSError if that is unknown now."""
     fields = _stat_of(process)
     return int(fields[_BEGAN]) if fields else None
 
 
 def _has_ended(process: RankProcess) -> bool:
-    """Whether it is gone, or nobody has waited for it yet; what cannot be told now has not ended."""
+    """Tell whether a process is gone or a zombie; false if that is unknown now."""
     try:
         fields = _stat_of(str(process.pid))
     except OSError:
@@ -316,7 +313,7 @@ def _has_ended(process: RankProcess) -> bool:
 
 
 def _stat_of(process: str) -> list[str]:
-    """What /proc says of a process, from its state on; nothing if it is gone. Raises OSError."""
+    """Return the fields of /proc/PID/stat from the state on; []: it is gone. Raises OSError."""
     try:
         with open(f"/proc/{process}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()
@@ -325,9 +322,9 @@ def _stat_of(process: str) -> list[str]:
 
 
 class Lookout:
-    """One rank's lookout for others: who is silent, whose process is gone, whether the launcher is there.
+    """One rank's lookout for other ranks: silence, ended processes, the launcher.
 
-    `send` tells another rank something.
+    `send` sends a message to another rank.
     """
 
     def __init__(
@@ -340,15 +337,15 @@ class Lookout:
         self._launcher: Launcher | None = None
 
     def end_with(self, launcher: Launcher) -> None:
-        """Have `beat` raise LauncherGone when this one has ended."""
+        """Have `beat` raise LauncherGone when this launcher has ended."""
         self._launcher = launcher
 
     def is_seen(self, rank: int) -> bool:
-        """Whether the process of a rank is known to be there still; it never is on another host."""
+        """Tell whether a rank's process is known to exist, which is never known of other hosts."""
         return self._peers is not None and self._peers.is_seen(rank)
 
     def beat(self, now: float, *, is_asked_to_end: bool) -> Iterator[int]:
-        """Say that this rank is there; yields those that are silent. Raises LauncherGone."""
+        """Send a beat; yield the silent ranks. Raises LauncherGone."""
         if self._launcher is not None and not is_asked_to_end:
             self._launcher.check()
         ring = self.ring
@@ -361,13 +358,13 @@ class Lookout:
         yield from silent
 
     def take_dead(self) -> Sequence[int]:
-        """The ranks of this host whose processes have ended."""
+        """Return the ranks of this host whose processes have ended."""
         return self._peers.take_dead() if self._peers is not None else ()
 
     # --- changes -----------------------------------------------------------------------------
 
     def expect(self, it: Expect) -> None:
-        """There may be a further rank."""
+        """Expect a further rank."""
         self._transport.welcome(it.rank, it.host)
         if self._peers is not None:
             self._peers.add(it.rank, it.process, it.host)
@@ -376,7 +373,7 @@ class Lookout:
         self.ring.go_on(members)
 
     def bury(self, rank: int) -> None:
-        """Nothing more is sent there; should it live and hang, its process must not."""
+        """Send nothing more to a rank, and end its process if it lives and hangs."""
         self._transport.give_up_on(rank)
         self.ring.leave_out(rank)
         if self._peers is not None:

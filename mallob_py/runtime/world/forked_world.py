@@ -1,21 +1,21 @@
-"""A world on this machine whose ranks are forks of one process, which has imported everything for them.
+"""Forked worlds: all ranks of a world on this machine are forks of one process, which imports for them.
 
-With mpiexec each rank is a program of its own: it starts an interpreter, imports, loads the MPI library. Here
-one process imports for all ranks, which are its forks; where all are to run one application, a second process
-imports that meanwhile, for all of their fork servers (`ForkedServers`). And we are the process manager that
-MPICH asks for the addresses of the others. Open MPI asks for more than that, so its worlds are started by
-mpiexec (`launch.py`).
+With mpiexec each rank is a program of its own, which starts an interpreter, imports, and loads the MPI
+library. Here one process imports for all ranks, its forks; if all run one application, a second process
+imports it meanwhile for all their fork servers (`ForkedServers`). This process is also the process manager
+that MPICH asks for the other ranks' addresses. Open MPI asks for more, so its worlds are started by mpiexec
+(`launch.py`).
 
-The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, what mpiexec answers on the
-descriptor that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one
-line, barriers by one line to all. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra,
-Slurm and others have been serving unchanged for twenty years. Only what a world of fixed size on one host
-asks is served; every other wish (spawning ranks) is declined.
+The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, as mpiexec does on the descriptor
+that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one line, barriers
+by one line to all. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra, Slurm and others have
+served unchanged for twenty years. Served is only what a world of fixed size on one host asks; all else
+(spawning ranks) is declined.
 
-Guarantees, as of `launch.launch_world`: signals are passed on to the ranks, a second Ctrl-C or ranks that
-are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others, unless they are to
-survive it and all were at work (`guard.may_be_lost`); when we are gone the kernel asks the ranks to end;
-nothing of the world outlives the caller's `nothing_left`.
+Guarantees, as in `launch.launch_world`: signals are passed on to the ranks; a second Ctrl-C, or ranks that
+are not gone after STOP_GRACE_S, end all by force; a rank that crashes ends the others, unless they must
+survive it and all were at work (`guard.may_be_lost`); when this process is gone the kernel asks the ranks to
+end; nothing of the world outlives the caller's `nothing_left`.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
     from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: limits that the ranks are told, as hydra does
+#: limits told to ranks, as hydra tells them
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
 
 
 def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
-    """Return what a rank must find in its environment when it initialises MPI."""
+    """Return the environment that a rank needs to initialise MPI."""
     return {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks), "PMI_FD": str(descriptor)}
 
 
 class PmiServer:
     """Serves all ranks of one world.
 
-    No other world of this host may ever have had its `name`: MPICH names shared memory after it, and takes
-    what a killed world has left behind for its own.
+    Its `name` must be unique on this host for ever: MPICH names shared memory after it, and would take the
+    remains of a killed world for its own.
     """
 
     def __init__(self, ranks: int, name: str) -> None:
@@ -87,7 +87,7 @@ class PmiServer:
         self.is_aborted = False
 
     def receive(self, rank: int, data: bytes) -> list[tuple[int, bytes]]:
-        """Return what to send to which ranks after this rank has sent `data`."""
+        """Take in a rank's data; return answers by rank."""
         *lines, self._partial[rank] = (self._partial[rank] + data).split(b"\n")
         return [answer for line in lines for answer in self._answers(rank, line.decode("ascii", "replace"))]
 
@@ -131,27 +131,27 @@ class PmiServer:
                 return f"{command}_result rc=-1 msg=not_supported"
 
 
-#: how long ranks may take to end after they have been asked to
+#: time for ranks to end after they were asked to
 STOP_GRACE_S = 30.0
 _LOOK_MAX_S = 60.0
-#: of the file that MPICH shares, for each rank
+#: bytes of MPICH's shared file, per rank
 _SHARED_BYTES = 2_200_000
 _RECEIVE_BYTES = 1 << 16
 
 
 def library_allows_forks() -> bool:
-    """Load the MPI library, for the ranks to come too. Raises LaunchError if there is none."""
+    """Load the MPI library, and tell whether it suits forks. Raises LaunchError."""
     return load_mpi().startswith("MPICH Version")
 
 
 class ForkedServers:
-    """The fork servers of all ranks to come, by one process that begins to import at once.
+    """The fork servers of all future ranks, by one process that begins to import at once.
 
-    The caller has a single thread. If `open` is not called, nothing comes of it.
+    The caller must have a single thread. Without `open`, nothing comes of it.
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
-        #: by rank: the control socket of its server
+        #: control sockets of the servers, by rank
         self.controls: list[socket.socket] = []
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -161,7 +161,7 @@ class ForkedServers:
                 _raise_servers(theirs, preload, parent)
 
     def open(self, ranks: int) -> None:
-        """Have servers for so many ranks. Raises OSError, as for want of descriptors, and LaunchError."""
+        """Make this many servers. Raises OSError, as for want of descriptors, and LaunchError."""
         for _ in range(ranks):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.controls.append(ours)
@@ -173,7 +173,7 @@ class ForkedServers:
         self._orders.close()
 
     def close(self) -> None:
-        """They end by themselves then."""
+        """Close; unused servers end by themselves."""
         for each in (self._orders, *self.controls):
             each.close()
 
@@ -181,7 +181,9 @@ class ForkedServers:
 def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
     try:
         use_no_input()
-        from mallob_py.runtime.workers.fork_server import import_for_servers  # imports much more than we do
+        from mallob_py.runtime.workers.fork_server import (
+            import_for_servers,
+        )  # imports much more than this process needs
 
         import_for_servers(orders, preload, parent_pid)
     except BaseException as error:
@@ -193,10 +195,9 @@ def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: in
 class ForkedWorld:
     """Ranks that run `be_rank(control)`, whose value is their exit code.
 
-    `servers`: those that ranks have instead of starting their own; `control` is the socket of one's server,
-    or None. `env`: the ranks' environment (None: ours). `title`: what `ps` shows, with the rank's number
-    behind.
-    The caller has a single thread, and is inside `nothing_left`.
+    `servers`: servers for the ranks instead of their own; `control` is the socket of a rank's server, or
+    None. `env`: the ranks' environment (None: ours). `title`: shown by `ps` before the rank's number. The
+    caller must have a single thread, and be inside `nothing_left`.
     """
 
     def __init__(
@@ -218,24 +219,24 @@ class ForkedWorld:
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
-        #: by rank: what it says by `guard.may_be_lost`
+        #: links by rank, by which it calls `guard.may_be_lost`
         self._links: list[int] = []
-        #: by rank, as long as it lives
+        #: live ranks' processes
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         self._said = [b""] * ranks
-        #: when the ranks have had time enough to end
+        #: when the ranks' time to end is over
         self._deadline_s = math.inf
         self._told_to_stop = False
-        #: whoever dies from now on was killed by us
+        #: whether all further deaths are our kills
         self._ends_by_force = False
-        #: how those ended that nobody had asked to, in this order
+        #: exit codes of ranks that ended unasked, in order
         self._crashes: list[int] = []
         self._was_silent = False
-        sys.stdout.flush()  # else each rank would print it, too
-        gc.freeze()  # else collections in the ranks would copy what they share
+        sys.stdout.flush()  # otherwise each rank would print it, too
+        gc.freeze()  # otherwise collections in the ranks would copy shared memory
         parent = os.getpid()
-        with signals_held_back():  # a rank answers them from when it has its own handlers
+        with signals_held_back():  # ranks take signals once they have their own handlers
             for rank in range(self._ranks):
                 reader, writer = os.pipe()
                 pid = os.fork()
@@ -251,7 +252,7 @@ class ForkedWorld:
                     set_title(f"{title} {rank}")
                     _end_with(be_rank, control)
                 os.close(writer)
-                os.set_blocking(reader, False)  # what a rank has left behind may hold the other end
+                os.set_blocking(reader, False)  # a child of the rank may hold the other end
                 self._links.append(reader)
                 self._pids[rank] = pid
         for _, theirs in pairs:
@@ -261,7 +262,7 @@ class ForkedWorld:
         self._pidfds = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
 
     def wait(self, exit_file: ExitFile | None = None) -> WorldEnd:
-        """Until all ranks have ended. With `exit_file`, those that are silent for too long are ended."""
+        """Wait for the end of all ranks. With `exit_file`, ranks that are silent for too long are ended."""
         listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
         look_s = _LOOK_MAX_S if exit_file is None else exit_file.look_s
         while self._pids:
@@ -273,7 +274,7 @@ class ForkedWorld:
                 self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
             if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
                 self._signal_all(signal.SIGKILL)
-            bury_orphans(self._pids.values())  # what lost ranks have left
+            bury_orphans(self._pids.values())  # left by lost ranks
             timeout_s = min(look_s, self._deadline_s - time.monotonic())
             for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
                 if descriptor in self._pidfds:
@@ -288,9 +289,9 @@ class ForkedWorld:
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
         if self._rank_loss is RankLoss.SURVIVE:
-            # Whoever spoke for all at last says how it all ended, the others end with 0.
+            # The last speaker says how all ended, the other ranks end with 0.
             status = max(sound, default=status)
-        # Not of one that was killed because another one had crashed, nor of one that somebody has killed.
+        # Ranks killed after another one's crash, or by somebody, do not count.
         status_of_crash = next(
             (each for each in self._crashes if each != -signal.SIGKILL), next(iter(self._crashes), status)
         )
@@ -313,12 +314,12 @@ class ForkedWorld:
             self._signal_all(signal.SIGTERM)
 
     def _serve(self, rank: int) -> bool:
-        """Answer a question about the world; False if this rank has none any more."""
+        """Answer a rank's question; return False if it has none any more."""
         try:
             data = self._sockets[rank].recv(_RECEIVE_BYTES)
             for asker, answer in self._pmi.receive(rank, data):
                 self._sockets[asker].sendall(answer)
-        except OSError:  # it has died meanwhile, and will be buried
+        except OSError:  # it has died meanwhile, and will be reaped
             return False
         return bool(data)
 
@@ -334,16 +335,16 @@ class ForkedWorld:
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
             if not self._told_to_stop and not self._ends_by_force:
                 self._crashes.append(self._statuses[rank])
-            # When all others are at work, this one has done its part at the start, whether it said so or not.
+            # When all others are at work, this one has done its part at the start, reported or not.
             if self._rank_loss is RankLoss.SURVIVE and self._pids and (said or self._others_are_at_work()):
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._end_by_force(rank, pid)
-        else:  # all end now with words of their own, unless somebody waits for it
+        else:  # all end now with messages of their own, unless a caller waits
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _said_by(self, rank: int) -> bytes:
-        """Return what a rank has said by `guard` so far."""
+        """Return a rank's reports to `guard` so far."""
         with contextlib.suppress(BlockingIOError):
             self._said[rank] += os.read(self._links[rank], 2)
         return self._said[rank]
@@ -352,7 +353,7 @@ class ForkedWorld:
         return all([self._said_by(rank) for rank in self._pids])
 
     def _end_by_force(self, rank: int, pid: int) -> None:
-        """End the others if a rank has died, as they would wait for it; tell why, unless it was wanted."""
+        """End the other ranks if one has died, for which they would wait; report why."""
         if self._statuses[rank] < 0 and not self._told_to_stop and not self._ends_by_force:
             consequence = "this ends the others" if self._pids else "none is left"
             tell(guard.epitaph(rank, pid, self._statuses[rank], consequence))
@@ -366,15 +367,13 @@ class ForkedWorld:
 
 
 def _open_folder(ranks: int) -> PrivateFolder:
-    """Make the folder of so many ranks to come. Raises LaunchError, also for want of what MPI could not start
-    without: it would say so in many words that name nothing.
-    """
+    """Make the folder of `ranks` future ranks. Raises LaunchError, also where MPI would fail unclearly."""
     if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
         raise LaunchError(problem)
     if shared_folder() != SHARED_MEMORY:
         raise LaunchError(f"MPICH needs {SHARED_MEMORY}, which cannot be written to: mount it as a tmpfs")
     allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if 0 <= allowed < ranks * _SHARED_BYTES:  # less than 0: as large as they like
+    if 0 <= allowed < ranks * _SHARED_BYTES:  # less than 0: no limit
         raise LaunchError(
             f"MPICH needs a file of {ranks * _SHARED_BYTES} bytes for {ranks} ranks, and files may have"
             f" {allowed}: raise that limit (ulimit -f), or start fewer ranks"
@@ -391,7 +390,7 @@ def _become_rank(
     env: Mapping[str, str] | None,
 ) -> None:
     die_with(parent_pid, signal.SIGTERM)
-    os.setsid()  # Ctrl-C in a terminal is for the process that we stem from
+    os.setsid()  # Ctrl-C in a terminal is for the original process
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if rank > 0 or not keep_input:
         use_no_input()

@@ -1,9 +1,9 @@
-"""The program of a rank's guard (`guard.py`): waits for the rank, and takes leave in its name if it dies.
+"""The program of a rank's guard (`guard.py`): waits for the rank, and leaves in its name if it dies.
 
-Each rank has one for as long as it lives. So this runs in an interpreter of its own that imports next to
-nothing, not even `site`: 4 MB, where a fork of the rank came to have 10.
+Each rank has one all its life. So it runs in an interpreter of its own that imports almost nothing, not even
+`site`: 4 MB, where a fork of the rank grew to 10.
 
-    guard_process.py PLACE RANK_PID LINK    PLACE: where mallob_py is imported from
+    guard_process.py PLACE RANK_PID LINK        PLACE: where mallob_py is imported from
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-#: what is passed on to the rank; mpiexec sends the last two to ranks when others have died
+#: signals passed on to the rank; mpiexec sends the last two to ranks after deaths of others
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: the exit code of a rank that could not go on, which says nothing of how it all ended: no answer has it
+#: exit code of a rank that could not go on, different from all answers
 CRASHED = os.EX_SOFTWARE
-#: those of them that ask for the end
+#: signals that demand the end
 _STOP = (signal.SIGINT, signal.SIGTERM)
 _ANSWER_TIMEOUT_MS = 1000
-#: how long a rank may take to end after it was asked to; the others have left it behind long before
+#: time for a rank to end after it was asked to; other ranks have given it up long before
 STOP_GRACE_S = 30
 
 
 def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
-    """Return a line for people on the death of a rank and what follows."""
+    """Return a line for people on the death of a rank and the consequence."""
     if code == -signal.SIGALRM:  # deadlines.py
         how = "has waited too long inside MPI for other ranks, and was ended by SIGALRM"
-    elif code == -signal.SIGBUS:  # memory that is mapped, and that there is no room for
+    elif code == -signal.SIGBUS:  # mapped memory for which there is no room
         how = "was ended by SIGBUS: /dev/shm has no room; enlarge it (a container: --shm-size)"
     else:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
@@ -41,10 +41,10 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
 
 
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
-    """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end as is due.
+    """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end accordingly.
 
-    The signals that are to be passed on are blocked until then. A rank that does not end `grace_s` after
-    it was asked to is killed: it hangs, and mpiexec would wait for it.
+    The signals to pass on are blocked before. A rank that does not end within `grace_s` after it was asked to
+    is killed: it hangs, and mpiexec would wait for it.
     """
     from mallob_py.runtime.notices import tell, with_time_stamps
 
@@ -62,14 +62,14 @@ def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
         signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
-    # The rank is dead, and so is its end of the pipe: this does not wait.
+    # The rank is dead, and so is its end of the pipe: reading does not wait.
     if os.read(link, 1):
         if code < 0 or code == CRASHED:
             tell(epitaph(int(os.environ["PMI_RANK"]), rank, code))
         _take_leave(int(os.environ["PMI_FD"]))
         os._exit(0)
     if code < 0:
-        # As if we were the rank: mpiexec is to do what it always does.
+        # End as the rank did: mpiexec does what it always does.
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -77,7 +77,7 @@ def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
 
 
 def _take_leave(link: int) -> None:
-    """Take leave of the process manager, unless the rank has done so."""
+    """Leave the process manager, unless the rank has done so."""
     try:
         os.write(link, b"cmd=finalize\n")
         poll = select.poll()

@@ -1,4 +1,4 @@
-"""The hands of a newcomer (`protocol/joining.py`): its links, its clock, and the end of its process."""
+"""A newcomer's hands (`protocol/joining.py`): its links, its clock, and the end of its process."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _INVITATION_BYTES_MAX = 1 << 20
 class Invitation(msgspec.Struct, frozen=True):
     """The invitation with which a newcomer is started. `pes`: its capacity, unless its options say so.
 
-    `session`: by which it finds the folder of its host (`session_folder_here`). `start_s`: when the system
-    was started, by the clocks as they are set now.
+    `session`: name by which it finds its host's folder (`session_folder_here`). `start_s`: the system's
+    start, by the clocks of now.
     """
 
     address: int
@@ -51,7 +51,7 @@ def is_invited(env: Mapping[str, str]) -> bool:
 
 
 def read_invitation() -> Invitation:
-    """Raises JoinError."""
+    """Return the invitation. Raises JoinError."""
     data = sys.stdin.buffer.read(_INVITATION_BYTES_MAX)
     try:
         return msgspec.msgpack.decode(data, type=Invitation)
@@ -76,16 +76,16 @@ def join(invitation: Invitation, pes: int | None, patience_s: float) -> tuple[Ca
 
 
 def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
-    """Return the folder of this host, and which host that is. Raises OSError."""
+    """Return the folder of this host, and the host's number. Raises OSError."""
     host = invitation.host
     assert host.place is not None
-    with contextlib.suppress(OSError):  # it is another host
+    with contextlib.suppress(OSError):  # another host
         return PrivateFolder.join(Path(host.place.path).parent), host.host
     return session_folder_here(invitation.session, invitation.address)
 
 
 def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
-    """Until it is a member. What has come for the member by then goes back to the links."""
+    """Run until it is a member. Messages for the member go back to the links."""
     waiting: list[Arrival] = []
     _do_all(newcomer, links, carrier)
     while newcomer.generation is None:
@@ -108,7 +108,7 @@ def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
 
 
 def _do_all(newcomer: Newcomer, links: Links, carrier: Carrier) -> bool:
-    """Execute its effects; returns whether what it has just been told is for the member. Raises JoinError."""
+    """Execute its effects; return whether its last message is for the member. Raises JoinError."""
     is_kept = False
     while newcomer.effects:
         match newcomer.effects.popleft():

@@ -1,25 +1,22 @@
-"""Starting a local MPI world from an ordinary process, standing in for it, and starting it again.
+"""Launching: starting a local MPI world from an ordinary process, standing in for it, and restarting it.
 
-The caller of `launch_world` behaves as the world does: it returns the exit code that rank 0
-gave to `mpi.leave`, and what stops it stops the world. Details:
+The caller of `launch_world` behaves as the world does: it returns rank 0's exit code (`mpi.leave`), and
+signals to it stop the world. Details:
 
-- mpiexec runs in a session of its own, so that Ctrl-C in a terminal reaches this process
-  only. It is passed on as a signal that mpiexec forwards to the ranks instead of killing
-  them: SIGTERM for MPICH and Intel (hydra), SIGUSR1 for Open MPI. Ranks listen to
-  `mpi.stop_signals`. A second Ctrl-C, or ranks that are not gone after STOP_GRACE_S,
-  end it all by force.
-- If this process dies without a word, the kernel sends mpiexec the same signal.
-- Whatever of a world outlives mpiexec becomes a child of this process, and is killed: after a
-  crash, the next world meets nobody who still holds a lock or writes.
-- Exit codes travel in a file (see mpi.py). stdin is empty unless rank 0
-  shall have it: mpiexec would swallow it.
-  stdout and stderr of all ranks are ours.
+- mpiexec runs in a session of its own, so that Ctrl-C in a terminal reaches this process only. It is passed
+  on as a signal that mpiexec forwards to the ranks instead of killing them: SIGTERM for MPICH and Intel
+  (hydra), SIGUSR1 for Open MPI. Ranks listen to `mpi.stop_signals`. A second Ctrl-C, or ranks that are not
+  gone after STOP_GRACE_S, end all by force.
+- If this process dies, the kernel sends mpiexec the same signal.
+- All processes of a world that outlive mpiexec become children of this process, and are killed: so after a
+  crash no old process still holds a lock or writes.
+- Exit codes travel in a file (see mpi.py). stdin is empty unless rank 0 must have it: mpiexec would swallow
+  it. stdout and stderr of all ranks are ours.
 
-`supervise` starts a world again that has crashed or hung: where the death of a rank is not survived, and
-where all have died; the service's journal makes that a pause of some seconds. Ranks that hang are noticed by
-each other (`failure_detector.py`). A world
-that was stopped, that says how it ended, or that never came up at all is not started again: the next one
-would do no better.
+`supervise` restarts a world that has crashed or hung: if the death of a rank is not survived, or all have
+died; the service's journal makes that a pause of some seconds. Hanging ranks are noticed by each other
+(`failure_detector.py`). A world that was stopped, that says how it ended, or that never came up is not
+restarted: the next one would fare no better.
 """
 
 from __future__ import annotations
@@ -68,14 +65,14 @@ __all__ = [
     "run_world",
 ]
 
-#: how long ranks may take to end after they have been asked to
+#: time for ranks to end after they were asked to
 STOP_GRACE_S = 30.0
 _FORCE_GRACE_S = 3.0
 _VERSION_TIMEOUT_S = 20.0
 
 
 class Flavour(enum.Enum):
-    """Families of mpiexec that differ in flags and signals."""
+    """Families of mpiexec, with different flags and signals."""
 
     HYDRA = "MPICH"
     OPEN_MPI = "Open MPI"
@@ -92,7 +89,7 @@ class Launcher:
         return [self.path, "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
 
     def environment(self) -> dict[str, str]:
-        """Return what ranks and launcher need beyond the inherited environment."""
+        """Return the environment for ranks and launcher, beyond the inherited one."""
         if self.flavour is Flavour.OPEN_MPI and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {}
@@ -104,7 +101,7 @@ class Launcher:
 
 
 def find_launcher() -> Launcher:
-    """The mpiexec beside our Python if there is one (it fits the MPI wheel there), else PATH's."""
+    """Return the mpiexec beside our Python if there is one (it fits the MPI wheel there), else PATH's."""
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec") or shutil.which("mpirun")
     if path is None:
@@ -130,9 +127,9 @@ def find_launcher() -> Launcher:
 def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     """Run `python argv...` on `ranks` ranks of this machine and return rank 0's exit code.
 
-    `env` is the ranks' environment (default: ours). Must be called from the main thread. A
-    world that was stopped before it could answer gives 128 + the signal's number, as in a
-    shell; one that crashed gives what mpiexec returned.
+    `env` is the ranks' environment (default: ours). Must be called from the main thread. A world that was
+    stopped before it could answer gives 128 + the signal's number, as in a shell; one that crashed gives
+    mpiexec's code.
     """
     with StopRequests() as stops:
         return run_world(ranks, argv, os.environ if env is None else env, stops).exit_code
@@ -147,10 +144,10 @@ def run_world(
     *,
     keep_input: bool = False,
 ) -> WorldEnd:
-    """Run a world to its end; nothing of it is alive then. A single rank needs no mpiexec.
+    """Run a world to its end; nothing of it is alive afterwards. A single rank needs no mpiexec.
 
-    It is ended by force if rank 0, once at work, is silent for half as long again as
-    `rank_timeout_s` (the ranks come first: they know more).
+    It is ended by force if rank 0, once at work, is silent for one and a half times `rank_timeout_s`, since
+    the ranks, which know more, come first.
     """
     if ranks > 1:
         launcher = find_launcher()
@@ -168,7 +165,7 @@ def run_world(
 
 
 def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | None) -> WorldEnd:
-    """Run a world whose ranks say by a file how they end; nothing of it is alive then."""
+    """Run a world whose ranks report their end by a file; nothing of it is alive afterwards."""
     with _own_folder() as folder:
         exit_file = ExitFile(folder, rank_timeout_s)
         kills = oom_kills()
@@ -184,7 +181,7 @@ def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | 
 
 
 class _World:
-    """A running mpiexec, or a rank alone."""
+    """A running mpiexec, or a single rank."""
 
     def __init__(
         self,
@@ -226,7 +223,7 @@ class _World:
                     self.was_silent = True
                     deadline_s = now + exit_file.grace_s
                     process.send_signal(self._stop_signal)
-                bury_orphans({process.pid})  # what lost ranks have left, such as their fork servers
+                bury_orphans({process.pid})  # left by lost ranks, such as fork servers
                 stops.wait(exit_file.look_s, descriptor)
         finally:
             os.close(descriptor)
@@ -235,14 +232,14 @@ class _World:
         return process.returncode
 
     def _end_by_force(self) -> None:
-        # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
+        # mpiexec's helpers see it vanish and kill the ranks; others become orphans soon.
         self._process.kill()
         self._process.wait(_FORCE_GRACE_S)
 
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A folder for what the ranks have to say to us. Raises LaunchError."""
+    """Make a folder for the ranks' reports. Raises LaunchError."""
     try:
         folder = temporary_folder()
     except OSError as error:
@@ -254,13 +251,13 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
-    """Return what the child runs before mpiexec: have the kernel signal it when we are gone."""
+    """Return what the child runs before mpiexec: have the kernel signal it when this process is gone."""
     parent = os.getpid()
     return lambda: die_with(parent, death_signal)
 
 
 RESTART_WINDOW_S = 600.0
-#: the first delay, which doubles, and the longest one
+#: first delay, which doubles, and longest delay
 _BACKOFF_S = (1.0, 30.0)
 
 
@@ -270,10 +267,10 @@ def supervise(
     restarts_max: int,
     ranks_again: Callable[[int], int] = lambda ranks: ranks,
 ) -> int:
-    """Have `run` run a world of `ranks` ranks to its end, again after each crash; the last one's exit code.
+    """Run a world of `ranks` ranks by `run`, again after each crash; return the last exit code.
 
-    `run` is told how many ranks, and their environment.
-    `ranks_again(before)`: on how many ranks it is started again.
+    `run` is given the number of ranks and their environment. `ranks_again(before)`: number of ranks of a
+    restart.
     """
     environment = dict(os.environ)
     limit = RestartLimit(restarts_max, RESTART_WINDOW_S, _BACKOFF_S)
