@@ -1,6 +1,6 @@
 """Whole jobs on whole nodes: schedulers of rigid, moldable, malleable and evolving jobs, and their simulator.
 
-Nouns: `job`, `speedup`. A policy (`policy`, `policies/`) is shown what a scheduler may know and says what to
-do; the simulator (`simulator`) holds what really happens, and checks every action. Workloads come from
-`workload/`, what came of them is told by `metrics`.
+Nouns: `job`, `speedup`. A policy (`policy`, `policies/`) sees what a scheduler may know, and gives orders;
+the simulator (`simulator`) holds the truth, and checks every action. Workloads come from `workload/`, results
+go to `metrics`.
 """

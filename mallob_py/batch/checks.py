@@ -1,4 +1,4 @@
-"""Whether what a policy orders is possible: the same rules for jobs in virtual time and for real ones."""
+"""Checks of a policy's orders: the same rules for jobs in virtual time and for real ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ID = attrgetter("id")
 
 
 class Checks:
-    """Checks of one policy's actions, by what its view shows.
+    """Checks of one policy's actions against its view.
 
-    What is impossible raises PolicyError, with the names of policy and job, and the time. `numbers` are those
-    by which users know jobs, where these are not their ids.
+    An impossible action raises PolicyError with the names of policy and job, and the time. `numbers` are the
+    users' numbers of jobs, if these differ from ids.
     """
 
     def __init__(self, policy: Policy, view: View, numbers: Mapping[int, int] | None = None) -> None:
@@ -29,7 +29,7 @@ class Checks:
         return PolicyError(f"{self._policy.name}: job {number} {what} (at {self._view.now_s:g} s)")
 
     def place_in_queue(self, job: int) -> int:
-        """Return the place in the queue of a job that is to be started."""
+        """Return the place in the queue of a job to be started."""
         queue = self._view.queue
         place = bisect_left(queue, job, key=_ID)
         if place == len(queue) or queue[place].id != job:
@@ -37,12 +37,12 @@ class Checks:
         return place
 
     def startable(self, job: Job, nodes: int) -> None:
-        """A waiting job runs on so many nodes."""
+        """Check that a waiting job can run on this many nodes."""
         if not job.low <= nodes <= job.high:
             raise self.error(job.id, f"is started on {nodes} nodes; it runs on {job.low} to {job.high}")
 
     def resizable(self, job: int, kinds: tuple[Kind, ...]) -> Running:
-        """A job whose number of nodes can be changed now, if it is one of these kinds."""
+        """Return a running job of one of these kinds, whose number of nodes can be changed now."""
         running = self._view.running.get(job)
         if running is None:
             raise self.error(job, "is resized, but does not run")
@@ -53,12 +53,12 @@ class Checks:
         return running
 
     def new_size(self, job: Job, nodes: int) -> None:
-        """A running job can go on with so many nodes."""
+        """Check that a running job can go on with this many nodes."""
         if not job.low <= nodes <= job.high:
             raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
 
     def mates(self, job: Job, share: Share) -> list[Running]:
-        """The jobs whose nodes a waiting one is to share."""
+        """Return the jobs whose nodes a waiting job will share."""
         if not job.is_malleable:
             raise self.error(job.id, f"is to be a guest, but is {job.kind.value}")
         if not 0.0 < share.factor < 1.0:
@@ -87,7 +87,7 @@ class Checks:
         return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Remove so many nodes from the free ones, the last first, or just these; return them."""
+        """Remove nodes from the free ones, by number (the last first) or by name; return them."""
         if isinstance(wanted, int):
             if not 0 < wanted <= len(free):
                 raise self.error(job, f"is to get {wanted} nodes; {len(free)} are free")
@@ -101,7 +101,7 @@ class Checks:
         return list(wanted)
 
     def wake_s(self, wake: Wake) -> float:
-        """When the policy is to be asked again [s]."""
+        """Return when the policy must be asked again [s]."""
         if wake.at_s <= self._view.now_s:
             raise PolicyError(
                 f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has gone by "
@@ -111,5 +111,5 @@ class Checks:
 
 
 def count_of(wanted: int | tuple[int, ...]) -> int:
-    """Return how many nodes are meant by a number of them, or by just these."""
+    """Return how many nodes are meant by a number or a list."""
     return wanted if isinstance(wanted, int) else len(wanted)

@@ -1,7 +1,7 @@
-"""Nodes that jobs share: what each has of several resources, and what is left of it.
+"""Clusters: nodes that jobs share, with amounts of several resources, used and free.
 
-A job's `demand` says what each of its units needs of one node; several units, of one job or of several,
-can stand on one node as long as no resource runs out. A job without a demand has nodes for itself.
+A job's `demand` is what each of its units needs on a node; several units, of one job or more, fit on a node
+while no resource runs out. A job without a demand has whole nodes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The nodes of a machine: the names of the resources, and for each node how much it has of each."""
+    """The nodes of a machine: names of resources, and the amount of each on each node."""
 
     resources: tuple[str, ...]
     capacities: tuple[tuple[float, ...], ...]
 
 
 class Room:
-    """The rest of a cluster's nodes, by node and resource. Whoever looks must not change it."""
+    """Free resources of a cluster, by node and resource. Must not be changed by readers."""
 
     __slots__ = ("capacity", "left")
 
@@ -30,18 +30,18 @@ class Room:
         self.left = capacity.copy() if left is None else left
 
     def copy(self) -> Room:
-        """One that may be changed."""
+        """Return a copy that may be changed."""
         return Room(self.capacity, self.left.copy())
 
     def units(self, demand: Sequence[float]) -> NDArray[np.float64]:
-        """Return how many units of such a demand each node has room for (whole numbers)."""
+        """Return how many units of a demand fit on each node (whole numbers)."""
         return units_in(self.left, demand, self.capacity)
 
     def place(self, count: int, demand: Sequence[float]) -> list[int] | None:
-        """Nodes for so many units, a node as often as it takes units; None if there is no room for all.
+        """Return nodes for `count` units, a node once per unit; None: not all fit.
 
-        First come nodes without resources that these units do not need, among them those with the least
-        left (best fit), so that other units find room later.
+        Nodes without unneeded resources come first, among them those with the least left (best fit), so that
+        other units find room later.
         """
         units = self.units(demand)
         if units.sum() < count:
@@ -55,17 +55,17 @@ class Room:
         return nodes
 
     def _shares_left(self) -> NDArray[np.float64]:
-        """Return the share that is left of all resources together, by node."""
+        """Return the free share of all resources together, by node."""
         shares = np.divide(self.left, self.capacity, out=np.zeros_like(self.left), where=self.capacity > 0.0)
         return np.asarray(shares.sum(axis=1))
 
     def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
-        """Return how many resources each node has of which a unit needs nothing."""
+        """Return how many resources, by node, a unit does not need."""
         unneeded = [place for place, amount in enumerate(demand) if not amount]
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 
     def has(self, nodes: Sequence[int], demand: Sequence[float]) -> bool:
-        """Whether there is room for a unit on each of these nodes, which may occur several times."""
+        """Tell whether a unit fits on each of these nodes, which may occur several times."""
         counts = np.bincount(nodes, minlength=len(self.left))
         return bool((counts <= self.units(demand)).all())
 
@@ -85,7 +85,7 @@ class Room:
 def units_in(
     left: NDArray[np.float64], demand: Sequence[float], capacity: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how many units fit where so much is left (..., resource); the result has one dimension less."""
+    """Return how many units fit into free amounts (..., resource); the result has one dimension less."""
     needed = [place for place, amount in enumerate(demand) if amount > 0.0]
     if not needed:
         idle: NDArray[np.bool_] = (left == capacity).all(axis=-1)

@@ -1,8 +1,8 @@
 """The cost of resizes: a job stands still for a while when its number of nodes changes.
 
-Measured of malleable jobs of several JVMs (the ElasticJobScheduler publication): a grow order adds 3.8 nodes
-and takes 14.55 s, a shrink order releases 2.55 and takes 7.41 s, on average.
-`Redistribution` is equations 1 and 2 of the MEBF publication (policies/mebf.py).
+Measured on malleable jobs of several JVMs (the ElasticJobScheduler publication): on average, a grow order
+adds 3.8 nodes and takes 14.55 s, a shrink order releases 2.55 nodes and takes 7.41 s. `Redistribution` is
+equations 1 and 2 of the MEBF publication (policies/mebf.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FreeResizes(msgspec.Struct, frozen=True):
 
 
 class PerResize(msgspec.Struct, frozen=True):
-    """Each takes so long [s], whatever the number of nodes."""
+    """Each resize takes a fixed time [s]."""
 
     grow_s: float
     shrink_s: float
@@ -41,7 +41,7 @@ class PerResize(msgspec.Struct, frozen=True):
 
 
 class PerNode(msgspec.Struct, frozen=True):
-    """Each node that comes or goes takes so long [s]."""
+    """Each node added or released takes a fixed time [s]."""
 
     grow_s: float
     shrink_s: float
@@ -53,9 +53,9 @@ class PerNode(msgspec.Struct, frozen=True):
 class Redistribution(msgspec.Struct, frozen=True):
     """Data move and processes start: `scale` times (T_dr + T_p) seconds.
 
-    From n to n' nodes, T_dr = alpha |n' - n| + beta / (n + n') and T_p = `spawn_s` |n' - n|. Each job has
-    its own alpha and beta, both uniform between `least` and `most`; they follow from `seed` and the job's id.
-    `scale` and `spawn_s` were not published.
+    From n to n' nodes, T_dr = alpha |n' - n| + beta / (n + n') and T_p = `spawn_s` |n' - n|. Each job has its
+    own alpha and beta, uniform between `least` and `most`, from `seed` and the job's id. `scale` and
+    `spawn_s` were not published.
     """
 
     scale: float = 1.0
@@ -71,12 +71,12 @@ class Redistribution(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """The delays [s] of real processes, while nothing stands still.
+    """Delays [s] of real processes, during which all goes on as before.
 
-    `start_s`: from the decision to start a job until it computes. `ready_s`: from the same decision until a
-    malleable job can be resized; it is shown as moldable so long. `grow_s`, `shrink_s`: from an order until
-    the new nodes compute, or the old ones are free; until then all goes on as before. `end_s`: from the end
-    of a job's work until its nodes are free.
+    `start_s`: from the decision to start a job until it computes. `ready_s`: from that decision until a
+    malleable job can be resized; until then it is shown as moldable. `grow_s`, `shrink_s`: from an order
+    until the new nodes compute, or the old ones are free. `end_s`: from the end of a job's work until its
+    nodes are free.
     """
 
     start_s: float = 0.0
@@ -86,7 +86,7 @@ class Delays(msgspec.Struct, frozen=True):
     end_s: float = 0.0
 
 
-#: what traces know of
+#: the delays in traces
 NO_DELAYS = Delays()
 
 
@@ -96,16 +96,16 @@ def _alpha_and_beta(seed: int, job: int, least: float, most: float) -> tuple[flo
     return generator.uniform(least, most), generator.uniform(least, most)
 
 
-#: of jobs of several JVMs, see above
+#: measured on jobs of several JVMs, see above
 JVM_RESIZES = PerResize(14.55, 7.41)
 JVM_NODES = PerNode(3.8, 2.9)
 
 
 def resize_cost_of(text: str) -> ResizeCost:
-    """From a text: `14.55:7.41` is seconds to grow and to shrink, `3.8:2.9/node` those per node.
+    """Parse a cost: `14.55:7.41` is seconds to grow and to shrink, `3.8:2.9/node` seconds per node.
 
     One number is for both. `mebf`, `mebf:SCALE` to `mebf:SCALE:SPAWN_S:LEAST:MOST` is `Redistribution`.
-    ValueError: the text is none of these.
+    Raises ValueError.
     """
     if text == "mebf" or text.startswith("mebf:"):
         return _redistribution_of(text)

@@ -1,7 +1,7 @@
-"""Why a job started when it did: its policy is played again, and watched while the job waits.
+"""Explanations of a job's start: its policy is simulated again, and watched while the job waits.
 
-Nothing here knows the rules of a policy. What is recorded is what the policy was shown and what it did: how
-many nodes were free, who stood in front, who was started instead, which promise was given.
+This module knows no policy's rules. It records what the policy saw and did: how many nodes were free, which
+job was the head, which was started instead, which promise was given.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The explanation of one job; others are named by their numbers.
+    """The explanation of one job; other jobs are named by number.
 
-    `moments`: the decisions that left it waiting. `ended_at_start`, `resized_at_start`: what ended before
-    the decision that started it, and what this resized. `overtaken_by`: submitted later, started earlier.
+    `moments`: decisions that left the job waiting. `ended_at_start`, `resized_at_start`: jobs that ended
+    before the decision that started it, or were resized by that. `overtaken_by`: jobs submitted later and
+    started earlier.
     """
 
     job: Job
@@ -67,7 +68,7 @@ def explain(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
 ) -> Explanation:
-    """Play the workload, watching the job of this number. ValueError: there is none; errors as `simulate`."""
+    """Simulate the workload, watching the job of this number. Raises ValueError without it."""
     job = next((job for job in workload.jobs if job.number == number), None)
     if job is None:
         raise ValueError(f"there is no job {number} (or it was left out)")
@@ -93,7 +94,7 @@ def explain(
 
 
 class _Watch:
-    """A policy as it is, watched."""
+    """A policy under watch."""
 
     def __init__(self, policy: Policy, workload: Workload, job: Job) -> None:
         self.name = policy.name
@@ -122,7 +123,7 @@ class _Watch:
         return self._watched(view, place)
 
     def _watched(self, view: View, place: int) -> Iterator[Action]:
-        """The actions of a decision one by one: the view shows what each has brought."""
+        """Yield the actions of a decision one by one, while the view shows the effect of each."""
         job = self._job
         free = view.free
         departed = tuple(one.job.number for one in view.departed)
@@ -167,7 +168,7 @@ class _Watch:
 
 
 def _earliest(view: View, head: Job) -> float | None:
-    """When the head of the queue has its nodes, by the estimates of those that run."""
+    """Return when the head of the queue has its nodes, by estimates of running jobs."""
     free = view.free
     if free >= head.low:
         return view.now_s

@@ -1,4 +1,4 @@
-"""A job of a batch system: what its scheduler may know of it (`Job`), and what only time tells (`Truth`)."""
+"""A job of a batch system: the scheduler's knowledge (`Job`), and the truth (`Truth`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnySpeedup = Linear | Power | Amdahl | Logarithmic | Downey
 
 
 class Kind(enum.Enum):
-    """The kinds of jobs: who chooses a job's number of nodes, and when."""
+    """The kinds of jobs, by who chooses a job's number of nodes, and when."""
 
     #: the user
     RIGID = "rigid"
@@ -27,13 +27,12 @@ class Kind(enum.Enum):
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """A job, as far as a scheduler may know it. Times are seconds; `nodes` is the preferred number, as asked
-    for.
+    """A job as known to a scheduler. Times are seconds; `nodes` is the preferred number, as asked for.
 
-    `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's own in its
-    source. `estimate_s` is the requested time on `nodes` nodes. `speedup` is what is said of the job, which
-    may be wrong. `demand` is what each of its units needs of a node's resources, where nodes are shared
-    (see cluster.py); empty: a unit is a whole node.
+    `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's own in its source.
+    `estimate_s` is the requested time on `nodes` nodes. `speedup` is the claimed one, which may be wrong.
+    `demand` is what each unit needs of a shared node's resources (see cluster.py); empty: a unit is a whole
+    node.
     """
 
     id: int
@@ -51,7 +50,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def low(self) -> int:
-        """The fewest nodes that it can run on."""
+        """The fewest nodes on which it can run."""
         return self.nodes if self.kind is Kind.RIGID else self.nodes_min or self.nodes
 
     @property
@@ -64,7 +63,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return self.kind is Kind.MALLEABLE
 
     def estimate_on(self, nodes: int) -> float:
-        """The estimated run time [s] on so many nodes."""
+        """Return the estimated run time [s] on this many nodes."""
         return (
             self.estimate_s
             if nodes == self.nodes
@@ -80,10 +79,9 @@ class Wish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Truth(msgspec.Struct, frozen=True, gc=False):
-    """The truth that no scheduler knows: the run time [s] on the preferred number of nodes, and the true
-    speedup.
+    """The truth unknown to schedulers: run time [s] on the preferred number of nodes, and the true speedup.
 
-    With `iterations`, a malleable job can be resized only between two of them, which are of equal work.
+    With `iterations`, a malleable job can be resized only between two of these, which are of equal work.
     """
 
     run_s: float
@@ -93,7 +91,7 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A job of a source that can never run, and why. Times [s] and `nodes` are those that it asked for."""
+    """A job of a source that can never run, and why. Times [s] and `nodes` as requested."""
 
     number: int
     submit_s: float
@@ -105,11 +103,11 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had.
+    """Jobs by (submission, number), their truths in the same order, and the machine's number of nodes.
 
-    `left_out`: why jobs of the source are not among them, and how many each time; `rejected`: which these
-    are; `remarks`: what is to be said of how the source was understood. With a `cluster`, jobs share its
-    nodes: they are rigid, and `Job.nodes` counts their units.
+    `left_out`: reasons for leaving out jobs of the source, with counts; `rejected`: these jobs; `remarks`:
+    how the source was understood. With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes`
+    counts their units.
     """
 
     jobs: Sequence[Job]
@@ -120,5 +118,5 @@ class Workload(msgspec.Struct, frozen=True):
     cluster: Cluster | None = None
     rejected: Sequence[Rejected] = ()
     remarks: tuple[str, ...] = ()
-    #: when the first job came, in the time of the source [s]
+    #: the first submission in the source's time [s]
     origin_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The agreement policies of PECS 2023 on its workloads, beside what was published of them."""
+"""The agreement policies of PECS 2023 on its workloads, beside the published results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Write the table. The workloads are in `traces`, or in a folder `oracle` in it or beside it."""
+    """Write the table. The workloads are in `traces`, or in a folder `oracle` in or beside it."""
     folders = (traces, traces / "oracle", traces.parent / "oracle") if traces else ()
     folder = next((one for one in folders if (one / _FILES["malleable"]).exists()), None)
     if folder is None:

@@ -1,10 +1,10 @@
-"""Task bags that compute, as malleable jobs under the live scheduler.
+"""Task bags as malleable jobs under the live scheduler.
 
-Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this machine. A slot is a core.
-Jobs are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared
-with the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a
-running one is told to grow and shrink (figure 7), and then batches of jobs are scheduled with more and more
-of them malleable (figures 8 to 11), beside the simulator, which is told how long each takes alone.
+Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this machine. A slot is a core. Jobs
+are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared with
+the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a running
+one grows and shrinks by order (figure 7), then batches with growing shares of malleable jobs are scheduled
+(figures 8 to 11), beside the simulator with the measured times.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SEEDS = (1,)
 SEEDS_IN_FULL = (1, 2)
 _ARRIVALS_S = 15.0
 _AT_ONCE = 2
-#: a job's required time over that which it takes alone on one slot
+#: required time of a job, in multiples of its time alone on one slot
 _REQUIRED = 10.0
 _LIMIT_S = 300.0
 _TIMES = 2
-#: a job that grows and shrinks, by so many ranks, must run for as long as its orders take
+#: ranks by which a job grows and shrinks; such a job must run for as long as its orders take
 _LONG = 15
 _CHANGES = (1, 2, 4)
 _REMARKS = """\
@@ -79,21 +79,21 @@ PROGRAMS = (
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The run time [s] of a program on so many slots, one per measurement."""
+    """The run times [s] of a program on this many slots, one per measurement."""
 
     slots: int
     times_s: list[float]
 
 
 class Resized(msgspec.Struct, frozen=True):
-    """An order: the change in ranks, and how long it took [s]."""
+    """An order: the change in ranks, and its duration [s]."""
 
     change: int
     took_s: float
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """All that a program was given, one after the other."""
+    """All orders given to a program, one after the other."""
 
     resized: list[Resized]
 
@@ -109,7 +109,7 @@ class Batch(msgspec.Struct, frozen=True):
     malleable_turnaround_s: float | None
     shrinks: float | None = None
     grows: float | None = None
-    #: CPU time of all that ran over that of all cores until the last end; None: not known
+    #: CPU time of all jobs over that of all cores until the last end; None: unknown
     used: float | None = None
 
 
@@ -151,7 +151,7 @@ def _batch_row(
 
 
 def _counts(slots: int) -> list[int]:
-    """1, 2, 4 ... up to the number of slots, and that."""
+    """Return 1, 2, 4 ... up to the number of slots, and that number."""
     powers = [1 << place for place in range(slots.bit_length()) if 1 << place <= slots]
     return sorted({*powers, slots})
 
@@ -161,7 +161,7 @@ def _command(program: Program, *more: str) -> list[str]:
 
 
 def done_of(name: str, command: list[str], code: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it. Raises ReplayError if it does not end in time, or not with that exit code (None: any)."""
+    """Run a command. Raises ReplayError if it takes too long, or has another exit code (None: any)."""
     environment = os.environ | import_places()
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_LIMIT_S)
@@ -173,7 +173,7 @@ def done_of(name: str, command: list[str], code: int | None = None) -> subproces
 
 
 def check(program: Program, output: str) -> None:
-    """Raises ReplayError if the known result is not in it."""
+    """Check for the known result. Raises ReplayError."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1])["result"].get(program.key) if lines else None
     if found != program.result:
@@ -191,7 +191,7 @@ def _alone(program: Program, slots: int) -> Alone:
 
 
 def _resizes() -> Orders:
-    """Have a program that runs grow and shrink, by one rank and by several."""
+    """Have a running program grow and shrink, by one rank and by several."""
     program = Program("UTS15", ("UTS", "--set", f"depth={_LONG}"))
     changes = [change for count in _CHANGES for change in (count, -count)]
     resized = list[Resized]()
@@ -217,7 +217,7 @@ def _resizes() -> Orders:
 
 
 def ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
-    """Order until the program takes it, which it does not before it listens; how long the last try took [s].
+    """Repeat an order until the program, once listening, takes it; return the time of the last try [s].
 
     Raises ReplayError if it runs and takes no order.
     """
@@ -240,7 +240,7 @@ def batch_of(
     slots: int,
     alone: dict[str, list[Alone]],
 ) -> tuple[list[Program], Workload]:
-    """Jobs with their programs; those malleable at a share are so at every larger one."""
+    """Return jobs with their programs; jobs malleable at a share are so at every larger one."""
     generator = random.Random(f"bags {seed}")
     programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
     sizes = [generator.choice(_counts(slots)) for _ in programs]
@@ -259,7 +259,7 @@ def batch_of(
 
 
 def _truth(runs: Sequence[Alone], size: int) -> Truth:
-    """The run time on the preferred number, and Amdahl's law through the times on one slot and on all."""
+    """Return the run time on the preferred number, and Amdahl's law through two measured times."""
     at = {one.slots: mean(one.times_s) for one in runs}
     most = max(at)
     serial = 0.0
@@ -269,7 +269,7 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
 
 
 def _played(programs: list[Program], workload: Workload, policy: str) -> Batch:
-    """Play the batch over real processes. Raises ReplayError."""
+    """Run the batch as real processes. Raises ReplayError."""
 
     def body(job: Job, truth: Truth) -> str:
         more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
@@ -302,7 +302,7 @@ def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:
 
 
 def _apart(turnarounds_s: Sequence[float], malleable: Sequence[bool]) -> tuple[float | None, float | None]:
-    """Means of rigid and of malleable jobs; None: there are none."""
+    """Return the means of rigid and of malleable jobs; None: there are none."""
     rigid = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if not is_one]
     others = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if is_one]
     return (mean(rigid) if rigid else None), (mean(others) if others else None)

@@ -39,9 +39,9 @@ INSTANCES = (
     "hist_1000_20140403_112234",
 )
 POLICIES = ("pbsfifo", "pbswalltime", "pbswalltime:learn=yes", "cp:learn=no", "cp")
-#: what the rows are called: the first four are published, or what these know with learnt run times
+#: names of the rows: published results, or the same with learnt run times
 _LABELS = {"cp:learn=no": "cp:learn=no (published model)", "cp": "cp (learns)"}
-#: where the published model loses: more time for the solver, all jobs in the plan, no wrong estimates
+#: advantages over the published model: more time for the solver, all jobs in the plan, exact estimates
 _WHY = (
     ("pbswalltime", False),
     ("cp:learn=no", False),
@@ -72,7 +72,7 @@ _REMARKS = (
 
 
 class Run(frame.Run, frozen=True):
-    """`exact`: users know how long their jobs run."""
+    """A run; `exact`: users know their jobs' run times."""
 
     instance: str
     policy: str
@@ -80,7 +80,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """See _REMARKS."""
+    """Measurements, explained in _REMARKS."""
 
     weighted_wait: float
     late: int
@@ -92,7 +92,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class _Timed:
-    """A policy as it is, with the time of each decision."""
+    """A policy with the time of each decision."""
 
     def __init__(self, policy: Policy) -> None:
         self.name = policy.name
@@ -136,7 +136,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
 
 
 def _size(name: str) -> int:
-    """The number of jobs that an instance of a real log is called by; 0: a random choice of jobs."""
+    """Return the number of jobs in the name of an instance of a real log; 0: a random choice of jobs."""
     found = re.match(r"hist_(\d+)_", name)
     return int(found[1]) if found else 0
 
@@ -194,7 +194,7 @@ def table(results: dict[Run, Measured]) -> Table:
 
 
 def by_size(results: dict[Run, Measured]) -> Table:
-    """WQT per job, by the size of instances; the winner only if the interval of each difference says so."""
+    """Return WQT per job, by the size of instances, with a winner if each difference's interval shows one."""
     instances = defaultdict[int, list[str]](list)
     for name in dict.fromkeys(one.instance for one in results if one.instance != _LOG):
         instances[_size(name)].append(name)

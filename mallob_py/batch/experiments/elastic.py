@@ -28,7 +28,7 @@ POLICIES = (
     "elastic:start=code,shrink=code,grow=code,ready-s=6",
     "fair",
 )
-#: published, by measure, policy and share of malleable jobs
+#: published numbers by measure, policy and share of malleable jobs
 PUBLISHED: dict[str, dict[tuple[str, float], float]] = {
     "makespan [s]": {
         ("elastic-fcfs", 0.0): 1157, ("elastic-fcfs", 1.0): 1022, ("backfilling", 0.0): 1035,
@@ -65,7 +65,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """A batch. `turnarounds_s`: by job, and whether it is malleable."""
+    """A simulated batch. `turnarounds_s`: by job, with whether it is malleable."""
 
     measures: dict[str, float]
     turnarounds_s: list[tuple[float, bool]]
@@ -150,7 +150,7 @@ def _table(measure: str, rows: list[tuple[str, bool]], results: Results) -> Tabl
 
 
 def _gains(results: Results) -> Table:
-    """Mean turnarounds of malleable and of rigid jobs, over those of the same jobs where all are rigid."""
+    """Return mean turnarounds of malleable and of rigid jobs, relative to all-rigid runs of these jobs."""
 
     def cell(row: tuple[str, bool], share: float) -> str:
         policy, kind = row

@@ -30,9 +30,9 @@ from mallob_py.text_table import Cell
 SEED = 0
 SHARES = (0.0, 0.5, 1.0)
 SHARES_IN_FULL = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: how long a second of the batch lasts
+#: duration of a second of the batch
 SECOND_S = 0.04
-#: the published required time is too short for a job that has its fewest nodes to the end
+#: factor of required times, since published ones are too short for a job on its fewest nodes
 _REQUIRED = 1.5
 POLICIES = ("elastic-fcfs", "backfilling", "elastic-easy", "elastic", "fair")
 #: by policy and share: makespan, turnaround and wait [s], means of ten batches on a real cluster
@@ -69,7 +69,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Real(msgspec.Struct, frozen=True):
-    """A run: what was measured of each job [s of the clock]."""
+    """A real run: what was measured of each job [s of the clock]."""
 
     lives: list[Life]
 
@@ -119,7 +119,7 @@ def _batch(share: float) -> Workload:
 
 
 def _text(policy: str) -> str:
-    """With the settings that are times."""
+    """Return a policy with its time settings."""
     if policy == "elastic":
         return f"elastic:cooldown-s={60.0 * SECOND_S:g},period-s={5.0 * SECOND_S:g}"
     return policy

@@ -47,12 +47,12 @@ GAPS = ("basic", "expand", "shrink")
 #: the range of rho by scalability
 RHO = {"high": (0.0, 0.1), "medium": (0.1, 0.2), "low": (0.2, 0.3)}
 SHARES = (0.4, 0.6, 0.8, 1.0)
-#: of the costs, which are published but for it
+#: scales of the costs, the only unpublished factor
 SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
-#: jobs by the nodes that they begin on, up to so many
+#: groups of jobs by their first number of nodes: the largest number of each
 _GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math.inf}
-#: parts where jobs wait: the file, and the first job
+#: parts of traces in which jobs wait: file and first job
 _TRACES = {"HPC2N": (HPC2N.file, 120_000), "Curie": (CURIE.file, 180_000), "RICC": (RICC.file, 0)}
 _TRACE_JOBS = 5_000
 _TENTHS = 10
@@ -90,8 +90,9 @@ class Run(frame.Run, Case, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`backfills`: jobs that started before one that had come earlier; `expands_by_size`: of jobs that began
-    on as many nodes as `_GROUPS` says; `tenths`: utilisation in each tenth of the makespan.
+    """`backfills`: jobs that started before an earlier one; `tenths`: utilisation by tenths.
+
+    `expands_by_size`: expansions of jobs, by their first number of nodes as in `_GROUPS`.
     """
 
     turnaround_s: float
@@ -107,7 +108,7 @@ Results = dict[Run, Measured]
 
 
 class Study(msgspec.Struct, frozen=True):
-    """A table: its columns, and by (variant, column) what was published: less turnaround [%]."""
+    """A table: its columns, and the published reductions of turnaround [%], by (variant, column)."""
 
     title: str
     columns: dict[str, Case]
@@ -283,7 +284,7 @@ def _of(results: Results, case: Case, variant: str) -> list[Measured]:
 
 
 def gains(case: Case, variant: str, results: Results) -> list[float]:
-    """Less turnaround than with EASY [%], for each seed."""
+    """Return the reduction of turnaround relative to EASY [%], for each seed."""
     pairs = zip(_of(results, case, variant), _of(results, case, _EASY), strict=True)
     return [100.0 * (1.0 - own.turnaround_s / easy.turnaround_s) for own, easy in pairs]
 
@@ -328,7 +329,7 @@ def _first_size(variant: str, place: int, results: Results) -> str:
 
 
 def _more_tables(results: Results) -> list[Table]:
-    """Return how often each event is, where expansions go, and the utilisation, as a whole and over time."""
+    """Return tables of event counts, of expansions, and of utilisation, as a whole and over time."""
     columns = {name: case for name, case in _sizes().items() if runs_of(case, _EASY)[0] in results}
     if not columns:
         return []

@@ -41,7 +41,7 @@ JOBS = 5000
 NODES = 1024
 LARGEST = 128
 LOAD = 1.1
-#: None: the dynamic one
+#: cut-offs of the slowdown; None: the dynamic one
 CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
 #: the paper's listing, the default of `sd`, what the authors' code does, and the listing with more mates
 FORMS = {
@@ -50,10 +50,10 @@ FORMS = {
     "no check": "check=no,again=no,replan=no,counts_shared=no",
     "three mates": "waits=map,mates=3",
 }
-#: among the sizes of jobs of traces, sets of three mates take long to be found
+#: forms for traces, where sets of three mates take too long to find
 ON_TRACES = ("listing", "head", "no check")
 _DAY_S = 86400.0
-#: bounds of the kinds of jobs: nodes, and run times [s]
+#: bounds of groups of jobs: nodes, and run times [s]
 _NODES = (1, 2, 8, 32, 128, 512, 1024, math.inf)
 _TIMES_S = (0.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, _DAY_S, math.inf)
 _TIME_NAMES = ("< 15 min", "< 1 h", "< 4 h", "< 12 h", "< 1 day", "longer")
@@ -71,7 +71,7 @@ idle."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A trace, and what was published of it."""
+    """A trace, and its published numbers."""
 
     trace: Trace
     #: makespan [s], response [s], slowdown
@@ -94,7 +94,7 @@ GENERATED = ("workload 1", "workload 2")
 
 
 class Run(frame.Run, frozen=True):
-    """`form` "": EASY."""
+    """A run; `form` "" is EASY."""
 
     workload: str
     form: str = ""
@@ -113,7 +113,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    """By (nodes, run time): how many jobs, and sums of their slowdowns, run times and waits."""
+    """Number of jobs, and sums of slowdowns, run times and waits, by (nodes, run time)."""
 
     counts: list[list[int]]
     slowdowns: list[list[float]]
@@ -122,9 +122,7 @@ class Kinds(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`responses_s`, `slowdowns`: sums over each part of the jobs. `days`: by day of submission, the mean
-    slowdown.
-    """
+    """`responses_s`, `slowdowns`: sums over parts of the jobs. `days`: mean slowdown by day."""
 
     makespan_s: float
     response_s: float
@@ -177,10 +175,10 @@ def _runs(workload: str, seed: int) -> Iterator[Run]:
 
 
 def load(name: str, traces: Path) -> Workload:
-    """The jobs of a trace, all of which can share nodes.
+    """Return the jobs of a trace, all of which can share nodes.
 
-    Jobs of unknown size count as one node, those of less than a second as one second, as in the
-    publication's number of jobs.
+    Jobs of unknown size count as one node, jobs of less than a second as one second, to match the published
+    number of jobs.
     """
     case = CASES[name]
     workload = case.trace.part(traces, case.rows, repaired=True)
@@ -189,7 +187,7 @@ def load(name: str, traces: Path) -> Workload:
 
 
 def generated(seed: int, exact: bool) -> Workload:
-    """Workload 1, or 2 if `exact`; all jobs can share nodes."""
+    """Return workload 1, or 2 if `exact`; all jobs can share nodes."""
     plain = cirne_like(JOBS, NODES, seed)
     jobs = [
         msgspec.structs.replace(job, nodes=min(LARGEST, job.nodes), kind=Kind.MALLEABLE) for job in plain.jobs
@@ -268,7 +266,7 @@ def _easy_table(names: list[str], results: Results) -> Table:
 
 
 def over(results: Results, one: Run, base: Run, measure: str) -> Interval:
-    """Return a measure of a run over that of another one: over seeds, or over parts of a trace."""
+    """Return the ratio of a measure between two runs: over seeds, or over parts of a trace."""
     of = _MEASURES[measure]
     if one.workload in CASES:
         own, other = results[one], results[base]
@@ -328,7 +326,7 @@ def _heatmaps(results: Results, one: Run) -> Iterator[Table]:
 
 
 def _by_day(results: Results) -> Table:
-    """The differences between the days: on how many the mean slowdown is less, and the worst days."""
+    """Return on how many days the mean slowdown is less, and the worst days."""
     base = results[Run("Curie")]
     rows = list[tuple[Cell, ...]]()
     for form in ON_TRACES:

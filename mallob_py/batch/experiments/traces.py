@@ -1,4 +1,4 @@
-"""The public traces that experiments play: which file, which machine, and a part of it as a workload."""
+"""The public traces of experiments: file, machine, and parts as workloads."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ CURIE = Trace("Curie", "CEA-Curie-2011-2.1-cln.swf.gz", 5040, 16, 10)
 
 
 def path_in(traces: Path | None, file: str) -> Path | None:
-    """Return the file, in the folder or in its folder `traces`; None if it is in neither."""
+    """Return a file in the folder or in its folder `traces`; None: it is in neither."""
     if traces is None:
         return None
     return next((path for path in (traces / file, traces / "traces" / file) if path.exists()), None)
 
 
 def missing(experiment: str, files: Iterable[str]) -> ValueError:
-    """Return the error of an experiment that finds none of its files."""
+    """Return the error of an experiment that finds no file of its own."""
     return ValueError(
         f"the experiment {experiment} needs a folder with {' or '.join(files)}: give it by --traces"
     )

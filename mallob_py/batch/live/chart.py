@@ -1,6 +1,6 @@
-"""Which job has had which slots, and when: the Gantt chart of a live scheduler.
+"""The Gantt chart of a live scheduler: jobs on slots over time.
 
-Pure: times come from the caller's clock, which never goes back. The bars of the last jobs are kept.
+Pure: times come from the caller's clock, which never goes back. The bars of recent jobs are kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ BARS_MAX = 1000
 
 
 class Bar(msgspec.Struct):
-    """A job on slots that do not change: from `start_s` to `end_s`; None: it is there now.
+    """A job on a set of slots from `start_s` to `end_s` (None: still there).
 
-    `share`: of the cores of its slots, if others have the rest.
+    `share`: its share of the slots' cores, if other jobs have the rest.
     """
 
     job: int
@@ -28,17 +28,17 @@ class Bar(msgspec.Struct):
 
 
 class Chart:
-    """The bars of the jobs that run, and of the last ones that did."""
+    """The bars of running jobs, and of recent ones."""
 
     def __init__(self, ended: Sequence[Bar] = ()) -> None:
         self._ended = deque(ended, BARS_MAX)
-        #: by job
+        #: open bars by job
         self._open: dict[int, Bar] = {}
 
     def note(self, now_s: float, moved: Mapping[int, Bar | None]) -> None:
-        """Take the jobs whose slots may be others than before; None: it does not run (any more).
+        """Note jobs whose slots may have changed; None: the job does not run.
 
-        A job on other slots goes on as another bar.
+        A job on other slots gets a new bar.
         """
         for job, bar in moved.items():
             before = self._open.get(job)
@@ -53,6 +53,6 @@ class Chart:
                 self._open[job] = bar
 
     def since(self, time_s: float) -> list[Bar]:
-        """Return the bars that reach beyond this time, the earliest first."""
+        """Return the bars that end after this time, the earliest first."""
         ended = [bar for bar in self._ended if bar.end_s is not None and bar.end_s > time_s]
         return sorted([*ended, *self._open.values()], key=lambda bar: (bar.start_s, bar.job))

@@ -1,22 +1,4 @@
-"""The folder of a live scheduler, so that one that was killed goes on where it stood.
-
-    DIR/                    of mode 0700
-      lock                  held while a scheduler runs here
-      scheduler.sock        where commands and jobs reach it
-      clock.json            its clock
-      nodes.json            its nodes, with their slots and whether they are up
-      jobs/NUMBER/          of a job that waits or runs
-        script job.json     as submitted
-        run.json            once it was to start: when, on which slots, whether it takes orders
-        launch.json         for its keeper (see launch.py, as `begun.json`, `status.json` and `lock`)
-        cancelled           it is to end
-        output nodes        what it prints; its hosts
-        orders.sock         where it takes orders, if it does
-        allotment.json      its cores, if these have changed
-      ended/NUMBER/         of one that has ended and is in nobody's books any more
-
-Files are written as a whole, and before anybody acts by them.
-"""
+"""The folder of a live scheduler, by which a restarted scheduler goes on."""
 
 from __future__ import annotations
 
@@ -41,12 +23,12 @@ from mallob_py.batch.live.script import Wishes
 from mallob_py.service.store import own_folder
 
 _T = TypeVar("_T")
-#: one that was killed while it started a keeper holds its lock until that runs
+#: longest wait for a lock that a killed scheduler's starting keeper holds
 _LOCK_S = 2.0
-#: a job's folder; whatever has such a name, or that of one that is being made
+#: names of jobs' folders, and of unfinished ones
 _NUMBER, _PART = re.compile("[1-9][0-9]{0,17}"), re.compile(r"\.[1-9][0-9]{0,17}")
 _TAKEN = re.compile(r"\.?[1-9][0-9]{0,17}")
-#: what may be in the folder of one that is being made
+#: files in an unfinished folder
 _PART_FILES = ("script", "job.json", ".job.json.part")
 
 
@@ -55,28 +37,28 @@ class FolderError(Exception):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A job as it was handed in; the time [s] is of the scheduler's clock."""
+    """A job as handed in; its time [s] is of the scheduler's clock."""
 
     number: int
     submit_s: float
     wishes: Wishes
     directory: str
     environment: dict[str, str]
-    #: jobs that have to end before; and those that have to end with exit code 0
+    #: jobs that must end before it, in any way; jobs that must end with exit code 0
     after: list[int] = []
     after_ok: list[int] = []
 
     @property
     def comes_after(self) -> set[int]:
-        """The jobs that have to end before, however they do."""
+        """The jobs that must end before it."""
         return {*self.after, *self.after_ok}
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Where a job runs, or is to. `address`: where it takes orders; empty: it does not.
+    """Where a job runs or will run. `address`: where it takes orders; "": it takes none.
 
-    `factor`: of a guest, its share of the cores of slots that it shares; 1: it is none. `extra_s`: how much
-    longer than its required time it may run, as it has shared its slots.
+    `factor`: a guest's share of the cores of shared slots; 1: no guest. `extra_s`: time beyond its required
+    time, since it has shared slots.
     """
 
     start_s: float
@@ -87,7 +69,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """It showed `now_s` when the host had been up for `up_s` seconds since a boot."""
+    """The clock showed `now_s` when the host had been up for `up_s` seconds since a boot."""
 
     boot: str
     up_s: float
@@ -127,13 +109,13 @@ class JobFolder:
         write_atomically(self.path / "cancelled", b"")
 
     def forget_run(self) -> None:
-        """It has not begun, and waits again."""
-        for name in ("begun", "launch", "run", "status"):  # that it has not begun is said by the last
+        """Forget a run that has not begun, so that the job waits again."""
+        for name in ("begun", "launch", "run", "status"):  # "run" last, which says that it may have begun
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path / f"{name}.json")
 
     def lock(self) -> int | None:
-        """A descriptor that holds the lock; None: a keeper has it."""
+        """Return a descriptor that holds the lock; None: a keeper has it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _is_locked(descriptor):
             return descriptor
@@ -149,11 +131,11 @@ class JobFolder:
 
     @property
     def token(self) -> str:
-        """By which its processes are known: no other job has ever had this folder."""
+        """The mark of its processes, unique to this folder."""
         return str(self.path)
 
     def kill_leftovers(self) -> None:
-        """Processes of a job whose keeper was killed are known by their environment."""
+        """Kill the processes of a job whose keeper was killed, found by their environment."""
         needle = f"{TOKEN}={self.token}".encode()
         while left := [pid for pid in _processes_with(needle) if _kill(pid, needle)]:
             for pid in left:
@@ -161,7 +143,7 @@ class JobFolder:
 
 
 class Folder:
-    """All of it; `open` is for the scheduler, and there is one at a time."""
+    """The whole folder; `open` is for the one scheduler at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -170,7 +152,7 @@ class Folder:
         self._ended = self.path / "ended"
 
     def open(self) -> None:
-        """Be the one scheduler here. Raises FolderError, OSError."""
+        """Become the one scheduler here. Raises FolderError, OSError."""
         own_folder.make(self.path)
         with own_folder.opened(self.path) as folder:
             if not own_folder.is_ours(folder):
@@ -206,14 +188,14 @@ class Folder:
         write_atomically(self.path / "nodes.json", msgspec.json.encode(list(nodes)))
 
     def next_number(self) -> int:
-        """None of these names is taken, whatever has it."""
+        """Return the next number, whose names must all be free."""
         taken = [0]
         for part in (self._jobs, self._ended):
             taken += (int(name.removeprefix(".")) for name in os.listdir(part) if _TAKEN.fullmatch(name))
         return 1 + max(taken)
 
     def add(self, submitted: Submitted, script: str, encoding: str = "utf-8") -> JobFolder:
-        """It is there as a whole or not at all."""
+        """Add a job as a whole or not at all."""
         part = self._jobs / f".{submitted.number}"
         part.mkdir(mode=0o700)
         final = self._jobs / str(submitted.number)
@@ -225,10 +207,10 @@ class Folder:
             try:
                 sync_folder(self._jobs)
             except BaseException:
-                final.rename(part)  # who is refused has no job that runs all the same
+                final.rename(part)  # a refused job must not run
                 raise
         except BaseException:
-            shutil.rmtree(part, ignore_errors=True)  # else the next one of this number is refused as well
+            shutil.rmtree(part, ignore_errors=True)  # it would block the next job of this number
             raise
         return JobFolder(final)
 
@@ -237,18 +219,18 @@ class Folder:
         return list(_folders(self._jobs))[::-1]
 
     def outcome(self, number: int) -> Status | None:
-        """Return how a job has ended; None: that is not known any more."""
+        """Return how a job ended; None: unknown."""
         with contextlib.suppress(OSError, FolderError), own_folder.opened(self._ended) as folder:
             if _is_job(str(number), folder):
                 return JobFolder(self._ended / str(number)).status()
         return None
 
     def ended(self, last: int) -> list[JobFolder]:
-        """Return the jobs that have ended, the last submitted."""
+        """Return the last ended jobs, in order of submission."""
         return list(islice(_folders(self._ended), last))[::-1]
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:
-        """Nothing of it is left but the files."""
+        """Keep only the files of an ended job."""
         if job.status() != status:
             job.write("status", status)
         target = self._ended / job.path.name
@@ -257,7 +239,7 @@ class Folder:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether we have the lock of this file now."""
+    """Tell whether we hold the lock of this file now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -266,7 +248,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _folders(path: Path) -> Iterator[JobFolder]:
-    """The last submitted first. Who has put something else there keeps it."""
+    """Yield the jobs' folders, the last submitted first; other entries are skipped."""
     with contextlib.suppress(FileNotFoundError), own_folder.opened(path) as folder:
         for number in sorted(
             (int(name) for name in os.listdir(folder) if _NUMBER.fullmatch(name)), reverse=True
@@ -284,7 +266,7 @@ def _is_job(name: str, within: int) -> bool:
 
 
 def _is_part(name: str, within: int) -> bool:
-    """Whether it is the beginning of a job, and there is nothing else in it."""
+    """Tell whether it is an unfinished job's folder, and holds nothing else."""
     try:
         with own_folder.opened(name, within) as folder:
             if not own_folder.is_ours(folder):
@@ -319,16 +301,16 @@ def _processes_with(variable: bytes) -> list[int]:
 
 
 def _has(pid: int, variable: bytes) -> bool:
-    """Raises OSError if that cannot be told now."""
+    """Tell whether a process has a variable. Raises OSError if that is unknown now."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return variable in environ.read().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone, or somebody else's
+        return False  # gone, or another user's
 
 
 def _kill(pid: int, variable: bytes) -> bool:
-    """Whether it was there, and is really one with this variable, to be killed. Raises OSError."""
+    """Kill a process if it has this variable; return whether it did. Raises OSError."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -345,7 +327,7 @@ def _kill(pid: int, variable: bytes) -> bool:
 
 
 def _await_end(pid: int) -> None:
-    """A zombie has no environment; so it is not found again."""
+    """Wait until a killed process is gone or a zombie, which has no environment."""
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:

@@ -1,7 +1,7 @@
-"""When a waiting job starts if all jobs take the time that they ask for: the policy is played on, in a copy.
+"""Forecasts: when a waiting job starts if all jobs take their estimated times.
 
-Jobs mostly end sooner, and others that are still to come may overtake it, so this is what is known now and no
-promise. Orders are carried out at once, which programs take a moment for. Pure.
+Jobs mostly end sooner, and later jobs may overtake it, so this is present knowledge and no promise. Orders
+count as carried out at once, although programs take a moment. Pure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 from mallob_py.batch.live.scheduler import Launch, LiveScheduler, OrderGrow, OrderShrink
 
-#: more than these are not copied, as nobody is to wait for that
+#: most jobs that are copied, since no one should wait for a forecast
 WAITING_MAX = 2000
 _STEPS_MAX = 20_000
-#: ends of others that are told
+#: most ends of other jobs that are reported
 _TOLD = 3
 
 
 def outlook(job: int, scheduler: LiveScheduler, now_s: float) -> Iterator[str]:
-    """Sentences on what has to happen before a waiting job starts, and when that is."""
+    """Yield sentences on what must happen before a waiting job starts, and when that is."""
     before = sum(other.id < job for other in scheduler.waiting)
     yield f"{before} of the waiting jobs were submitted before it; the policy is {scheduler.policy.name}."
     ends = sorted((one.estimated_end_s, number, one.size) for number, one in scheduler.running.items())
@@ -34,7 +34,7 @@ def outlook(job: int, scheduler: LiveScheduler, now_s: float) -> Iterator[str]:
 
 
 def start_of(job: int, scheduler: LiveScheduler, now_s: float) -> float | None:
-    """Return the time at which the job starts, on the scheduler's clock; None: that cannot be told."""
+    """Return the job's start on the scheduler's clock; None: unknown."""
     if len(scheduler.waiting) > WAITING_MAX:
         return None
     played = copy.deepcopy(scheduler)

@@ -1,8 +1,8 @@
-"""A guard looks after a job on the node where its script runs; its keeper starts it there (`remote`).
+"""A guard: looks after a job on the node of its script; the job's keeper starts it there (`remote`).
 
-It does what a keeper does on the scheduler's own host. The sockets at which a malleable program speaks with
-its scheduler are in a folder of the guard's, which goes with it. A guard that is killed leaves the job's
-processes to its parent, which ends them, also those that have given up their environment and session.
+It does what a keeper does on the scheduler's own host. The sockets between a malleable program and its
+scheduler are in a folder of the guard's, which goes with it. If a guard is killed, its parent ends the job's
+processes, even those that have changed environment and session.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from mallob_py.runtime.processes import die_with, no_orphans
 from mallob_py.runtime.world.session_folder import temporary_folder
 
 _LINE_S = 20.0
-#: of a message of the keeper: it may carry a script and an environment, of which JSON makes six times as much
+#: most bytes of a keeper's message: it may carry a script and an environment, which JSON may expand sixfold
 _MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
 
 
 def main() -> int:
-    """Be a guard, below a process that has what the job has left if the guard is killed, and ends it."""
+    """Be a guard, below a process that ends what the job leaves if the guard is killed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     outer = os.getpid()
     with no_orphans():
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _be_guard() -> int:
-    # Nobody is to write into the program's output but the program.
+    # Only the program may write into the program's output.
     lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
     begin = next_message(lines)
     if not isinstance(begin, Begin):
@@ -76,7 +76,7 @@ def _be_guard() -> int:
 
 
 def next_message(lines: IO[bytes]) -> ToGuard | None:
-    """None: the keeper is gone, or wants the end; or sends what none does."""
+    """Return the next message; None: the keeper is gone, wants the end, or sends nonsense."""
     line = lines.readline(_MESSAGE_BYTES_MAX)
     return msgspec.json.decode(line, type=ToGuard) if line.endswith(b"\n") else None
 
@@ -114,7 +114,7 @@ class _Guard:
         return 0
 
     def _listen(self) -> None:
-        """From when on the program runs: forking it with threads would not be safe."""
+        """Listen once the program runs, since forking with threads would not be safe."""
         threading.Thread(target=self._hear, daemon=True).start()
         if self._notices is not None:
             threading.Thread(target=self._give_orders, daemon=True).start()
@@ -133,7 +133,7 @@ class _Guard:
     def _give_orders(self) -> None:
         while True:
             order = self._orders.get()
-            # A program that is gone, or silent: the scheduler sees that no answer comes.
+            # The program is gone or silent: the scheduler sees that no answer comes.
             with contextlib.suppress(OSError, UnicodeDecodeError), connect(self._program) as program:
                 program.sendall(f"{order}\n".encode())
                 with program.makefile("r", encoding="utf-8", newline="\n") as answers:

@@ -1,13 +1,13 @@
-"""A process that looks after one job, whatever becomes of the scheduler: `python -m ... FOLDER LOCK`.
+"""A keeper: a process that looks after one job, even if the scheduler ends: `python -m ... FOLDER LOCK`.
 
-It holds the lock of the job's folder while it lives, so that a scheduler which has died and come again knows
-whether the job is in good hands. What it does it writes down first: `begun.json` before the program starts,
-and `status.json` when nothing of it is left; so nobody runs a job twice. It ends the job when its time is
-over, and when it is told to by a signal: by SIGTERM to the job's process group, and by SIGKILL to all that
-is left after a while. It is the parent of whatever the job leaves behind, which ends with the job.
+It holds the lock of the job's folder, so that a restarted scheduler knows that the job has a keeper. It
+writes its deeds down first: `begun.json` before the program starts, `status.json` when nothing of it is left;
+so no job runs twice. It ends the job when its time is over, and on a signal: by SIGTERM to the job's process
+group, and after a while by SIGKILL to the rest. It adopts whatever the job leaves behind, which ends with the
+job.
 
-The program of a job on another node has its guard there (`remote`), which does the same at this one's word.
-Where jobs are bound to cores, SIGUSR1 says that `allotment.json` is another one for it.
+The program of a job on another node has a guard there (`remote`), which does the same by the keeper's orders.
+If jobs are bound to cores, SIGUSR1 says that the job has a new `allotment.json`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mallob_py.batch.live.launch import (
 )
 from mallob_py.runtime.processes import STOP_SIGNALS, descendants, die_with, no_orphans
 
-#: the variable with the numbers of the cores that a bound job may use where its script runs
+#: variable with the cores that a bound job may use on its script's node
 CORES_VARIABLE = "CORES"
-#: the system takes no number of seconds, however large
+#: longest wait that the system takes
 _WAIT_MAX_S = 1e6
 
 
@@ -52,12 +52,12 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = msgspec.json.decode((folder / "launch.json").read_bytes(), type=Launch)
     if not _announce(folder):
-        with contextlib.suppress(OSError):  # who has cancelled the job knows it without that
+        with contextlib.suppress(OSError):  # the canceller knows it anyway
             write_atomically(folder / "status.json", msgspec.json.encode(Status(RunEnd.CANCELLED)))
         return 0
     started_s = time.monotonic()
     with no_orphans():
-        if launch.remote:  # who keeps a job here does without what that takes
+        if launch.remote:  # late: keepers of local jobs do not need it
             from mallob_py.batch.live.remote import keep_remotely
 
             status = keep_remotely(folder, launch)
@@ -79,13 +79,13 @@ def _keep_here(folder: Path, launch: Launch) -> Status:
 
 
 def _announce(folder: Path) -> bool:
-    """Write down that the program is about to start, however long a disk is full.
+    """Write down that the program is about to start, waiting while a disk is full.
 
-    False: while it had no room, somebody has asked for the job's end. Raises OSError for what does not pass.
+    Returns False if the job's end was requested meanwhile. Raises OSError for lasting errors.
     """
     while True:
         try:
-            reserve(folder / "status.json")  # it is the job, perhaps, that fills the disk
+            reserve(folder / "status.json")  # the job itself may fill the disk
             write_atomically(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
         except OSError as error:
             if not is_passing(error):
@@ -104,7 +104,7 @@ def keep(
     *,
     errors: int = subprocess.STDOUT,
 ) -> Status:
-    """Run it on this node until it ends or is ended; `begun` is called when it runs."""
+    """Run the job on this node until it ends or is ended; `begun` is called when it runs."""
     keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
     environment, own = launch.environment, cores
 
@@ -154,7 +154,7 @@ def _wait(program: subprocess.Popen[bytes], until_s: float) -> RunEnd | None:
 
 
 def _has_ended(program: subprocess.Popen[bytes]) -> bool:
-    """Processes that the job has left to us are reaped meanwhile."""
+    """Tell whether the program has ended; adopted processes are reaped meanwhile."""
     while program.returncode is None:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
@@ -167,7 +167,7 @@ def _has_ended(program: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(program: subprocess.Popen[bytes], until_s: float) -> None:
-    """Ask the process group to end, and wait for all of it; no_orphans kills who is left then."""
+    """Ask the process group to end, and wait for it; no_orphans kills the rest."""
     os.killpg(program.pid, signal.SIGTERM)
     while (left_s := until_s - time.monotonic()) > 0.0 and _group_lives(program):
         signal.sigtimedwait((signal.SIGCHLD,), left_s)
@@ -186,15 +186,15 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-#: a program that chooses its cores itself, again and again, is not fought with
+#: most passes against a program that keeps choosing its cores itself
 _PASSES_MAX = 20
 
 
 def bind(root: int, cores: Sequence[int]) -> None:
-    """Have all that has come from a process use these cores, and no others, from now on.
+    """Bind all descendants of a process to these cores, and no others, from now on.
 
-    A process that is forked during a pass has the cores of its parent before; so there are passes until one
-    of them has nothing to change.
+    A process forked during a pass may have its parent's old cores; so passes repeat until one changes
+    nothing.
     """
     wanted = set(cores)
     for _ in range(_PASSES_MAX):

@@ -1,7 +1,7 @@
-"""The files in a job's folder by which its keeper is told, and tells.
+"""The files in a job's folder by which its keeper gets orders and reports.
 
 `launch.json` says what to run, `begun.json` that it is about to run, `allotment.json` which cores it may use,
-`status.json` how it has ended. Each is written as a whole or not at all.
+`status.json` how it ended. Each is written atomically.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import msgspec
 from mallob_py.runtime.processes import STOP_SIGNALS
 from mallob_py.service.store.own_folder import open_file
 
-#: between SIGTERM and SIGKILL
+#: time between SIGTERM and SIGKILL
 GRACE_S = 5.0
-#: the variable by which processes of a job are known if its keeper was killed
+#: variable by which a job's processes are found if its keeper was killed
 TOKEN = "MALLOB_PY_BATCH_JOB"
 OUTPUT = "output"
 ALLOTMENT = "allotment.json"
-#: what a keeper says of its job's end has less
+#: most bytes of a keeper's report of its job's end
 _RESERVED_BYTES = 4096
-#: until what has failed for a reason that passes is tried again
+#: delay before a passing failure is tried again
 AGAIN_S = 1.0
-#: a disk, a quota, or a table of the system is full
+#: errors of a full disk, quota, or table of the system
 _PASSING = frozenset(
     (
         errno.ENOSPC,
@@ -43,15 +43,15 @@ _PASSING = frozenset(
         errno.ENOMEM,
     )
 )
-#: for which a keeper waits
+#: signals for which a keeper waits
 SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """Which cores of its node a job may use, and for how long it may run [s].
+    """The cores of its node that a job may use, and how long it may run [s].
 
-    The cores are divided into `of` parts, in their order. The job has these `parts`, each from where to where
-    (0 to 1: all of it).
+    The cores, in order, are divided into `of` parts. The job has these `parts`, each from where to where (0
+    to 1: all of it).
     """
 
     parts: list[tuple[int, float, float]]
@@ -59,7 +59,7 @@ class Allotment(msgspec.Struct, frozen=True):
     limit_s: float
 
     def cores(self, all_cores: Sequence[int]) -> list[int]:
-        """Return the cores of the allotment among these. Raises ValueError."""
+        """Return the allotment's cores among these. Raises ValueError."""
         each = len(all_cores) // self.of
         found = list[int]()
         for part, first, last in self.parts:
@@ -73,10 +73,10 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The command to run, in which folder, with which environment, and how long at most.
+    """The command to run, its folder and environment, and how long at most.
 
-    `remote`: the command that starts what follows it on another node; empty: the node is this one.
-    `takes_orders`: it may say that it does. `allotment`: None if it may use all cores.
+    `remote`: the command that reaches another node; empty: this one. `takes_orders`: whether it may register
+    for orders. `allotment`: None: all cores.
     """
 
     command: list[str]
@@ -87,32 +87,32 @@ class Launch(msgspec.Struct, frozen=True):
     remote: list[str] = []
     takes_orders: bool = False
     allotment: Allotment | None = None
-    #: paths of files for what the program prints, if not in the job's folder; all its output if there is one
+    #: files for the program's output, if not in the job's folder; one file takes both streams
     output: str = ""
     errors: str = ""
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The program is about to start, or has."""
+    """The program is about to start, or has started."""
 
     keeper: int
 
 
 class RunEnd(enum.Enum):
-    """The ways in which the run of a job has ended."""
+    """The ways in which a job's run ends."""
 
     EXITED = "exited"
     CANCELLED = "cancelled"
     OVER_TIME = "over its required time"
     NOT_STARTED = "not started"
     KEEPER_KILLED = "keeper killed"
-    #: it has not begun
+    #: the run has not begun
     UNREACHABLE = "node not reached"
     NODE_LOST = "node lost"
 
 
 class Status(msgspec.Struct, frozen=True):
-    """`code`: the exit code, or less than 0 the signal that has ended it; None: none is known."""
+    """`code`: exit code, or minus the signal that ended it; None: unknown."""
 
     ending: RunEnd
     code: int | None = None
@@ -121,7 +121,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether it has ended by itself, with exit code 0."""
+        """Whether it ended by itself, with exit code 0."""
         return self.ending is RunEnd.EXITED and self.code == 0
 
     def __str__(self) -> str:
@@ -137,10 +137,10 @@ def read_allotment(path: Path) -> Allotment:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """It is there as a whole or not at all, also after a loss of power."""
+    """Write a file as a whole or not at all, even after a loss of power."""
     part = _part_of(path)
     with open(open_file(part, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.write(content)  # into the room that it has, if it was reserved
+        file.write(content)  # into its reserved room, if any
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -149,9 +149,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Have room for a file that is written atomically later, whatever fills the disk until then. Raises
-    OSError.
-    """
+    """Reserve room for a file that is written later, in case that a disk fills up. Raises OSError."""
     with open(open_file(_part_of(path), os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.write(b" " * _RESERVED_BYTES)
 
@@ -161,12 +159,12 @@ def _part_of(path: Path) -> Path:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether what failed may succeed in a while, with nothing changed about the job."""
+    """Tell whether a failure may pass by itself."""
     return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def write_in_the_end(path: Path, content: bytes) -> None:
-    """Write a file atomically, however long a disk is full. Raises OSError for what does not pass."""
+    """Write a file atomically, waiting while a disk is full. Raises OSError for lasting errors."""
     while True:
         try:
             write_atomically(path, content)
@@ -179,12 +177,12 @@ def write_in_the_end(path: Path, content: bytes) -> None:
 
 
 def open_output(folder: Path, path: str) -> BinaryIO:
-    """Open the file for what a job prints, which is made empty if the user has named it. Raises OSError."""
+    """Open the file for a job's output, emptied if the user named it. Raises OSError."""
     if not path:
         return open(folder / OUTPUT, "ab")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)
-    os.set_blocking(descriptor, True)  # a pipe without a reader was refused
+    os.set_blocking(descriptor, True)  # pipes without a reader were refused
     return os.fdopen(descriptor, "ab")
 
 

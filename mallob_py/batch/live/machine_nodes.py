@@ -1,4 +1,4 @@
-"""The machine of a live scheduler: nodes that come and go, and what of them the scheduler is offered."""
+"""The machine of a live scheduler: nodes that come and go, and the slots that the scheduler is offered."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _MACHINE_POLL_S = 5.0
 class Machine(Protocol):
     """The nodes that jobs run on."""
 
-    #: the variables that jobs there have beside those of their users
+    #: variables for jobs, beside those of their users
     environment: Mapping[str, str]
-    #: whether nodes come and go, perhaps without our doing
+    #: whether nodes may come and go
     changes: bool
 
     def check_give_back(self, host: str) -> None:
-        """Raises NodesError for a node that must stay."""
+        """Refuse a node that must stay. Raises NodesError."""
 
     def give_back(self, hosts: Sequence[str]) -> None:
-        """Nodes without jobs are not needed any more. May take long. Raises NodesError."""
+        """Return nodes without jobs. May be slow. Raises NodesError."""
 
     def take_in(self, count: int) -> None:
-        """Have so many nodes more. May take long. Raises NodesError."""
+        """Get this many more nodes. May be slow. Raises NodesError."""
 
     def nodes(self) -> Mapping[str, int]:
-        """Their names, with the number of slots of each. Raises NodesError."""
+        """Return the nodes' names, each with its number of slots. Raises NodesError."""
         ...
 
     def shell(self, host: str) -> list[str]:
-        """The command that starts what follows it on a node; empty for this host."""
+        """Return the command that runs a program on a node; empty for this host."""
         ...
 
 
@@ -63,12 +63,12 @@ class MachineNodes:
         self.book = NodeBook(folder.nodes() or ())
 
     def assume(self, slots: Sequence[int]) -> None:
-        """Jobs ran in these slots; where no nodes were written down they are this host's."""
+        """Assume this host's slots for jobs that ran before nodes were written down."""
         if self._folder.nodes() is None and slots:
             self.book = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
 
     def restore(self, taken: Set[int]) -> None:
-        """Begin with what the machine has now; jobs run in the slots `taken`. Raises NodesError."""
+        """Begin with the machine's present nodes; jobs run in the slots `taken`. Raises NodesError."""
         self.book.have(self.machine.nodes())
         self.book.forget(taken)
         self.offer()
@@ -111,7 +111,7 @@ class MachineNodes:
                 await self._look()
 
     async def _look(self) -> None:
-        """Raises NodesError."""
+        """Look for changed nodes. Raises NodesError."""
         now = dict(await asyncio.to_thread(self.machine.nodes))
         before = {node.name: node.count for node in self.book if node.state is not NodeState.GONE}
         if now != before:

@@ -1,4 +1,4 @@
-"""Where jobs of a live scheduler run: this host, hosts of a node file, nodes of a Slurm allocation."""
+"""Machines of a live scheduler: this host, the hosts of a node file, the nodes of a Slurm allocation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from mallob_py.batch.live.nodes import LOCALHOST, NodesError, read_node_file
 from mallob_py.runtime.remote_shell import SLURM_JOB, SSH, for_any_step, slurm_step
 
-#: how long Slurm may take to grant further nodes before they are refused
+#: longest time for Slurm to grant nodes
 GRANT_S = 10
 _COMMAND_S = 60.0
 _AGAIN_S, _AGAIN_MAX_S = 0.5, 10.0
@@ -42,10 +42,10 @@ _FIXED = (
 
 
 class ThisHost(_Fixed):
-    """With so many slots."""
+    """This host with a number of slots."""
 
     def __init__(self, slots: int, cores_per_slot: int = 0) -> None:
-        """Each slot is to have so many cores of its own at least. Raises NodesError."""
+        """Give each slot at least `cores_per_slot` cores of its own. Raises NodesError."""
         cores = len(os.sched_getaffinity(0))
         if slots * cores_per_slot > cores:
             each = "a core of its own" if cores_per_slot == 1 else f"{cores_per_slot} cores to divide"
@@ -63,7 +63,7 @@ class Hosts(_Fixed):
     """The hosts of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
 
     def __init__(self, path: Path, shell: Sequence[str] = SSH) -> None:
-        """Raises NodesError, OSError."""
+        """Read the node file. Raises NodesError, OSError."""
         self._nodes = read_node_file(path)
         self._shell = shell
 
@@ -75,19 +75,19 @@ class Hosts(_Fixed):
 
 
 class Allocation:
-    """The present one of Slurm (`server.Machine`), inside which the scheduler runs; it may grow and shrink.
+    """The Slurm allocation in which the scheduler runs (`server.Machine`); it may grow and shrink.
 
-    Jobs are steps of it (`srun --overlap`), each on the node of its script. Slurm lets the owner of an
-    allocation give nodes back (`scontrol update NodeList=`), and take in those of another one that was made
-    to expand it (`salloc --dependency=expand:JOB`, then `scontrol update NumNodes=0` of that), where
-    `slurm.conf` permits it (`SchedulerParameters=permit_job_expansion`). The node on which the allocation's
-    own script runs must stay. Slurm 22.05 without accounting changes an allocation once and no more.
+    Jobs are steps of it (`srun --overlap`), each on the node of its script. Slurm lets an allocation's owner
+    return nodes (`scontrol update NodeList=`), and take in those of another one made to expand it (`salloc
+    --dependency=expand:JOB`, then `scontrol update NumNodes=0` on that), if `slurm.conf` permits it
+    (`SchedulerParameters=permit_job_expansion`). The node of the allocation's own script must stay. Slurm
+    22.05 without accounting changes an allocation only once.
     """
 
     changes = True
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Raises NodesError. Takes variables away from the environment, by which `srun` would go."""
+        """Remove variables from the environment that `srun` would obey. Raises NodesError."""
         job = environ.get(SLURM_JOB, "")
         if not job.isdecimal():
             raise NodesError(
@@ -104,12 +104,12 @@ class Allocation:
         }
 
     def nodes(self) -> Mapping[str, int]:
-        """By name, with the number of cores that we have there. Raises NodesError."""
+        """Return the number of our cores on each node. Raises NodesError."""
         details = _run("scontrol", "show", "job", "--details", self._job)
         if (names := re.search(r"^\s*NodeList=(\S+)", details, re.MULTILINE)) is None or names[1] == "(null)":
             raise NodesError(f"--slurm: the allocation {self._job} has no nodes (any more)")
         cores = {name: count for group, count in cores_by_nodes(details) for name in _hosts(group)}
-        # Of nodes that were taken in, Slurm does not tell the cores; we have asked for as many as of others.
+        # Slurm does not report cores of nodes taken in; as many were requested as on other nodes.
         most = max(cores.values(), default=1)
         return {name: cores.get(name, most) for name in _hosts(names[1])}
 
@@ -117,23 +117,23 @@ class Allocation:
         return slurm_step(self._job, host)
 
     def check_give_back(self, host: str) -> None:
-        """Raises NodesError for one that must stay."""
+        """Refuse a node that must stay. Raises NodesError."""
         if host == self._here:
             raise NodesError(f"{host} is where the allocation's own script runs; it must stay")
 
     def give_back(self, hosts: Sequence[str]) -> None:
-        """Raises NodesError."""
+        """Return nodes to Slurm. Raises NodesError."""
         rest = [name for name in self.nodes() if name not in hosts]
         _update(self._job, f"NodeList={','.join(rest)}")
 
     def take_in(self, count: int) -> None:
-        """Take in so many further nodes, with as many cores as the others. Raises NodesError."""
+        """Take in this many more nodes, with as many cores as the others. Raises NodesError."""
         before = self.nodes()
         cores = max(before.values())
         said = _run(
             "salloc", "--no-shell", f"--immediate={GRANT_S}", f"--dependency=expand:{self._job}",
             f"--nodes={count}", f"--ntasks={count}", f"--cpus-per-task={cores}",
-            # Nodes that are shared by allocations could be granted twice.
+            # Nodes shared by allocations could be granted twice.
             f"--exclude={','.join(before)}",
         )  # fmt: skip
         if (granted := re.search(r"Granted job allocation (\d+)", said)) is None:
@@ -154,7 +154,7 @@ def _hosts(group: str) -> list[str]:
 
 
 def cores_by_nodes(details: str) -> list[tuple[str, int]]:
-    """From `scontrol show job --details`: groups of nodes, as Slurm writes them, with cores of each."""
+    """Parse `scontrol show job --details`: groups of nodes, as Slurm writes them, with cores of each."""
     found = []
     for names, cores in re.findall(r"^\s*Nodes=(\S+) CPU_IDs=(\S+)", details, re.MULTILINE):
         spans = [span.partition("-") for span in cores.split(",")]
@@ -163,7 +163,7 @@ def cores_by_nodes(details: str) -> list[tuple[str, int]]:
 
 
 def _update(job: str, change: str) -> None:
-    """Raises NodesError. Soon after a job's start, Slurm may want to be asked again."""
+    """Change an allocation; retried, since Slurm may refuse soon after a job's start. Raises NodesError."""
     until_s = time.monotonic() + _AGAIN_MAX_S
     while True:
         try:

@@ -1,8 +1,8 @@
 """The nodes of a live scheduler: their slots, and whether jobs may be given these.
 
-A node file has a line `HOST slots=8` for each node; without `slots`, it has one. Empty lines and what
-follows a `#` count as nothing. Slots have numbers, which a node keeps while it is known, so that those of
-running jobs mean the same after a restart with another file. Pure but for the reading of the file.
+A node file has a line `HOST slots=8` for each node; `slots` is 1 by default. Empty lines, and text after `#`,
+are ignored. Slots have numbers, which a node keeps while it is known, so slots of running jobs mean the same
+after a restart with another file. Pure except for reading the file.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from pathlib import Path
 
 import msgspec
 
-#: jobs of this node run without a remote shell
+#: name of the node whose jobs need no remote shell
 LOCALHOST = "localhost"
 SLOTS_MAX = 100_000
 _NAMES_MAX = 200
 _LINE = re.compile(r"(\S+)(?:\s+slots\s*=\s*(\S+))?")
-#: fit for the protocol's lines, in which `:` ends a host, and for a remote shell
+#: names of hosts that suit the protocol's lines, where `:` ends a host, and remote shells
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
 class NodesError(ValueError):
-    """No nodes are meant. One line."""
+    """The nodes are unusable. One line."""
 
 
 class NodeState(enum.Enum):
     UP = "up"
     #: nothing new starts there
     DRAINED = "drained"
-    #: the same, as it was not reached
+    #: nothing new starts there, since it was not reached
     DOWN = "down"
-    #: the same, and it is given back when its jobs have ended
+    #: nothing new starts there; it is returned when its jobs have ended
     LEAVING = "leaving"
-    #: the same, as it is the scheduler's no more
+    #: nothing new starts there, since it is not the scheduler's any more
     GONE = "gone"
 
 
 class Node(msgspec.Struct):
-    """`slots`: the numbers of all that it ever had; it has the first `count`. `reason`: why it is not up."""
+    """`slots`: numbers of all slots ever; it has the first `count`. `reason`: why it is not up."""
 
     name: str
     slots: list[int]
@@ -80,7 +80,7 @@ def read_node_file(path: Path) -> dict[str, int]:
 
 
 class NodeBook:
-    """All that are known."""
+    """All known nodes."""
 
     def __init__(self, known: Iterable[Node] = ()) -> None:
         self._nodes = {node.name: node for node in known}
@@ -96,16 +96,16 @@ class NodeBook:
         return self._node_of[slot]
 
     def offered(self) -> set[int]:
-        """The slots that jobs may be given."""
+        """Return the slots that jobs may be given."""
         return {slot for node in self for slot in node.offered}
 
     @property
     def most(self) -> int:
-        """Return how many slots jobs may be given when all nodes that are not gone are up."""
+        """Return the number of slots if all nodes that are not gone are up."""
         return sum(node.count for node in self if node.state is not NodeState.GONE)
 
     def have(self, wanted: Mapping[str, int]) -> None:
-        """From now on, there are these nodes with so many slots; others are gone."""
+        """Take over these nodes with these numbers of slots; other nodes are gone."""
         for node in self:
             if node.name not in wanted:
                 node.state, node.reason = NodeState.GONE, "not among the nodes any more"
@@ -126,12 +126,12 @@ class NodeBook:
                 del self._node_of[slot]
 
     def drain(self, name: str, reason: str) -> None:
-        """Nothing new is to start there. Raises NodesError."""
+        """Start nothing new on a node. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.DRAINED, reason
 
     def leave(self, name: str) -> None:
-        """It is to be given back when no job has a slot there. Raises NodesError."""
+        """Return a node when no job has a slot there. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.LEAVING, "given back when its jobs have ended"
 
@@ -142,12 +142,12 @@ class NodeBook:
         ]
 
     def resume(self, name: str) -> None:
-        """It is fit again. Raises NodesError."""
+        """Use a node again. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.UP, ""
 
     def set_down(self, name: str, reason: str) -> None:
-        """It was not reached; of one that is drained or gone, that is no news."""
+        """Note that a node was not reached; no effect if it is drained or gone."""
         node = self._nodes[name]
         if node.state is NodeState.UP:
             node.state, node.reason = NodeState.DOWN, reason

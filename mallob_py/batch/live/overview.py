@@ -1,4 +1,4 @@
-"""A live scheduler as a page shows it: its queue, its slots, and the jobs that have had them."""
+"""A live scheduler for a page: its queue, its slots, and recent jobs on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 600.0
 
 
 class BatchOverview(msgspec.Struct, frozen=True):
-    """Either all of it, or an error: why there is nothing to see."""
+    """The overview, or an error that says why there is none."""
 
     error: str = ""
     jobs: Jobs | None = None

@@ -49,17 +49,17 @@ from mallob_py.malleable.wire import (
 from mallob_py.malleable.wire import Ready as ProgramReady
 from mallob_py.runtime.processes import STOP_SIGNALS, die_with, python
 
-#: until the guard is ready, and for its last words
+#: longest time until a guard is ready, and for its last message
 START_S = 30.0
 LAST_WORDS_S = 15.0
 _RETRY_S = 0.5
 _LINE_S = 20.0
-#: JSON may need six bytes for one of a program's line
+#: most bytes of a message: JSON may need six bytes for one of a program's line
 _MESSAGE_BYTES_MAX = 8 * LINE_MAX_BYTES
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Run this script, of which each character is a byte; `nodes` are the lines of its node file."""
+    """Run this script, each character of which is a byte; `nodes` are the lines of its node file."""
 
     launch: Launch
     script: str
@@ -71,7 +71,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
 
 class OrderLine(msgspec.Struct, frozen=True, tag="Order"):
-    """For the program; there is one at a time."""
+    """An order for the program, one at a time."""
 
     line: str
 
@@ -93,7 +93,7 @@ class AnswerLine(msgspec.Struct, frozen=True, tag="Answer"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Nothing more comes to this order."""
+    """No further answer to this order comes."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -105,13 +105,13 @@ ToKeeper = Ready | NoticeLine | AnswerLine | Answered | Ended
 
 
 def send(pipe: IO[bytes], message: ToGuard | ToKeeper) -> None:
-    """Raises OSError, and ValueError if it was closed."""
+    """Send a message. Raises OSError, and ValueError on a closed pipe."""
     pipe.write(msgspec.json.encode(message) + b"\n")
     pipe.flush()
 
 
 def keep_remotely(folder: Path, launch: Launch) -> Status:
-    """See the module's text."""
+    """Keep a job on another node; see the module's docstring."""
     keeper = os.getpid()
 
     def begin() -> None:
@@ -134,7 +134,7 @@ def keep_remotely(folder: Path, launch: Launch) -> Status:
 
 
 class Link:
-    """To the guard of one job."""
+    """The link to one job's guard."""
 
     def __init__(self, folder: Path, launch: Launch, shell: subprocess.Popen[bytes]) -> None:
         assert shell.stdin is not None
@@ -146,7 +146,7 @@ class Link:
         self._sending = threading.Lock()
         self.is_ready = threading.Event()
         self._status: Status | None = None
-        #: the last that was said by anybody but the guard
+        #: last line that was not the guard's
         self.said = ""
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
@@ -164,7 +164,7 @@ class Link:
             self._end_of_words()
             self._await_end(time.monotonic() + self._launch.grace_s + LAST_WORDS_S)
         reader.join(LAST_WORDS_S)
-        # A guard that was not asked to end the job, and has, had lost us.
+        # A guard that ended the job unasked had lost this keeper.
         is_cut = ending is None and self._status is not None and self._status.ending is RunEnd.CANCELLED
         if self._status is not None and not is_cut:
             return self._status
@@ -176,11 +176,11 @@ class Link:
         return Status(RunEnd.NODE_LOST if self.is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
 
     def _wait(self) -> RunEnd | None:
-        """Until the shell has ended (None), or is to end."""
+        """Wait until the shell has ended (None), or must end."""
         begun_s, limit_s = time.monotonic(), self._launch.limit_s
         while self._shell.poll() is None:
             now_s = time.monotonic()
-            # The guard ends what is over its time, and then tells us.
+            # The guard ends an overdue job, and then reports.
             until_s = begun_s + limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
             if not self.is_ready.is_set():
                 until_s = begun_s + START_S
@@ -209,14 +209,14 @@ class Link:
             send(self._to_guard, message)
 
     def _end_of_words(self) -> None:
-        """For the guard, to end the job; for a remote shell that would read on when the guard has ended."""
+        """End the guard's input, which ends the job, or a remote shell that still reads."""
         with contextlib.suppress(OSError), self._sending:
             self._to_guard.close()
 
-    # --- what the guard says ------------------------------------------------------------------
+    # --- messages of the guard -----------------------------------------------------------------
 
     def hear(self) -> None:
-        # A remote shell may say anything, and a line of its need not end.
+        # A remote shell may print anything, even lines without end.
         while line := self._from_guard.readline(_MESSAGE_BYTES_MAX):
             try:
                 message: ToKeeper = msgspec.json.decode(line, type=ToKeeper)
@@ -239,7 +239,7 @@ class Link:
         self._answers.put(None)
 
     def _notice(self, text: str) -> None:
-        """To the scheduler, which knows the program by our address."""
+        """Pass a notice on to the scheduler, which knows the program by our address."""
         try:
             notice = parse_notice(text)
         except WireError:
@@ -252,7 +252,7 @@ class Link:
             self._notices.put(msgspec.structs.replace(notice, address=self._orders))
 
     def _deliver_notices(self) -> None:
-        """Deliver notices as soon as there is a scheduler to listen."""
+        """Deliver notices as soon as a scheduler listens."""
         scheduler = self._launch.environment["SCHEDULER_SOCKET"]
         while True:
             notice = self._notices.get()
@@ -272,7 +272,7 @@ class Link:
                     continue
                 self._tell(OrderLine(line.rstrip("\n")))
                 while (answer := self._answers.get()) is not None:
-                    with contextlib.suppress(OSError):  # the scheduler has gone; the answer comes to its end
+                    with contextlib.suppress(OSError):  # the scheduler has gone, and the answer is lost
                         connection.sendall(f"{answer}\n".encode())
 
 

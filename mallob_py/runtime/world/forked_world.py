@@ -181,9 +181,7 @@ class ForkedServers:
 def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
     try:
         use_no_input()
-        from mallob_py.runtime.workers.fork_server import (
-            import_for_servers,
-        )  # imports much more than this process needs
+        from mallob_py.runtime.workers.fork_server import import_for_servers  # late: imports much
 
         import_for_servers(orders, preload, parent_pid)
     except BaseException as error:
