@@ -361,7 +361,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_identity("dependencies", identity)
     for identity in job.after_ok:
         _check_identity("after-ok", identity)
-    if problem := unfit_for_file_name(job.group):
+    if job.group and (problem := unfit_for_file_name(job.group)):
         raise JobFileError("group", f"{problem}; it is a name as that of a job")
     if job.after_ok and job.incremental:
         raise JobFileError("after-ok", "is not for revisions, which follow each other; leave it out")
@@ -392,7 +392,6 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         configuration=configuration,
         warnings=tuple(mallob_clients.unused(fields, application, configuration)),
         # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
-        # bits and unpaired surrogates.
         # bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
         group=job.group,
@@ -499,9 +498,7 @@ def _decode(data: bytes) -> dict[str, Any]:
             "", f"not UTF-8 text (byte {error.start}); a job file is one JSON object"
         ) from None
     try:
-        fields = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite_float
-        )
+        fields = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise JobFileError("", f"not JSON: {error.msg} at {where}; a job file is one JSON object") from None
@@ -534,6 +531,10 @@ def _finite_float(text: str) -> float:
     if not math.isfinite(value):
         raise JobFileError("", f"the number {_clipped(text)} is too large")
     return value
+
+
+#: made once: the standard library makes one for each text that has hooks
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite_float)
 
 
 def _name_part(fields: Mapping[str, Any], key: str) -> str:
