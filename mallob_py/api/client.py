@@ -7,10 +7,9 @@
         future = client.submit("formula.cnf.xz")       # does not
         answers = client.solve_many(formulas)
 
-A client is nothing but a reader and writer of the service's folder: it may run on any host that
-sees the folder, with or without MPI, and as many of them as one likes. One thread looks for replies,
-for all futures together, and only at files that are new. If the service is stopped and started again,
-futures are still answered; if it stays away, they end with a ServiceError.
+A client only reads and writes the service's folder: it may run on any host that sees the folder, with or
+without MPI, in any number. One thread looks for new replies, for all futures together. If the service is
+stopped and started again, futures are still answered; if it stays away, they end with a ServiceError.
 
 The same as an executor of the standard library, whose calls are formulas:
 
@@ -18,17 +17,15 @@ The same as an executor of the standard library, whose calls are formulas:
 
     with FormulaExecutor(".api") as executor:
         future = executor.submit(solve, "formula.cnf.xz", time_limit_s=600)
-        for answer in executor.map(solve, formulas):       # in their order
+        for answer in executor.map(solve, formulas):       # in the order of the formulas
             print(answer.satisfiable)
 
-What is executed elsewhere can be named, but not any function of this process; so there is one callable,
-`solve`, whose arguments are those of `Client.submit`. All else is as with other executors: `map` hands in
-everything at once and gives answers in order, `shutdown` waits for what was submitted, a future that is
-cancelled ends its job.
+The only callable is `solve`, with the arguments of `Client.submit`. All else is as with other executors:
+`map` hands in everything at once and yields answers in order, `shutdown` waits for submitted jobs, a
+cancelled future ends its job.
 
-A formula may be what Python users have: a path stays a path, everything else becomes integers: clauses closed
-by 0. Few of them go into the job file itself; many go into a file of 32-bit integers beside it (content mode
-`raw`).
+A formula may be a path, or an object that becomes integers: clauses closed by 0. Few integers go into the job
+file, many into a binary file beside it (content mode `raw`).
 """
 
 from __future__ import annotations
@@ -72,19 +69,19 @@ from mallob_py.service.telemetry.groups import (
 )
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
-#: the folder, beside `in` and `out`, of formulas that are not in their job files
+#: the folder, beside `in` and `out`, of formulas outside of job files
 _INPUTS = "inputs"
-#: integers; more of them go into a file beside the job file
+#: most integers in a job file; more go into a file beside it
 _INLINE_MAX = 50_000
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
-#: a restart takes seconds
+#: time that a restart of the service may take
 SERVICE_TIMEOUT_S = 60.0
 _SERVICE_LOOK_PERIOD_S = 1.0
 _LOOK_DELAY_S = 0.02
 
 
 class JobError(Exception):
-    """The service's reply to a job that it has refused or could not run. `field` is at fault."""
+    """The service's error reply to a job. `field` is the field at fault."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message if not field else f"{field}: {message}")
@@ -94,28 +91,33 @@ class JobError(Exception):
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """A reply. `reply` holds all of it, as the service wrote it."""
+    """A reply to a job.
 
-    #: True (SAT), False (UNSAT), or None: unknown, since a limit or an interruption ended the job
+    Attributes:
+        satisfiable: True (SAT), False (UNSAT), or None: unknown, since a limit or an interruption ended the
+            job.
+        model: the literal of variable v at v - 1, if satisfiable; None if several solutions were requested.
+        core: assumptions that cannot hold together, if unsatisfiable; [] if the clauses alone cannot.
+        reply: the whole reply, as the service wrote it.
+        solutions: the solutions of a job with `configuration={"solutions": ...}`.
+        text: the answer of an application that answers in bytes: for SMT, all that a solver prints.
+    """
+
     satisfiable: bool | None
-    #: variable v's literal at v - 1, if satisfiable; None if several were asked for
     model: NDArray[np.int32] | None
-    #: assumptions that cannot hold together, if unsatisfiable; none if the clauses alone cannot
     core: list[int] | None
     reply: Mapping[str, Any]
-    #: those that a job with `configuration={"solutions": ...}` has found
     solutions: list[NDArray[np.int32]] | None = None
-    #: what an application has answered that answers in bytes: for SMT, all that a solver prints
     text: str | None = None
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The result of the application, as the reply has it: for a bag of tasks, its `value` and counts."""
+        """The application's result in the reply: for a bag of tasks, its `value` and counts."""
         found: Mapping[str, Any] = self.reply["result"]
         return found
 
     def __repr__(self) -> str:
-        """In one short line: `<Answer SAT, 120 variables>`, `<Answer DONE, value=92>`."""
+        """Return one short line: `<Answer SAT, 120 variables>`, `<Answer DONE, value=92>`."""
         words = [str(self.result.get("resultstring", ""))]
         if self.model is not None:
             words.append(f"{len(self.model)} variables")
@@ -131,7 +133,7 @@ class Answer:
 
 
 class JobFuture(Future[Answer]):
-    """The answer to one job, whose file says `name`."""
+    """The future answer to one job; `name` is the job's."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -140,14 +142,14 @@ class JobFuture(Future[Answer]):
         self._is_decided = False
 
     def cancel(self) -> bool:
-        """End the job, unless it has its answer."""
+        """End the job, unless it is answered."""
         is_cancelled = super().cancel()
         if is_cancelled:
-            self.wants_answer()  # which tells those who wait for several futures
+            self.wants_answer()  # notifies waiters for several futures
         return is_cancelled
 
     def wants_answer(self) -> bool:
-        """Whether it is to be given an answer (or an exception) now; decided once."""
+        """Tell whether to give it an answer or an exception now; true once."""
         with self._mutex:
             if self._is_decided:
                 return False
@@ -155,7 +157,7 @@ class JobFuture(Future[Answer]):
             return self.set_running_or_notify_cancel()
 
     def end(self, ending: Answer | Exception) -> None:
-        """End with this, unless it has ended."""
+        """End with an answer or an exception, unless it has ended."""
         if self.wants_answer():
             if isinstance(ending, Exception):
                 self.set_exception(ending)
@@ -167,16 +169,16 @@ class JobFuture(Future[Answer]):
 class _Pending:
     future: JobFuture
     submission: service.Submission
-    #: the formula as we have written it, to be removed
+    #: the formula's file, written by us, which must be removed
     input_file: Path | None
 
 
 class JobGroup:
-    """The jobs of a client's user that share a name. Looking at it costs reading the service's history."""
+    """The jobs of a client's user with the same group name. Each look reads the service's history."""
 
     def __init__(self, client: Client, name: str, futures: list[JobFuture]) -> None:
         self.name = name
-        #: those of `Client.map_formulas`, in the order of its formulas
+        #: futures of `Client.map_formulas`, in the order of its formulas
         self.futures = futures
         self._client = client
         self._watch = GroupWatch(client.api_dir)
@@ -190,7 +192,7 @@ class JobGroup:
         return as_completed(self.futures)
 
     def state(self) -> GroupState:
-        """Return how far the group is: how many jobs are solved, unsolved, failed, running, ..."""
+        """Return the group's state: how many jobs are solved, unsolved, failed, running, ..."""
         (state,) = states_of(self._client.api_dir, [self._look()])
         return state
 
@@ -226,7 +228,7 @@ class JobGroup:
         return self._watch.wait(self._look(), check).state()
 
     def interrupt(self) -> None:
-        """Have all jobs of the group end that have not; those that have an interim result answer with it."""
+        """End all live jobs of the group; those with an interim result answer with it."""
         for number, job in sorted(self._look().live):
             service.interrupt(self._client.api_dir, self._client.user, job, number, is_quiet=True)
 
@@ -240,7 +242,7 @@ class JobGroup:
 
 
 class Client:
-    """Hands jobs to the service on `api_dir`. May be used by several threads."""
+    """Hands jobs to the service on `api_dir`; safe to use from several threads."""
 
     def __init__(
         self,
@@ -250,24 +252,31 @@ class Client:
         *,
         service_timeout_s: float | None = SERVICE_TIMEOUT_S,
     ) -> None:
-        """`client` is which of the service's folders `jobs.<i>` to use; ServiceError if it is not there.
+        """Use a service's folder, with or without a running service.
 
-        `service_timeout_s`: after so long without a service, what is awaited ends with a ServiceError; None:
-        never, for services that come and go. Jobs that no service has taken in are withdrawn then.
+        Args:
+            api_dir: the folder of the service.
+            user: the user of the jobs; "": the login name.
+            client: which of the service's folders `jobs.<i>` to use.
+            service_timeout_s: seconds without a service after which futures end with a ServiceError, and jobs
+                that no service has taken in are withdrawn; None: never.
+
+        Raises:
+            ServiceError: the folder does not exist.
         """
         self._api_dir = Path(api_dir).absolute()
         self._client = client
         self._user = user or service.login_name()
         self._pending: dict[str, _Pending] = {}
-        #: whose reply a file of `out/` may be: the names of pending jobs
+        #: pending jobs by the names of files in `out/` that may be their replies
         self._awaited: dict[str, str] = {}
         folder = service.folder_of(self._api_dir, client)
         self._new_replies = NewFiles(folder / "out")
         self._spare = SpareFile(os.fspath(folder / "in"))
-        #: what chains of revisions need until they end, by the name of their last revision
+        #: files that chains of revisions need until their end, by the name of their last revision
         self._chain_files: dict[str, list[Path]] = {}
         self._mutex = threading.Lock()
-        #: written to when a job is submitted, and at the end
+        #: eventfd written when a job is submitted, and at the end
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._service_timeout_s = service_timeout_s
         self._next_service_look_s = -math.inf
@@ -285,7 +294,7 @@ class Client:
 
     @property
     def is_served(self) -> bool:
-        """Whether the service is running; if not, jobs wait for it."""
+        """Whether the service is running; without one, jobs wait."""
         return service.service_is_running(self._api_dir, self._client)
 
     @property
@@ -294,7 +303,7 @@ class Client:
         return self._api_dir
 
     def service_user(self) -> int:
-        """The user id of the service that uses the folder, or has used it last."""
+        """Return the user id of the service that uses the folder, or used it last."""
         folder = service.folder_of(self._api_dir, self._client)
         try:
             return os.stat(folder / ".lock").st_uid
@@ -313,14 +322,28 @@ class Client:
         file_mode: int = service.PUBLIC,
         **fields: Any,
     ) -> JobFuture:
-        """Hand in a job. `fields` are further ones of a job file, `_` for `-` (`max_demand=4`).
+        """Hand in a job.
 
-        `time_limit_s` counts while the job has a PE, `wallclock_limit_s` from its start on, `cpu_limit_s` all
-        of its workers. `file_mode`: permissions of the job's file, as `os.open` takes them.
+        Args:
+            formula: a path, clauses (iterable or array), an object with `clauses`, or bytes of an input file.
+            assumptions: literals assumed for this job.
+            name: the job's name; "": a new one.
+            time_limit_s: seconds that the job may have a PE.
+            wallclock_limit_s: seconds from the job's start.
+            cpu_limit_s: CPU seconds of all its workers.
+            file_mode: permissions of the job's file, as `os.open` takes them.
+            **fields: further fields of a job file, with `_` for `-` (`max_demand=4`).
 
-        The future's result is an `Answer`; its exception a `JobError` if the service refused the job.
-        Its `name` is the job's, and `cancel` ends the job. Raises ValueError or TypeError for what is not a
-        formula, ServiceError if the job cannot be written.
+        Returns:
+            The future answer, with the job's `name`. Its exception is a JobError if the job was refused or
+            failed;
+            cancelling it ends the job.
+
+        Raises:
+            ValueError: the formula has a bad literal, or the job's name is taken.
+            TypeError: an argument is no formula.
+            ServiceError: the job cannot be written.
+            RuntimeError: the client is closed.
         """
         job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
         job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
@@ -355,24 +378,30 @@ class Client:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake, 1)
-            if len(self._pending) == 1:  # whoever waits for it is likely to submit the next one then
+            if len(self._pending) == 1:  # its waiter is likely to submit the next job then
                 self._spare.prepare()
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
     def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
-        """Hand in a job and wait. Raises what `submit` and its future raise."""
+        """Hand in a job and wait for its answer. Raises as `submit` and its future."""
         return self.submit(formula, assumptions, **fields).result()
 
     def solve_many(self, formulas: Iterable[FormulaLike], **fields: Any) -> list[Answer]:
-        """The answers to all formulas, which are handed in at once."""
+        """Hand in all formulas at once and return their answers. Raises as `submit` and its futures."""
         futures = [self.submit(formula, **fields) for formula in formulas]
         return [future.result() for future in futures]
 
     def map_formulas(self, formulas: Iterable[FormulaLike], group: str = "", **fields: Any) -> JobGroup:
-        """Hand in all formulas at once, as a group of jobs; its answers come as they are there.
+        """Hand in all formulas at once, as a group of jobs.
 
-        If one of them cannot be handed in, those before it are cancelled.
+        Args:
+            formulas: formulas as `submit` takes them; if one cannot be handed in, earlier ones are cancelled.
+            group: the group's name; "": a new one.
+            **fields: further arguments of `submit`.
+
+        Returns:
+            The group, which yields answers.
         """
         group = group or f"py-{uuid.uuid4().hex[:12]}"
         futures: list[JobFuture] = []
@@ -387,7 +416,7 @@ class Client:
         return JobGroup(self, group, futures)
 
     def group(self, name: str) -> JobGroup:
-        """The group of this name of this client's user, whoever hands in its jobs, and when."""
+        """Return the user's group of this name, with jobs of any client and any time."""
         return JobGroup(self, name, [])
 
     def run(
@@ -404,9 +433,19 @@ class Client:
     ) -> Answer:
         """Run a job of any application and wait for its answer: `client.run("UTS", depth=12)`.
 
-        `files` are its inputs, `configuration` is what the application wants to know (`_` stays `_`).
-        `max_demand` is its largest number of workers; 0 means no limit. Raises what `submit` and its future
-        raise.
+        Args:
+            application: the application's name.
+            *files: input files.
+            name: the job's name; "": a new one.
+            priority: the job's priority.
+            max_demand: the most workers; 0: no bound.
+            time_limit_s: seconds that the job may have a PE.
+            wallclock_limit_s: seconds from the job's start.
+            cpu_limit_s: CPU seconds of all its workers.
+            **configuration: the application's settings.
+
+        Returns:
+            The answer. Raises as `submit` and its future.
         """
         return self.submit(
             application=application,
@@ -421,11 +460,16 @@ class Client:
         ).result()
 
     def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
-        """Have a script in SMT-LIB 2 answered, and wait: its text (which has parentheses), or a path.
+        """Answer a script in SMT-LIB 2, and wait.
 
-        `satisfiable` is what the last check says, `text` all that is printed, `result["answers"]` the words
-        of all checks. `configuration` among the fields may say `engines`, `seed` and `agreement`. Raises what
-        `submit` and its future raise.
+        Args:
+            script: its text (which has parentheses), or a path.
+            **fields: arguments of `submit`; `configuration` may have `engines`, `seed` and `agreement`.
+
+        Returns:
+            The answer: `satisfiable` is the last check's, `text` all output, `result["answers"]` the words of
+            all
+            checks. Raises as `submit` and its future.
         """
         is_text = isinstance(script, str) and "(" in script
         return self.solve(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
@@ -435,18 +479,18 @@ class Client:
     def minimize(
         self, formula: Any, objective: Mapping[int, int] | None = None, **fields: Any
     ) -> optimization.Optimum:
-        """The least value of an objective, {literal: weight}, subject to clauses; or of a weighted formula.
+        """Return the least value of an objective, {literal: weight}, or of a weighted formula.
 
-        `fields` are those of `submit`. Raises what `submit` and its future raise.
+        `fields` are arguments of `submit`. Raises as `submit` and its future.
         """
         return self.optimize(optimization.minimizing(formula, objective), **fields).result()
 
     def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> optimization.Optimum:
-        """The largest value of an objective, {literal: weight}, subject to clauses."""
+        """Return the largest value of an objective, {literal: weight}, subject to clauses; as `minimize`."""
         return self.optimize(optimization.maximizing(formula, objective), **fields).result()
 
     def optimize(self, task: optimization.Task, **fields: Any) -> optimization.OptimumFuture:
-        """Hand in what `optimization.minimizing` or `maximizing` has made; the future has `bounds`."""
+        """Hand in a task of `optimization.minimizing` or `maximizing`; the future has `bounds`."""
         job = self.submit(task.text if task.path is None else task.path, application="MAXSAT", **fields)
 
         def look() -> tuple[int | None, int | None]:
@@ -474,11 +518,20 @@ class Client:
         return future
 
     def wait(self, name: str, timeout_s: float | None = None) -> Answer:
-        """The answer to a job that was handed in at any time, by this client or another.
+        """Wait for the answer to a job handed in at any time, by any client.
 
-        `name` is that of a job of this client's user; if the user has no such job, it is read as `USER.NAME`.
-        Raises JobError as the job's future would, LookupError if there is no such job, TimeoutError, and
-        ServiceError if no service is there to answer it.
+        Args:
+            name: the name of a job of this client's user; if there is none, it is read as `USER.NAME`.
+            timeout_s: the longest wait in seconds; None: no bound.
+
+        Returns:
+            The answer.
+
+        Raises:
+            JobError: the job was refused or failed.
+            LookupError: there is no such job.
+            TimeoutError: there is no reply in time.
+            ServiceError: no service runs.
         """
         client_dir = service.folder_of(self._api_dir, self._client)
         jobs = PendingJobs(client_dir)
@@ -499,22 +552,22 @@ class Client:
         return _answer(reply)
 
     def interrupt(self, name: str) -> None:
-        """Have a job of this user end, whoever handed it in; its answer is then unknown."""
+        """End a job of this user, handed in by any client, with an unknown answer."""
         service.interrupt(self._api_dir, self._user, name, self._client, is_quiet=True)
 
     def status(self) -> ServiceStatus:
-        """Return the status of the service, at most some seconds old. ServiceError if none is running."""
+        """Return the service's status, at most some seconds old. Raises ServiceError if none is running."""
         status = read_live_status(self._api_dir)
         if status is None:
             raise ServiceError(f"no service is running on {self._api_dir}")
         return status
 
     def jobs(self) -> tuple[JobStatus, ...]:
-        """The live jobs of all users: all that run, and of very many that wait the first ones."""
+        """Return the live jobs of all users: all running ones, and the first of very many waiting ones."""
         return self.status().jobs
 
     def end_chain(self, precursor: str) -> None:
-        """Tell that no revision will follow the job named `precursor` of this client's user."""
+        """End the chain of the user's job named `precursor`: no revision follows."""
         job = {"incremental": True, "precursor": f"{self._user}.{precursor}", "done": True}
         service.submit(
             self._api_dir, job | {"user": self._user, "name": f"py-{uuid.uuid4().hex}"}, self._client
@@ -523,10 +576,10 @@ class Client:
             _remove(path)
 
     def take_back(self, revision: str, precursor: str) -> None:
-        """A revision has not become part of its chain, which ends in `precursor` again ("": is not begun)."""
+        """Take a refused revision back: its chain ends in `precursor` again ("": it has not begun)."""
         files = self._chain_files.pop(revision, [])
         if precursor:
-            # The last may be the revision's own; it goes with the others at the chain's end.
+            # The last file may be the revision's own; it is removed with the others at the chain's end.
             self._chain_files[precursor] = files
         else:
             for path in files:
@@ -534,10 +587,11 @@ class Client:
 
     @property
     def user(self) -> str:
+        """The user of the jobs."""
         return self._user
 
     def close(self) -> None:
-        """Cancel what is not answered, which ends these jobs."""
+        """Cancel all pending futures, which ends their jobs."""
         with self._mutex:
             self._closed = True
             pending = list(self._pending.values())
@@ -558,7 +612,7 @@ class Client:
     # --- formulas -----------------------------------------------------------------------------
 
     def _put_formula(self, job: dict[str, Any], formula: Any, assumptions: list[int]) -> Path | None:
-        """Add the fields that hold or name the formula; the file that was written, if one was."""
+        """Add the fields that hold or name the formula; return the file written, if any."""
         if formula is not None and (other := {"files", "literals"} & job.keys()):
             raise ValueError(f"a formula is given, and {min(other)} as well; give one of the two")
         if isinstance(formula, str | os.PathLike):
@@ -587,7 +641,7 @@ class Client:
         return path
 
     def _keep(self, job: Mapping[str, Any], input_file: Path | None) -> None:
-        """The service may have to read all of a chain again, so a revision's file is kept until the end."""
+        """Keep a revision's file until the chain's end, since the service may have to read all again."""
         _, _, precursor = job.get("precursor", "").partition(f"{self._user}.")
         files = self._chain_files.pop(precursor, [])
         self._chain_files[job["name"]] = [*files, input_file] if input_file else files
@@ -603,14 +657,14 @@ class Client:
             )
 
     def _look_for_service(self) -> None:
-        """Look once a second whether a service runs, and let the waiting futures know if none does."""
+        """Check once a second whether a service runs, and end the futures if none does for too long."""
         now = time.monotonic()
         if now < self._next_service_look_s:
             return
         self._next_service_look_s = now + _SERVICE_LOOK_PERIOD_S
         try:
             is_served = self.is_served
-        except OSError:  # that it cannot be told now says nothing of the service
+        except OSError:  # unknown now
             return
         if is_served:
             self._served_s = now
@@ -628,9 +682,9 @@ class Client:
                 one.future.end(error)
 
     def _watch(self) -> None:
-        """In a thread of its own: look for replies, as soon as they come where the folder tells of them.
+        """Look for replies, in a thread of its own: at once where the folder reports them.
 
-        Elsewhere it looks often at first and while they come.
+        Elsewhere it looks often at first and while replies come.
         """
         delay_s = _POLL_DELAY_MIN_S
         while True:
@@ -641,7 +695,7 @@ class Client:
             if self._closed:
                 return
             files = self._new_replies.look()
-            with self._mutex:  # whoever has submitted a job meanwhile awaits its reply now
+            with self._mutex:  # jobs submitted meanwhile await their replies now
                 names = {self._awaited[file] for file in files if file in self._awaited}
                 pending = [(name, self._pending[name]) for name in names]
             endings = [
@@ -653,7 +707,7 @@ class Client:
                 for name, _, _ in endings:
                     self._forget(name)
             self._look_for_service()
-            for _, future, ending in endings:  # last: who waits goes on at once, with the same name maybe
+            for _, future, ending in endings:  # last: a waiter may reuse the name at once
                 future.end(ending)
             delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
@@ -701,7 +755,7 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
 
 
 def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
-    """Literals, from wherever they are and however they are packed."""
+    """Return the literals of a solution, wherever and in whatever form they are."""
     if "solution-format" in result:
         packed = _bytes_of(result)
         n_vars = int(result["variables"])
@@ -724,13 +778,13 @@ def _remove(path: Path | None) -> None:
 
 
 def solve(*args: Any, **fields: Any) -> Answer:
-    """The answer to a formula, by the service of the working folder's `.api`; arguments: `Client.solve`."""
+    """Solve a formula by the service of the working folder's `.api`; arguments as `Client.solve`."""
     with Client() as client:
         return client.solve(*args, **fields)
 
 
 class FormulaExecutor(Executor):
-    """Its own client of the service on `api_dir`; `options` are those of `Client`."""
+    """An executor of formulas, with a client of its own on `api_dir`; `options` are those of `Client`."""
 
     def __init__(self, api_dir: str | os.PathLike[str] = ".api", **options: Any) -> None:
         self._client = Client(api_dir, **options)
@@ -739,7 +793,7 @@ class FormulaExecutor(Executor):
         self._is_shut_down = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """`submit(solve, formula, assumptions, **fields)`. Raises TypeError for any other callable."""
+        """Hand in the call `solve(*args, **kwargs)`. Raises TypeError for any other callable."""
         if fn is not solve:
             name = getattr(fn, "__name__", repr(fn))
             raise TypeError(f"the service executes formulas, not {name}; submit(solve, formula)")
@@ -752,7 +806,7 @@ class FormulaExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Without `wait`, what was submitted is answered all the same, and the client closed then."""
+        """Take no more formulas; close the client after the submitted ones, with or without `wait`."""
         with self._mutex:
             is_first, self._is_shut_down = not self._is_shut_down, True
             futures = list(self._futures)

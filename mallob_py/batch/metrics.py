@@ -1,6 +1,6 @@
 """The metrics of a schedule: waiting, turnaround, slowdown, utilisation, and the energy of its nodes.
 
-Times are seconds. Energy is by what nodes do: busy ones run a job, the others are idle.
+Times are seconds. Energy depends on the state of nodes: busy with a job, or idle.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from mallob_py.batch.simulator import Schedule
 
-#: shorter jobs count as if they were that long in the bounded slowdown
+#: least run time in the bounded slowdown
 SLOWDOWN_BOUND_S = 10.0
 
 
 class Metrics(msgspec.Struct, frozen=True):
     """The metrics of one policy on one workload; means over its jobs.
 
-    `slowdown` is turnaround over the static run time, that on the nodes which a job asks for, whatever it
-    got: so a policy that slows jobs down gains nothing by it, and one that speeds them up can come below 1.
-    `stretched_slowdown` is over the run time as the policy stretched it. Both `bounded` ones take run times
-    as 10 s at least, and each job as 1 at least. For rigid jobs on nodes of their own they do not differ.
-    `utilisation` is the share of node-seconds that jobs held between the first submission and the last end
-    (where nodes are shared: the share of the first resource).
+    `slowdown` is turnaround over the static run time, on the nodes that a job asks for: so a policy that
+    slows jobs down gains nothing by it, and one that speeds them up can come below 1. `stretched_slowdown` is
+    relative to the run time as changed by the policy. Both `bounded` ones take run times as at least 10 s,
+    and each job as at least 1. For rigid jobs on nodes of their own they are equal. `utilisation` is the
+    share of node-seconds that jobs held between the first submission and the last end (on shared nodes: of
+    the first resource).
     """
 
     policy: str
@@ -48,7 +48,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def metrics_of(schedule: Schedule) -> Metrics:
-    """The means over all jobs of a schedule. ValueError: there are none."""
+    """Return means over all jobs of a schedule. Raises ValueError without jobs."""
     jobs = schedule.workload.jobs
     if not jobs:
         raise ValueError("there are no jobs")
@@ -79,7 +79,7 @@ def _bounded_slowdown(turnarounds: NDArray[np.float64], runs: NDArray[np.float64
 
 
 def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Node-seconds, of the last piece of each job and of all former ones; of shared nodes once."""
+    """Return node-seconds of each job, over all its pieces; shared nodes count once."""
     sizes = np.array(_sizes(schedule))
     last = (ends - np.asarray(schedule.piece_starts_s)) * sizes
     former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in schedule.pieces]
@@ -88,7 +88,7 @@ def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _sizes(schedule: Schedule) -> Sequence[float]:
-    """Return how many nodes each job has; of shared nodes, its share of the first resource, in nodes."""
+    """Return how many nodes each job has; on shared nodes, its share of the first resource, in nodes."""
     cluster = schedule.workload.cluster
     if cluster is None:
         return [len(nodes) for nodes in schedule.allocations]
@@ -104,9 +104,7 @@ def _sizes(schedule: Schedule) -> Sequence[float]:
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """Malleable jobs and all others apart: mean turnarounds [s] (None: there are none), and how often a
-    malleable one was shrunk and grown on average.
-    """
+    """Malleable jobs apart from all others: mean turnarounds [s] (None: no such jobs), and mean resizes."""
 
     malleable_s: float | None
     others_s: float | None
@@ -115,7 +113,7 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 def apart_of(schedule: Schedule) -> Apart:
-    """The users who are willing to be malleable, and what comes of it."""
+    """Return the results of malleable jobs and of others."""
     jobs = schedule.workload.jobs
     turnarounds = {
         is_malleable: [
@@ -147,7 +145,7 @@ def apart_of(schedule: Schedule) -> Apart:
 
 
 class NodePower(msgspec.Struct, frozen=True):
-    """The power that one node takes [W]."""
+    """The power of one node [W]."""
 
     idle_w: float = 100.0
     busy_w: float = 200.0
@@ -167,7 +165,7 @@ class Energy(msgspec.Struct, frozen=True):
 
 
 def energy_of(schedule: Schedule, power: NodePower) -> Energy:
-    """ValueError: there are no jobs."""
+    """Return the energy. Raises ValueError without jobs."""
     if not schedule.workload.jobs:
         raise ValueError("there are no jobs")
     begin_s = min(job.submit_s for job in schedule.workload.jobs)
@@ -177,10 +175,10 @@ def energy_of(schedule: Schedule, power: NodePower) -> Energy:
 
 
 def busy_of_jobs(schedule: Schedule) -> Sequence[float]:
-    """Node-seconds of each job. A node that several jobs share is busy once, and divided among them.
+    """Return node-seconds of each job. A shared node is busy once, and divided among its jobs.
 
-    A guest and its mate have it as they have its cores; on nodes with several resources, each unit has as
-    much.
+    A guest and its mate divide it as they divide its cores; with several resources, each unit has an equal
+    part.
     """
     busy = [0.0] * len(schedule.workload.jobs)
     if schedule.workload.cluster is not None:
@@ -196,7 +194,7 @@ def busy_of_jobs(schedule: Schedule) -> Sequence[float]:
 
 
 def _divide_by_units(schedule: Schedule, busy: list[float]) -> None:
-    #: by node: (time, job, units that come)
+    #: (time, job, units added) by node
     changes: dict[int, list[tuple[float, int, int]]] = {}
     for piece in schedule.all_pieces():
         for node, units in Counter(piece.nodes).items():

@@ -26,7 +26,7 @@ img { max-width: 100%; background: white; } .scroll { overflow-x: auto; }
 
 
 class PolicyResult(msgspec.Struct, frozen=True):
-    """The result of one policy: its pictures are those files that there are."""
+    """The result of one policy, with its pictures, if any."""
 
     metrics: Metrics
     energy: Energy
@@ -34,7 +34,7 @@ class PolicyResult(msgspec.Struct, frozen=True):
 
 
 def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
-    """The whole page. OSError: a picture cannot be read."""
+    """Return the whole page. Raises OSError if a picture cannot be read."""
     metrics = _table(
         ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",
          "turnaround [s]", "slowdown", "bounded slowdown", "stretched slowdown", "stretched, bounded",

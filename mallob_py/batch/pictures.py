@@ -1,8 +1,8 @@
 """Pictures of a schedule as SVG, written by hand: Gantt chart, and nodes in use over time.
 
-Large schedules are aggregated, since nobody can see, nor a browser draw, a million boxes: more than
-`BOXES_MAX` boxes become a grid whose cells tell how busy their nodes are within their time, and a curve has
-at most `STEPS` steps, each the exact mean over its time.
+Large schedules are aggregated, since a million boxes can be neither seen nor drawn: more than `BOXES_MAX`
+boxes become a grid whose cells show how busy their nodes are within their time, and a curve has at most
+`STEPS` steps, each the exact mean over its time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 1500
 _ROWS, _COLUMNS = 250, 900
 _DAY_S, _HOUR_S = 86_400.0, 3_600.0
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 960, 64, 14, 26, 40
-#: of jobs, in turn: hues far apart, two shades of each
+#: colours of jobs, in turn: distant hues, two shades of each
 _COLOURS = [
     f"hsl({hue} 52% {light}%)" for light in (52, 72) for hue in (212, 28, 140, 350, 268, 46, 186, 316, 90, 0)
 ]
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 def gantt(schedule: Schedule) -> str:
-    """Nodes over time: a box for each piece of a job, in the colour of the job, or a grid (see above)."""
+    """Draw nodes over time: a box for each piece of a job, in the job's colour, or a grid (see above)."""
     boxes, jobs = boxes_of(schedule)
     begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
@@ -54,12 +54,12 @@ def gantt(schedule: Schedule) -> str:
 
 
 def utilisation(schedule: Schedule) -> str:
-    """Nodes that run jobs, and below it those that waiting jobs ask for, over time."""
+    """Draw the nodes that run jobs, and below them the nodes that waiting jobs ask for, over time."""
     begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
     edges = np.linspace(begin_s, end_s, STEPS + 1)
     pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.all_pieces()]
-    # Nodes that two jobs share are in use once.
+    # Nodes shared by two jobs are in use once.
     pieces += [(span.start_s, span.end_s, -span.nodes) for span in schedule.shared]
     waits = [
         (job.submit_s, start_s, job.nodes)
@@ -128,7 +128,7 @@ def _ticks(most: float, about: int) -> Iterator[float]:
 
 
 def _boxes(boxes: Floats, jobs: NDArray[np.int64], frame: _Frame) -> Iterator[str]:
-    """All boxes of one colour are one path."""
+    """Yield boxes as paths, one path per colour."""
     for place, colour in enumerate(_COLOURS):
         path = []
         for begin, end, first, behind in boxes[jobs % len(_COLOURS) == place]:
@@ -140,7 +140,7 @@ def _boxes(boxes: Floats, jobs: NDArray[np.int64], frame: _Frame) -> Iterator[st
 
 
 def _image_of(grid: Floats, frame: _Frame) -> str:
-    """The cells as an image, the first node at the bottom; white: idle, dark: busy."""
+    """Return the cells as an image, the first node at the bottom; white: idle, dark: busy."""
     share = np.clip(grid[::-1, :, None], 0.0, 1.0)
     pixels = (255 - share * (255 - np.array([8, 48, 107]))).astype(np.uint8)
     height, width = grid.shape
@@ -171,7 +171,7 @@ def _curve(values: Floats, frame: _Frame, colour: str) -> str:
 
 
 def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:
-    """Boxes as rows (begin [s], end [s], first node, node behind the last), and their jobs."""
+    """Return boxes as rows (begin [s], end [s], first node, node behind the last), and their jobs."""
     boxes, jobs = list[tuple[float, float, int, int]](), list[int]()
     for piece in schedule.all_pieces():
         for first, last in intervals(piece.nodes):
@@ -184,7 +184,7 @@ def busy_grid(boxes: Floats, length: float, nodes: int, rows: int, columns: int)
     """Return how busy each cell of a grid is: the share of its area that boxes cover."""
     places_x, amounts_x = _overlap_differences(boxes[:, 0], boxes[:, 1], length / columns, columns)
     places_y, amounts_y = _overlap_differences(boxes[:, 2], boxes[:, 3], nodes / rows, rows)
-    # Differences of what is wanted, along both axes: a box has but sixteen of them, however large it is.
+    # Second differences along both axes: a box has only sixteen of them, whatever its size.
     grid = np.zeros((rows + 2) * (columns + 2))
     for y, in_y in zip(places_y, amounts_y, strict=True):
         for x, in_x in zip(places_x, amounts_x, strict=True):
@@ -194,7 +194,7 @@ def busy_grid(boxes: Floats, length: float, nodes: int, rows: int, columns: int)
 
 
 def mean_over_steps(spans: Floats, edges: Floats) -> Floats:
-    """The mean within each of equal steps of what spans (begin, end, amount) add up to."""
+    """Return the mean within each of equal steps of the sum of spans (begin, end, amount)."""
     step, count = edges[1] - edges[0], len(edges) - 1
     places, overlaps = _overlap_differences(spans[:, 0] - edges[0], spans[:, 1] - edges[0], step, count)
     differences = np.zeros(count + 2)
@@ -207,7 +207,7 @@ def mean_over_steps(spans: Floats, edges: Floats) -> Floats:
 def _overlap_differences(
     begins: Floats, ends: Floats, width: float, count: int
 ) -> tuple[list[NDArray[np.int64]], list[Floats]]:
-    """By how much the overlap of a span with each bin exceeds that with the bin before, where it does."""
+    """Yield by how much a span's overlap with each bin exceeds that with the bin before, where it does."""
     places, amounts = list[NDArray[np.int64]](), list[Floats]()
     for borders, sign in ((ends, 1.0), (begins, -1.0)):
         bins = np.clip((borders / width).astype(np.int64), 0, count)

@@ -131,7 +131,7 @@ class LiveScheduler:
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     def shares_of(self, job: int) -> list[tuple[int, float, float]]:
-        """Which part of the cores of each of its slots it has: from where to where, of 0 to 1."""
+        """Return the part of the cores of each slot that a job has: from where to where, of 0 to 1."""
         running = self._running[job]
         theirs = {slot for mate in running.mates for slot in mate.nodes}
         first = 0.0 if running.guest is None else running.guest.factor
@@ -139,7 +139,7 @@ class LiveScheduler:
 
     @property
     def taken(self) -> set[int]:
-        """All slots that jobs have."""
+        """Return all slots that jobs have."""
         return {slot for job in self._running for slot in self.slots_of(job)}
 
     @property
@@ -149,13 +149,13 @@ class LiveScheduler:
 
     @property
     def has_news(self) -> bool:
-        """Whether something has happened that the policy has not been told."""
+        """Whether something has happened that the policy does not know."""
         return bool(self._view.arrived) or self._view.ended
 
     # --- stimuli ------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Ids ascend."""
+        """Add a waiting job; ids must ascend."""
         assert not self._waiting or next(reversed(self._waiting)) < job.id
         self._waiting[job.id] = job
         if job.low <= self.slots:
@@ -163,30 +163,30 @@ class LiveScheduler:
             self._view.arrived += 1
 
     def offer(self, slots: Iterable[int]) -> None:
-        """From now on, jobs may be given these and no others. What they have they keep for their time."""
+        """Offer these slots to jobs and no others. Running jobs keep their slots."""
         self._offered = set(slots)
         self._refit()
 
     def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
-        """A job runs already, from a former life of the scheduler."""
+        """Add a job that runs already, from a former life of the scheduler."""
         self._run(job, start_s, list(slots), job.estimate_s)
         self._refit()
 
     def restore_guest(self, job: Job, start_s: float, slots: Sequence[int], factor: float) -> None:
-        """A guest runs already, from a former life of the scheduler; all its hosts are restored."""
+        """Add a guest that runs already, after all its hosts."""
         mates = [mate for mate in self._running.values() if not set(mate.nodes).isdisjoint(slots)]
         self._seat(self._run(job, start_s, list(slots), job.estimate_s / factor), mates, factor)
         self._refit()
 
     def ready(self, job: int) -> None:
-        """A running job takes orders from now on."""
+        """Note that a running job takes orders from now on."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.MOLDABLE:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MALLEABLE)
             self._view.ended = True
 
     def unready(self, job: int) -> None:
-        """A running job takes no orders any more."""
+        """Note that a running job takes no orders any more."""
         running = self._running.get(job)
         self._wishes.pop(job, None)
         if running is not None and running.job.kind is Kind.MALLEABLE:
@@ -194,14 +194,14 @@ class LiveScheduler:
             self._view.ended = True
 
     def wish(self, job: int, more: int) -> None:
-        """An evolving job asks for so many slots more than it has, in place of what it asked for before."""
+        """Note that an evolving job wants `more` slots, in place of its earlier wish."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.EVOLVING:
             self._wishes[job] = len(self.slots_of(job)) + more
             self._view.ended = True
 
     def released(self, job: int, slots: Sequence[int]) -> None:
-        """A running job has left these of its slots, which may be fewer or more than were ordered."""
+        """Note that a running job has left these slots, which may be fewer or more than were ordered."""
         if (running := self._running.get(job)) is None:
             return
         self._wishes.pop(job, None)
@@ -216,7 +216,7 @@ class LiveScheduler:
         self._changed()
 
     def grown(self, job: int) -> None:
-        """The order to grow has reached its job."""
+        """Note that the order to grow has reached its job."""
         if (running := self._running.get(job)) is None:
             return
         running.nodes += self._coming.pop(job, [])
@@ -224,7 +224,7 @@ class LiveScheduler:
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
-        """An order was not carried out. `was_taken`: the job may know of the slots that it was to get."""
+        """Note that an order was not carried out. `was_taken`: the job may know of its new slots."""
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
@@ -239,7 +239,7 @@ class LiveScheduler:
         self._changed()
 
     def ended(self, job: int) -> None:
-        """A running job is gone, with all its processes."""
+        """Remove a running job that is gone, with all its processes."""
         running = self._running.pop(job)
         self.moved.add(job)
         self._wishes.pop(job, None)
@@ -257,18 +257,18 @@ class LiveScheduler:
         self._changed()
 
     def put_back(self, job: Job) -> None:
-        """A running job has not begun after all, and waits again where it stood."""
+        """Return a running job that has not begun to its former place in the queue."""
         self.ended(job.id)
         self.admit(job)
 
     def admit(self, job: Job) -> None:
-        """A job waits that was submitted before others which wait: it stands in front of them."""
+        """Add a waiting job before later submitted ones."""
         self._waiting[job.id] = job
         self._waiting = dict(sorted(self._waiting.items()))
         self._refit()
 
     def withdraw(self, job: int) -> None:
-        """A waiting job is not wanted any more."""
+        """Remove a waiting job that is not wanted any more."""
         del self._waiting[job]
         place = bisect_left(self._queue, job, key=lambda one: one.id)
         if place < len(self._queue) and self._queue[place].id == job:
@@ -277,13 +277,13 @@ class LiveScheduler:
         self._changed()
 
     def knows(self, job: int) -> bool:
-        """Whether it waits."""
+        """Tell whether a job waits."""
         return job in self._waiting
 
     # --- decisions ----------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Ask the policy, if there is anything to ask. Raises PolicyError, and what the policy raises."""
+        """Ask the policy, if there is anything to ask. Raises PolicyError, and all that the policy raises."""
         view = self._view
         if not (self.has_news or now_s >= self.wake_s) or not view.nodes:
             return
@@ -294,7 +294,7 @@ class LiveScheduler:
         self._sort_ends(now_s)
         try:
             actions = iter(self.policy.decide(view))
-            action = next(actions, None)  # a generator looks at the view only now
+            action = next(actions, None)  # generators look at the view only now
             view.arrived, view.ended = 0, False
             self._departed.clear()
             while action is not None:
@@ -303,7 +303,7 @@ class LiveScheduler:
             self._grant()
         except Exception:
             self._begin_anew()
-            view.ended = False  # asked again at once, it would do the same
+            view.ended = False  # asked again at once, the policy would do the same
             raise
 
     def _grant(self) -> None:
@@ -349,7 +349,7 @@ class LiveScheduler:
         self.effects.append(Launch(job.id, tuple(slots), share.mates, share.factor))
 
     def _seat(self, guest: Running, mates: list[Running], factor: float) -> None:
-        """Its mates are slower, by what it takes if that is as was estimated."""
+        """Add a guest, and slow its mates down by the estimated amount."""
         guest.mates, guest.factor = mates, factor
         for mate in mates:
             mate.guest = guest
@@ -365,7 +365,7 @@ class LiveScheduler:
         self._checks.new_size(running.job, size)
         if size == running.size:
             return
-        # Which hosts a program leaves it chooses itself; those of one host are all alike.
+        # A program chooses itself which hosts it leaves; slots of one host are all alike.
         if size < running.size:
             self.effects.append(OrderShrink(number, running.size - size))
         else:
@@ -398,7 +398,7 @@ class LiveScheduler:
         return running
 
     def _refit(self) -> None:
-        """There are other slots than before."""
+        """Adapt to other slots."""
         taken = self.taken
         self._free[:] = self._offered - taken
         self._view.nodes = len(self._free) + len(taken)
@@ -407,7 +407,7 @@ class LiveScheduler:
         self._changed()
 
     def _fitted(self, job: Job) -> Job:
-        """With no more preferred or most nodes than there are."""
+        """Return the job with no more preferred or most nodes than there are."""
         if job.nodes <= self.slots and job.high <= self.slots:
             return job
         nodes, most = min(job.nodes, self.slots), min(job.high, self.slots)
@@ -423,13 +423,13 @@ class LiveScheduler:
         self._sort_ends(self._view.now_s)
 
     def _begin_anew(self) -> None:
-        """Begin anew: this does not happen in a simulator, so the policy forgets its plans."""
+        """Have the policy forget its plans, after an event that a simulator does not have."""
         self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()
 
     def _sort_ends(self, now_s: float) -> None:
-        """Sort the ends of the jobs that run; one that is over its time ends soon."""
+        """Sort the ends of running jobs; an overdue job ends soon."""
         for running in self._running.values():
             if running.estimated_end_s <= now_s:
                 running.estimated_end_s = now_s + OVERDUE_S

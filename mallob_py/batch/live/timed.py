@@ -1,7 +1,7 @@
 """A program whose work is timed waiting: `python -m mallob_py.batch.live.timed RUN_S NODES`.
 
 It takes RUN_S seconds on NODES slots, twice as long on half as many, and takes orders. Each slot has a
-process that sleeps, so that many slots need no cores. What happens it prints, as `told` reads it.
+process that sleeps, so many slots need no cores. It prints its events, which `told` reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mallob_py import malleable
 
 
 class Event(enum.Enum):
-    """The events that the program tells of itself."""
+    """The events that the program reports."""
 
     WORKS = "works"
     READY = "ready"
@@ -30,7 +30,7 @@ class Event(enum.Enum):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """When something has happened [s, since the host began], and on how many slots it works then."""
+    """An event: when [s, since the host's boot], and the number of slots afterwards."""
 
     at_s: float
     slots: int
@@ -48,7 +48,7 @@ def now_s() -> float:
 
 
 class _Work:
-    """The handler of its orders. Work is counted in seconds of a slot."""
+    """The handler of orders. Work is counted in slot-seconds."""
 
     def __init__(self, work_s: float) -> None:
         self.processes = malleable.PlaceProcesses(

@@ -1,15 +1,15 @@
 """Malleable jobs give nodes to waiting ones by agreement: minAgree and its siblings (PECS 2023).
 
-At each decision: a waiting job whose agreed nodes are free starts; EASY starts others on nodes that are not
-agreed; for each job that still waits, running malleable jobs are ordered to give nodes, all that it needs or
-none, and these are agreed for it; what is free then lets malleable jobs grow. Decisions are made at
-submissions, ends, resize points, and ticks of 60 s. A job is not ordered anything while it has an order.
+At each decision: a waiting job whose agreed nodes are free starts; EASY starts others on nodes without
+agreement; for each remaining job, running malleable jobs are ordered to give all nodes that it needs or none,
+and these are agreed for it; then malleable jobs grow on free nodes. Decisions fall at submissions, ends,
+resize points, and ticks of 60 s. A job gets no order while it has one.
 
-`size` says how many nodes jobs get: `min` starts jobs on their least number and lets those shrink first, and
-grow last, that have most above it; `pref` does so with the preferred number where it can be had; `average`
-starts on the least number, and takes and gives node by node so that all come to the same share of their
-ranges. `nodes` says which nodes fulfil an agreement: `agreed` (just these), `steal` (agreements that
-wait swap nodes with the one that can be fulfilled), `pool` (any free nodes).
+`size` says how many nodes jobs get: `min` starts jobs on their least number; those farthest above it shrink
+first and grow last. `pref` does so with the preferred number if possible; `average` starts on the least
+number, and gives and takes node by node so that all jobs have the same share of their ranges. `nodes` says
+which nodes fulfil an agreement: `agreed` (just these), `steal` (waiting agreements swap nodes with one that
+can be fulfilled), `pool` (any free nodes).
 
 `quirks="pecs23"` is the published reference: its estimates are in flop, so that no job overtakes the first,
 and at most one job per decision starts without an agreement.
@@ -29,12 +29,12 @@ TICK_S = 60.0
 _QUIRKS = ("", "pecs23")
 _SIZES = ("min", "pref", "average")
 _FULFIL = ("agreed", "steal", "pool")
-#: a number of nodes within a job's range: `_least`, `_preferred` or `_most`
+#: maps a job to a number of nodes in its range: `_least`, `_preferred` or `_most`
 _Target = Callable[[Job], int]
 
 
 class RigidEasy:
-    """EASY for rigid jobs with ticks; with `quirks="pecs23"`, that of the publication."""
+    """EASY for rigid jobs with ticks; with `quirks="pecs23"`, the published one."""
 
     wants_all_arrivals = True
 
@@ -58,7 +58,7 @@ class RigidEasy:
 
 
 class Agreement:
-    """See the module's text."""
+    """The agreement policies; see the module's docstring."""
 
     wants_all_arrivals = True
     wants_resize_points = True
@@ -74,9 +74,9 @@ class Agreement:
         self._without_estimates = _has_quirks(quirks)
         self._ticks = _Ticks()
         self._idle = False
-        #: by waiting job: the nodes that it is to get
+        #: nodes agreed for each waiting job
         self._agreed: dict[int, set[int]] = {}
-        #: by node that is agreed: for which job
+        #: the job for which a node is agreed
         self._owner: dict[int, int] = {}
 
     def begin(self, nodes: int) -> None:
@@ -86,7 +86,7 @@ class Agreement:
 
     def decide(self, view: View) -> Sequence[Action]:
         if self._idle and not view.ended and not view.arrived:
-            return ()  # as before, when nothing could be done
+            return ()  # nothing has changed since the last, empty decision
         actions = list[Action](self._starts_and_resizes(view))
         waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
         self._idle = not actions
@@ -129,14 +129,14 @@ class Agreement:
     # --- agreements ---------------------------------------------------------------------------
 
     def _fulfil(self, queue: Sequence[Job], free: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Waiting jobs that start on agreed nodes, which are taken out of `free`."""
+        """Yield waiting jobs that start on agreed nodes, which are taken out of `free`."""
         agreed, owner = self._agreed, self._owner
         for job in [job.id for job in queue if job.id in agreed]:
             nodes = self._choose(job, free)
             if nodes is None:
                 continue
             for node in nodes:
-                # A node of no agreement takes the place of the latest that has one.
+                # A node without agreement takes the place of the latest agreed one.
                 if owner.pop(node, None) is None:
                     owner.popitem()
             del agreed[job]
@@ -145,7 +145,7 @@ class Agreement:
             yield job, nodes
 
     def _choose(self, job: int, free: list[int]) -> list[int] | None:
-        """Free nodes on which the job can start by its agreement; None if it has to wait."""
+        """Return free nodes on which the job can start by its agreement; None: it must wait."""
         wanted, owner = self._agreed[job], self._owner
         if self._nodes == "agreed":
             nodes = [node for node in free if owner.get(node) == job]
@@ -169,9 +169,9 @@ class Agreement:
         return sorted(wanted)
 
     def _agree(self, job: Job, plans: list[_Plan], spare: dict[_Target, int]) -> None:
-        """Order running jobs to give this one what it needs, if they can.
+        """Order running jobs to give a job the nodes that it needs, if they can.
 
-        `spare`: how many nodes they can give in all, by what they keep, as far as it was counted.
+        `spare`: how many nodes they can give in all, by what they keep, if already counted.
         """
         for need, keep in self._demands(job):
             if keep not in spare:
@@ -187,14 +187,14 @@ class Agreement:
             return
 
     def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
-        """Yield how many nodes to ask for, and what running jobs keep at least: the best first."""
+        """Yield numbers of nodes to ask for, each with the least that running jobs keep; the best first."""
         if self._size == "pref":
             yield job.nodes, _preferred
             yield job.low, _preferred
         yield job.low, _least
 
     def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
-        """Yield which job gives how many nodes: those with most first."""
+        """Yield the jobs that give nodes, with numbers: those with most first."""
         if self._size != "average":
             target = _preferred if self._size == "pref" else _least
             for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
@@ -204,7 +204,7 @@ class Agreement:
                     need -= count
             return
         giving = dict.fromkeys(plans, 0)
-        # The publication counts what a job has given as if it had got it.
+        # The publication counts given nodes as if they had been received.
         sign = 1 if self._without_estimates else -1
         for _ in range(need):
             able = [plan for plan in plans if len(plan.nodes) - giving[plan] > keep(plan.job)]
@@ -214,7 +214,7 @@ class Agreement:
     # --- what is free ---------------------------------------------------------------------------
 
     def _overtaking(self, view: View, waiting: list[Job], free: int) -> list[tuple[Job, int]]:
-        """Which waiting jobs start without an agreement, and on how many nodes."""
+        """Return the waiting jobs that start without an agreement, with numbers of nodes."""
         pref = self._size == "pref"
         if self._without_estimates:
             head = waiting[0]
@@ -252,7 +252,7 @@ class Agreement:
         getting = dict.fromkeys(plans, 0)
         for _ in range(len(free)):
             if self._without_estimates:
-                # The publication counts what a job is to get as if it had given it.
+                # The publication counts nodes to be received as if they had been given.
                 plan = min(plans, key=lambda plan: plan.share(-getting[plan]))
                 if len(plan.nodes) == plan.job.high:
                     break
@@ -267,7 +267,7 @@ class Agreement:
 
 
 class _Plan:
-    """The nodes that a running job is to have."""
+    """The planned nodes of a running job."""
 
     __slots__ = ("changed", "job", "nodes")
 
@@ -289,13 +289,13 @@ class _Plan:
             self.changed = True
 
     def share(self, more: int) -> float:
-        """Return how much of its range a job has, with so many nodes more."""
+        """Return a job's share of its range, with `more` nodes more."""
         low, high = self.job.low, self.job.high
         return (len(self.nodes) + more - low) / (high - low) if high > low else math.inf
 
 
 class _Ticks:
-    """Wakes at the multiples of a tick."""
+    """Wakes at multiples of a tick."""
 
     def __init__(self) -> None:
         self._next_s = -math.inf

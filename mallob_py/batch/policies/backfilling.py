@@ -1,6 +1,6 @@
-"""Rigid jobs in the order of their arrival, with more or less of overtaking.
+"""Rigid jobs in order of arrival, with more or less overtaking.
 
-Each starts a job on its preferred number of nodes, and resizes none.
+Each policy starts a job on its preferred number of nodes, and resizes none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fcfs:
 
 
 class Backfilling:
-    """Every job that fits starts, on all nodes it can use. No job has a promise; large ones may starve."""
+    """Start every job that fits, on all nodes. No job has a promise; large ones may starve."""
 
     name = "backfilling"
     wants_all_arrivals = False
@@ -42,7 +42,7 @@ class Backfilling:
 
     def decide(self, view: View) -> Sequence[Action]:
         free, actions = view.free, list[Action]()
-        # Who did not fit before does not fit now, if nothing but arrivals has happened.
+        # A job that did not fit before does not fit after arrivals alone.
         candidates = view.queue if view.ended else view.queue[len(view.queue) - view.arrived :]
         for job in candidates:
             if not free:
@@ -55,12 +55,12 @@ class Backfilling:
 
 
 class Easy:
-    """The first that does not fit has a reservation; others start if they do not delay it.
+    """The first job that does not fit has a reservation; others start if they do not delay it.
 
-    The reservation is at the shadow time: the earliest at which enough nodes will be free, by the
-    estimates. Another job starts if it fits now and either ends before (by its estimate) or uses only the
-    extra nodes: those which the reservation does not need. With `extra=False`, only the former. At most
-    `depth` waiting jobs are looked at (the head counted), all if 0.
+    The reservation is at the shadow time: the earliest at which enough nodes will be free, by the estimates.
+    Another job starts if it fits now and either ends before (by its estimate) or uses only the extra nodes,
+    which the reservation does not need. With `extra=False`, only the former. At most `depth` waiting jobs are
+    considered (the head included), all if 0.
     """
 
     wants_all_arrivals = False
@@ -70,7 +70,7 @@ class Easy:
         self._depth = depth or math.inf
         self._uses_extra = extra
         self._head = -1
-        #: of the head: when it can start, and how many nodes it leaves then; None: not looked for yet
+        #: start of the head and nodes left by it; None: not computed
         self._shadow: tuple[float, int] | None = None
 
     def begin(self, nodes: int) -> None:
@@ -91,10 +91,11 @@ class Easy:
                 actions.append(Start(job.id, job.nodes))
             else:
                 return actions
-            # Looked for when a job fits that might delay the head.
+            # Computed when a job fits that might delay the head.
             started, first = len(actions), len(actions) + 1
         else:
-            # The head still waits for the same, and so do the others that were seen before. With a depth,
+            # The head and all jobs considered before still wait. With a depth, others may have come into it
+            # since, in place of jobs that have started.
             # others may have come into it since, in the place of those that have started.
             started, first = 0, 1 if self._depth < math.inf else len(queue) - view.arrived
         if not free:

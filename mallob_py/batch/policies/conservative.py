@@ -1,10 +1,10 @@
-"""Conservative backfilling: every waiting job has a reservation, and none is ever delayed by another.
+"""Conservative backfilling: every waiting job has a reservation, which no other job ever delays.
 
-A job gets the earliest place in the profile of free nodes (by the estimates) that is there when it comes.
-When a job ends early, the others are looked at in the order of their arrival, and each moves to the
-earliest place that is there then, those behind it staying where they are: so nobody ever gets a later one.
+A job gets the earliest place in the profile of free nodes (by the estimates) when it comes. When a job ends
+early, the waiting ones are considered in order of arrival, and each moves to the earliest place then, while
+those behind it stay: so no job ever gets a later place.
 
-It moves only if some end has made room, so nobody is looked at after mere submissions.
+Places move only after ends, so nothing is recomputed after mere submissions.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from mallob_py.batch.job import Job
 from mallob_py.batch.policies.profile import Profile, row_of
 from mallob_py.batch.policy import Action, Reserve, Start, View, Wake
 
-#: how long a job that exceeds its estimate is taken to go on, again and again [s]
+#: assumed further run time of an overdue job, again and again [s]
 _GRACE_S = 60.0
 
-#: waiting jobs that there is room for at first
+#: initial room for waiting jobs
 _ROOM = 1024
 
 
 class _Waiting:
-    """The plans for the waiting jobs, in the order of the queue: rows with some room at their ends."""
+    """The plans for the waiting jobs, in the order of the queue: rows with room at their ends."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.nodes = row_of([0] * _ROOM, int)
         self.estimates_s = row_of([0.0] * _ROOM, float)
-        #: from when on each has its nodes
+        #: when each job has its nodes
         self.places_s = row_of([0.0] * _ROOM, float)
 
     def row(self, job: int) -> int:
         return bisect_left(self.ids, job)
 
     def place_s(self, job: int) -> float:
-        """Not a number: it waits no longer."""
+        """Return the time of a job's place; NaN: it waits no longer."""
         row = self.row(job)
         return float(self.places_s[row]) if row < len(self.ids) and self.ids[row] == job else math.nan
 
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Conservative:
-    """See the module's text."""
+    """The policy; see the module's docstring."""
 
     wants_all_arrivals = True
 
@@ -72,11 +72,11 @@ class Conservative:
         self._is_new = True
         self._profile = Profile(-math.inf, nodes)
         self._waiting = _Waiting()
-        #: (place, job), with outdated ones among them
+        #: (place, job), including outdated entries
         self._next: list[tuple[float, int]] = []
-        #: by running job: the end that stands in the profile
+        #: end in the profile of each running job
         self._ends: dict[int, float] = {}
-        #: whether more nodes have become free since the others were looked at
+        #: whether nodes became free since the last pass over the waiting jobs
         self._raised = False
 
     def decide(self, view: View) -> Sequence[Action]:
@@ -99,7 +99,7 @@ class Conservative:
         self._is_new = False
         self._start(view, actions)
         if self._next:
-            # An end comes then, unless a job exceeds its estimate.
+            # A job ends then, unless it is overdue.
             place_s = self._next[0][0]
             actions.append(Wake(place_s if place_s > now else now + _GRACE_S))
         return actions
@@ -111,7 +111,7 @@ class Conservative:
         )
         for row in moved:
             heapq.heappush(self._next, (float(waiting.places_s[row]), waiting.ids[row]))
-        # Whoever has moved has made room for those before it.
+        # Jobs that moved have made room for earlier ones.
         self._raised = bool(moved)
 
     def _place(self, job: Job, now: float) -> None:
@@ -121,7 +121,7 @@ class Conservative:
         heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
-        """Start the jobs whose time has come. At the same second, an end may still be on its way."""
+        """Start the jobs whose time has come. At the same second, an end may still follow."""
         waiting, due = self._waiting, set[int]()
         while self._next and self._next[0][0] <= view.now_s:
             place_s, number = heapq.heappop(self._next)
@@ -140,7 +140,7 @@ class Conservative:
                 heapq.heappush(self._next, (place_s, number))
 
     def _start_anew(self, view: View) -> None:
-        """Jobs exceed their estimates: reservations that count on their nodes cannot be kept.
+        """Plan anew: overdue jobs void the reservations that count on their nodes.
 
         Or jobs run already when the policy begins.
         """
