@@ -13,6 +13,7 @@ from mallob_py.protocol.effects import JobGivenUp, JobRests, Outcome, Spent
 from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.world.mpi import Crash
+from mallob_py.service import JobFileError
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.endings import Endings, early_statistics
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -47,7 +48,8 @@ class Client:
         setting = DeskSetting(1, AGEING_S, residents_per_pe, window=1)
         self.machine = DeskMachine(self.hands, self.holds, users, setting)
         parts = Parts(Mock(), Mock(), self.machine, Mock(), self.running, Mock())
-        self.endings = Endings(parts, Mock())
+        self.status = Mock()
+        self.endings = Endings(parts, self.status)
 
     def take(self, job: int, accepted_s: float, since_s: float, arrival_s: float = 0.0) -> LiveJob:
         """`since_s`: when its file was handed in."""
@@ -100,6 +102,13 @@ def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
     client.running.begin(1, 0.0)
     client.endings.end_early(live, Outcome.INTERRUPTED, JobStatistics(), 1.0)
     assert RunningJobs(client.folder, Crash.OF_ITSELF, silent).blamed == {}
+
+
+def test_a_job_whose_file_is_lost_is_told_of_as_failed(client: Client) -> None:
+    live = client.take(1, accepted_s=0.0, since_s=0.0)
+    client.endings.lose(live, JobFileError("", "cannot be read"), 1.0)
+    (call,) = client.status.job_ended.call_args_list
+    assert (call.args[:2], call.kwargs["error"]) == ((live, Outcome.FAILED), "cannot be read")
 
 
 @pytest.fixture
