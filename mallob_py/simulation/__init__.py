@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Look for no garbage in cycles meanwhile: a simulation makes little, and looking takes long.
+    """Look for no garbage in cycles within the context: a simulation makes little, and looking is slow.
 
-    A function may be decorated with it. It may be used within itself.
+    Usable as a decorator, and nested.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,13 +1,13 @@
-"""A bag job in virtual time: workers come and go, die, are stopped, and the result must be exact.
+"""Bag jobs in virtual time: workers come and go, die, are stopped, and the result must be exact.
 
-Such a life is data, a `BagPlan`: its tree, its times, and what becomes of its workers when. `draw_plan` makes
-one from a seed. As with plans of clusters (`plan.py`), a plan from which something is left out plays like the
-whole one as far as that part does not matter: whatever is random follows from the seed and from what it is
-about (a worker is named by its index and by how many had that seat before).
+Such a life is data, a `BagPlan`: a tree, times, and events of workers. `draw_plan` makes one from a seed. As
+with plans of clusters (`plan.py`), a plan with a part left out plays like the whole one, as far as that part
+does not matter: all randomness follows from the seed and from what it is about (a worker is named by its
+index and by how many had that seat before).
 
-The ledgers are the real ones (`kit.bags.ledger`); job trees, messages and processes are played. Messages
+The ledgers are the real ones (`kit.bags.ledger`); job trees, messages and processes are simulated. Messages
 take random times, keep their order between two workers, come back if their receiver is gone, and get lost
-with a process that dies. Tasks form a random tree whose size is known.
+with a process that dies. Tasks form a random tree of known size.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Deed(Enum):
 class Event(msgspec.Struct, frozen=True):
     """The volume becomes `value`, or worker `value` (modulo the volume) leaves, dies or is stopped.
 
-    Or the rank of that worker is lost, and a new generation begins (`protocol/succession.py`): the others are
-    stopped, what is on its way gets lost, and they go on under new addresses, one with each place or another.
+    Or that worker's rank is lost, and a new generation begins (`protocol/succession.py`): the others are
+    stopped, messages under way get lost, and they go on under new addresses, in their old places or others.
     """
 
     at_s: float
@@ -66,7 +66,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Slow(msgspec.Struct, frozen=True, order=True):
-    """Message `number` from one worker to another, each given as its index and its turn on that seat."""
+    """Message `number` from one worker to another, each given as index and turn on that seat."""
 
     source: tuple[int, int]
     dest: tuple[int, int]
@@ -74,27 +74,27 @@ class Slow(msgspec.Struct, frozen=True, order=True):
 
 
 class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, and what happens to it. With `slow`, only these messages are not as quick as can be."""
+    """A job with its events. With `slow`, only these messages take longer than the shortest time."""
 
     seed: int
-    #: of the tree whose nodes are the tasks
+    #: depth of the tree whose nodes are the tasks
     depth: int
     task_s: float
-    #: messages take so long on average, most of them less
+    #: average delay of messages, most of which take less
     delay_s: float
-    #: of messages whose receiver is gone, how many come back (the others are lost)
+    #: share of messages to workers that are gone which come back; the others are lost
     come_back: float = 1.0
-    #: of all messages, how many get lost without a word
+    #: share of all messages that get lost
     lost: float = 0.0
-    #: how often the root's state goes to the client; None: only as the root leaves
+    #: interval of sending the root's state to the client; None: only as the root leaves
     checkpoint_s: float | None = None
     settle_s: float = 1.0
-    #: see `ledger.Bounds`; None: as in production
+    #: as in `ledger.Bounds`; None: as in production
     loan_bytes: int | None = None
     told_bytes_per_s: int | None = None
     #: whether bags know about how many tasks are left
     is_measured: bool = False
-    #: whether the cheapest way down the tree is searched for, instead of all nodes counted
+    #: whether the cheapest way down the tree is sought, instead of counting all nodes
     is_search: bool = False
     volume: int
     events: tuple[Event, ...] = ()
@@ -106,7 +106,7 @@ def to_json(plan: BagPlan) -> bytes:
 
 
 def from_json(text: bytes) -> BagPlan:
-    """Raises msgspec.MsgspecError."""
+    """Parse a plan. Raises msgspec.MsgspecError."""
     return msgspec.json.decode(text, type=BagPlan)
 
 
@@ -114,7 +114,7 @@ _COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
 
 
 def with_changes(plan: BagPlan) -> BagPlan:
-    """A life with some changes of generation."""
+    """Return the life with some changes of generation."""
     choose = random.Random(f"bag changes {plan.seed}")
     last_s = plan.events[-1].at_s if plan.events else 0.1
     changes = (
@@ -126,12 +126,12 @@ def with_changes(plan: BagPlan) -> BagPlan:
 
 
 def as_search(plan: BagPlan) -> BagPlan:
-    """A life, with changes, as a search for the cheapest leaf."""
+    """Return the life, with changes, as a search for the cheapest leaf."""
     return with_changes(msgspec.structs.replace(plan, is_search=True))
 
 
 def with_bounds(plan: BagPlan) -> BagPlan:
-    """A life, with changes, where few nodes are lent at once, and large states are told seldom."""
+    """Return the life, with changes, with small loans and rare reports of large states."""
     choose = random.Random(f"bag bounds {plan.seed}")
     loan_bytes, told_bytes_per_s = choose.choice((1, 32, 160)), choose.choice((100, 10_000))
     tight = msgspec.structs.replace(plan, loan_bytes=loan_bytes, told_bytes_per_s=told_bytes_per_s)
@@ -139,7 +139,7 @@ def with_bounds(plan: BagPlan) -> BagPlan:
 
 
 def draw_plan(seed: int) -> BagPlan:
-    """A random job with random events, many of them within a few milliseconds."""
+    """Draw a job with random events, many of them within a few milliseconds."""
     choose = random.Random(f"bag {seed}")
     volume_max = choose.choice((1, 2, 4, 9, 30))
     length_s = 10 ** choose.uniform(-1.5, 1)
@@ -163,11 +163,11 @@ def draw_plan(seed: int) -> BagPlan:
     )
 
 
-# --- playing it ---------------------------------------------------------------------------
+# --- simulation ---------------------------------------------------------------------------
 
 
 _CHILDREN = (0, 1, 2, 2, 3)
-#: nodes of a tree by the levels below its first one, in the mean
+#: mean number of nodes of a tree, by the levels below its first node
 _EXPECTED = [sum((sum(_CHILDREN) / 5) ** level for level in range(below + 1)) for below in range(64)]
 
 
@@ -224,7 +224,7 @@ def children(value: int, below: int) -> list[tuple[int, int]]:
 class SearchBag(Bag):
     """A search for the cheapest leaf of the same tree: nodes are (hash, levels below, cost of the way there).
 
-    A node's hash is what it costs, modulo 64. So nothing below a node is cheaper than the way to it.
+    A node costs its hash modulo 64. So nothing below a node is cheaper than the way to it.
     """
 
     counts_vary = True
@@ -270,7 +270,7 @@ class SearchBag(Bag):
 
 
 class SearchWork:
-    """The search as a job: its answer must be the cheapest leaf's cost, whoever has found it."""
+    """The search as a job: its answer must be the cheapest leaf's cost, found by any worker."""
 
     minimizes = True
 
@@ -288,7 +288,7 @@ class SearchWork:
         return one + other
 
     def least(self) -> int:
-        """By hand: all nodes, nothing left out."""
+        """Return the least cost by examining all nodes."""
         costs, nodes = [], list(self._first)
         while nodes:
             value, below, cost = nodes.pop()
@@ -328,7 +328,7 @@ class TreeWork:
 class BagOutcome:
     end_s: float
     result: tuple[int, int]
-    #: tasks done for nobody: in truth, and as far as the root has been told
+    #: tasks done in vain: in truth, and as reported to the root
     wasted: int
     wasted_told: int
     messages: int
@@ -337,11 +337,11 @@ class BagOutcome:
 
 
 class WrongResult(Exception):
-    """The job has ended with what it should not have come to."""
+    """The job has ended with a wrong result."""
 
 
 class NeverEnds(Exception):
-    """The job has not ended by the time it should have."""
+    """The job has not ended in time."""
 
 
 class Delivery(NamedTuple):
@@ -360,7 +360,7 @@ class Delivery(NamedTuple):
 
 
 def _name(address: Address) -> str:
-    """Worker 3, or 3.1 if it is the second one on that seat."""
+    """Return a worker's name: 3, or 3.1 for the second one on that seat."""
     index, turn = address
     return f"{index}.{turn}" if turn else str(index)
 
@@ -371,7 +371,7 @@ class _Worker:
     index: int
     ledger: Ledger
     is_leaving: bool = False
-    #: when the chunk in work is done; inf: it waits
+    #: end of the present chunk; inf: it waits
     busy_until_s: float = math.inf
     woken_s: float = math.inf
     checkpoint_s: float = math.inf
@@ -380,9 +380,9 @@ class _Worker:
 _CHUNK_TASKS = 8
 _DELIVERIES_KEPT = 40
 _WIDTH_MAX = 150
-#: from the last event on: silent borrowers of silent borrowers are given up one after the other
+#: time after the last event: silent borrowers of silent borrowers are given up one after the other
 _REST_S = 2000.0
-#: what of a plan's randomness a hash is about
+#: purposes of random numbers from a plan
 _LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH, _CHANGED = range(7)
 _GRACE_S = 1.0
 _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
@@ -393,10 +393,10 @@ class BagCluster:
 
     def __init__(self, plan: BagPlan, is_logged: bool = False) -> None:
         self.plan = plan
-        #: by worker: what was done to its books
+        #: by worker: log of its books
         self.logs: list[list[Entry]] | None = [] if is_logged else None
         tree = TreeWork(plan.seed, plan.depth, plan.is_measured)
-        #: of a search: at most as many tasks, of any worker
+        #: bound on the tasks of a search, with any workers
         self._expected = tree.expected()
         search = SearchWork(plan.seed, plan.depth)
         self._least = search.least() if plan.is_search else None
@@ -404,14 +404,14 @@ class BagCluster:
         self.now = 0.0
         self._queue: list[tuple[float, int, int, object]] = []
         self._count = 0
-        #: by index: who has the seat
+        #: present worker of each seat
         self._seats: dict[int, _Worker] = {}
         self._workers: dict[Address, _Worker] = {}
         self._stopped: list[_Worker] = []
         self._last_arrival: dict[tuple[Address, Address], float] = {}
         self._sent: dict[tuple[Address, Address], int] = {}
         self._slow = None if plan.slow is None else frozenset(plan.slow)
-        #: by index: how many have had the seat
+        #: number of workers that each seat has had
         self._turns: dict[int, int] = {}
         self._volume = 0
         self._checkpoint: bytes | None = None
@@ -510,7 +510,7 @@ class BagCluster:
     def _seat(self, index: int) -> None:
         address, seed = self._next_address(index), self.plan.seed
         if self._stopped and mixed(seed, _AGAIN, *address) % 2:
-            # one that was stopped goes on, elsewhere maybe
+            # a stopped worker goes on, possibly elsewhere
             worker = self._stopped.pop(mixed(seed, _WHICH, *address) % len(self._stopped))
         else:
             loan_bytes, told_bytes_per_s = self.plan.loan_bytes, self.plan.told_bytes_per_s
@@ -542,7 +542,7 @@ class BagCluster:
         self._wake(worker, self.now)
 
     def _leave(self, worker: _Worker) -> None:
-        """Told to leave: the seat is free at once, the process has a grace."""
+        """Have a worker leave: the seat is free at once, the process has a grace."""
         del self._seats[worker.index]
         if worker.ledger.books.root is not None:
             self._checkpoint = worker.ledger.books.checkpoint()
@@ -552,13 +552,13 @@ class BagCluster:
         self._push(self.now + _GRACE_S, _END_OF_GRACE, worker)
 
     def _stop(self, worker: _Worker) -> None:
-        """Stopped where it is, as by SIGSTOP: messages to it come back."""
+        """Stop a worker where it is, as by SIGSTOP: messages to it come back."""
         del self._seats[worker.index]
         del self._workers[worker.address]
         self._stopped.append(worker)
 
     def _change(self, lost: _Worker | None) -> None:
-        """A rank is lost, and all others begin a new generation; those that leave go on leaving."""
+        """Lose a rank, and begin a new generation; leaving workers go on leaving."""
         if lost is not None:
             self._remove(lost)
         self._queue = [each for each in self._queue if each[2] != _ARRIVAL]
@@ -582,9 +582,9 @@ class BagCluster:
     # --- turns and messages
 
     def _turn(self, worker: _Worker) -> None:
-        """A turn of a worker's process, between two looks at its messages."""
+        """Play a worker's turn, between two looks at its messages."""
         if self.now < min(worker.woken_s, worker.busy_until_s):
-            return  # an old alarm
+            return  # an outdated alarm
         worker.woken_s = worker.busy_until_s = math.inf
         ledger = worker.ledger
         ledger.tick(self.now)
@@ -637,11 +637,11 @@ class BagCluster:
         self._push(at_s, _ARRIVAL, (self.now, about, encode(message), back))
 
     def _share(self, what: int, about: Slow) -> float:
-        """Random, from 0 up to and without 1."""
+        """Return a random number in [0, 1)."""
         return mixed(self.plan.seed, what, *about.source, *about.dest, about.number) / 2**64 % 1.0
 
     def all_so_far(self) -> list[Slow]:
-        """All messages that have been sent."""
+        """Return all messages sent so far."""
         return [Slow(*pair, number) for pair, count in self._sent.items() for number in range(1, count + 1)]
 
     def _arrive(self, sent_s: float, about: Slow, data: bytes, back: bool) -> None:
@@ -671,7 +671,7 @@ class BagCluster:
 
 
 def failure_of(plan: BagPlan) -> Failure | None:
-    """Play a plan to its end, or to what goes wrong."""
+    """Play a plan to its end, or to a failure."""
     return _failure_in(BagCluster(plan))
 
 
@@ -684,14 +684,14 @@ def _failure_in(cluster: BagCluster) -> Failure | None:
 
 
 def messages_of(plan: BagPlan) -> tuple[Slow, ...]:
-    """All messages that are sent when the plan is played."""
+    """Return all messages sent when the plan is played."""
     cluster = BagCluster(plan)
     _failure_in(cluster)
     return tuple(cluster.all_so_far())
 
 
 def schedule_of(plan: BagPlan) -> str:
-    """Play the plan and tell what happens in it up to its failure."""
+    """Play the plan and describe its events up to the failure."""
     cluster = BagCluster(plan)
     failure = _failure_in(cluster)
     names = (name for name in plan.__struct_fields__ if name not in ("events", "slow"))

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster
     from mallob_py.simulation.processes import Process
 
-#: of a worker in a tree
+#: states of a worker in a tree, at rest
 _AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
 
 
 def check_invariants(cluster: Cluster) -> None:
-    """Raise AssertionError with the seed if the cluster is not as it must be at rest."""
+    """Raise AssertionError with the seed if a resting cluster violates an invariant."""
     try:
         live = _check_jobs(cluster)
         volumes = _check_volumes(cluster, live)
@@ -42,7 +42,7 @@ def check_invariants(cluster: Cluster) -> None:
 
 
 def _check_jobs(cluster: Cluster) -> set[int]:
-    """Every job that was handed in is at a desk, live at its client or has ended: one of the three."""
+    """Check that every job handed in is at a desk, live at its client or ended: one of the three."""
     live: set[int] = set()
     for _, pe in cluster.present():
         live |= set(pe.client.jobs)
@@ -57,7 +57,7 @@ def _check_jobs(cluster: Cluster) -> set[int]:
 
 
 def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
-    """All images agree, and C1, C2 hold."""
+    """Check that all images agree, and C1, C2 hold."""
     _, some = next(iter(cluster.present()))
     first = some.balancer
     assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
@@ -85,14 +85,14 @@ def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
 
 
 def _check_rotation(volumes: dict[int, int], shares: dict[int, float]) -> None:
-    """At any moment, a job has its share rounded down or up."""
+    """Check that a job has its share, rounded down or up, at any moment."""
     for job, share in shares.items():
         rounded = math.floor(share + 1e-9), math.ceil(share - 1e-9)
         assert volumes[job] in rounded, f"job {job} has {volumes[job]} PEs, its share is {share}"
 
 
 def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
-    """Each job has workers 0..v-1, each linked with its parent from both sides and running."""
+    """Check that each job has workers 0..v-1, each linked with its parent from both sides and running."""
     workers: dict[int, dict[int, tuple[int, Worker]]] = {job: {} for job in volumes}
     for place, pe in cluster.present():
         if (worker := pe.workers.active) is not None:
@@ -124,7 +124,7 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
 
 
 def _check_process(process: Process, index: int, volume: int, tree: Collection[int]) -> None:
-    """The worker's process runs and knows its place."""
+    """Check that the worker's process runs and knows its place."""
     assert process.is_started
     assert not process.is_suspended
     assert (process.index, process.volume) == (index, volume)
@@ -132,7 +132,7 @@ def _check_process(process: Process, index: int, volume: int, tree: Collection[i
 
 
 def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
-    """Processes run where there is capacity for them: so much per rank, and the volumes in all."""
+    """Check that processes run within each rank's capacity, and as the volumes say."""
     running: Counter[int] = Counter()
     for (pe, _), process in cluster.processes.items():
         running[cluster.host_of(pe)] += process.is_started and not process.is_suspended
@@ -145,10 +145,10 @@ def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
 
 
 def _check_idle(cluster: Cluster) -> None:
-    """The tree's root knows of exactly the idle PEs, and of no open request that anybody waits for.
+    """Check that the tree's root knows exactly the idle PEs, and no open request that is still wanted.
 
-    Where no PE is idle, a request that found no taker may have outlived its parent: it waits for the next
-    idle PE or epoch. All trees are whole (`_check_trees`), so it can be no other.
+    Without idle PEs, a request without a taker may have outlived its parent: it waits for the next idle PE or
+    epoch. All trees are whole (`_check_trees`), so no other request is open.
     """
     idle = sum(pe.workers.active is None for _, pe in cluster.present())
     supplies = [pe.matcher.supply() for _, pe in cluster.present() if pe.matcher.is_root()]
@@ -157,7 +157,7 @@ def _check_idle(cluster: Cluster) -> None:
 
 
 def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
-    """No trace of ended jobs; caches within their bounds; no process without a worker."""
+    """Check that ended jobs left no trace, caches are within bounds, and each process has a worker."""
     held: set[tuple[int, int]] = set()
     for place, pe in cluster.present():
         workers = list(pe.workers.suspended.values())

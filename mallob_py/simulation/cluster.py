@@ -1,12 +1,12 @@
-"""A cluster of ranks in virtual time: each is a `Node`, the one that runs in production; here are its hands.
+"""A cluster of ranks in virtual time: each is the `Node` that runs in production; here are its hands.
 
 Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place*, for
-life: that of its rank's address, and there the same one in all generations. `pes`, `processes`, `tell` and
-reports know places; the numbers that PEs have in messages are those of their generation.
+life: its rank's address, and the same one there in all generations. `pes`, `processes`, `tell` and reports
+use places; messages use the PEs' numbers in their generation.
 
-What users do (`submit`, `interrupt`, answers, crashes, ranks that come and go) comes from outside by `at`.
-Whatever happens follows from the seed, so any run can be replayed. At a quiescent moment, with nothing in
-flight and no protocol timer running, `check.check_invariants` must hold; `run` can call it then.
+Users' deeds (`submit`, `interrupt`, answers, crashes, ranks that come and go) come from outside by `at`. All
+events follow from the seed, so any run can be replayed. At a quiescent moment, with nothing in flight and no
+protocol timer running, `check.check_invariants` must hold; `run` can call it then.
 """
 
 from __future__ import annotations
@@ -62,36 +62,36 @@ class _Rank:
         self.address = address
         self.places = places
         self.node = node
-        #: of one that joins, once its process has started
+        #: a newcomer, once its process has started
         self.newcomer: Newcomer | None = None
         self.is_gone = False
-        #: with all others, by a user's order
+        #: whether it has ended with all others, by a user's order
         self.is_over = False
-        #: neither gone, over nor hung
+        #: whether it is neither gone, over nor hung
         self.is_awake = True
-        #: by a user's order
+        #: whether a user has ordered that it leaves
         self.is_to_leave = False
-        #: what happens to one that hangs, to be met when it wakes up
+        #: events for a hanging rank, handled when it wakes up
         self.asleep: list[Callable[[], None]] = []
-        #: what it hears of while it has halted, as its loop serves nothing but the change
+        #: events that a halted rank leaves waiting, as it serves only the change
         self.waiting: list[Callable[[], None]] = []
-        #: whether a generation begins, until all that its PEs want done at once is done
+        #: whether a generation begins, until the first effects of its PEs are executed
         self.begins = False
-        #: messages to a member, before it is one
+        #: messages to a member before it is one
         self.early: list[rank_stimuli.Said] = []
-        #: ranks that are no founders and that it can speak to
+        #: ranks that are no founders and that it can reach
         self.known: set[int] = set()
         self.halted_s = math.inf
-        #: if it drains: when it leaves at the latest, the rank that hears when it may, and whether that has
+        #: if it drains: the deadline, the rank that hears when it is empty, and whether that has heard
         self.drains_until_s = -math.inf
         self.drains_for = address
         self.has_drained = False
-        #: messages among its PEs that its loop has been busy with
+        #: messages among its PEs so far, which keep its loop busy
         self.local_messages = 0
 
     @property
     def generation(self) -> Generation | None:
-        """That of its PEs."""
+        """The generation of its PEs."""
         return None if self.node is None else self.node.present
 
     @property
@@ -101,7 +101,7 @@ class _Rank:
         return frozenset() if self.newcomer is None else frozenset(self.newcomer.membership.lost)
 
     def hears_of(self, address: int) -> bool:
-        """Whether it would hear from that rank, if that spoke."""
+        """Tell whether it would hear from that rank."""
         if address in self.lost:
             return False
         if self.newcomer is not None and self.node is None:
@@ -113,10 +113,10 @@ class _Rank:
 class Cluster(Network):
     """Nodes of `size` PEs, their network, their processes and their users' folders.
 
-    `observe(now, place, event, fields)` hears what is logged. `capacities` says how many PEs each rank hosts,
-    else each PE is a rank of its own. Ranks are on so many `hosts`, one after the other. `detect_s`: for how
-    long a rank is silent until another one looks; `patience_s`: see `Membership`. `is_congested`: what
-    workers say to those of a rank that hangs comes back.
+    `observe(now, place, event, fields)` gets logged events. `capacities`: PEs of each rank; by default each
+    PE is a rank. Ranks are on `hosts` hosts, one after the other. `detect_s`: silence after which another
+    rank looks; `patience_s`: as in `Membership`. `is_congested`: whether messages to workers of a hanging
+    rank come back.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Cluster(Network):
         self._detect_s = detect_s
         self._patience_s = patience_s
         self._is_congested = is_congested
-        #: by a user's order
+        #: whether a user has ordered the end
         self.is_ending = False
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
@@ -150,14 +150,14 @@ class Cluster(Network):
         self.folders = Folders(self) if desks is None else DeskFolders(self, desks)
         #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
         self.stops: list[tuple[int, float]] = []
-        #: the rank that has started others which are still to join
+        #: the rank whose newcomers are still joining
         self._growing: _Rank | None = None
         self._hosts = hosts
         self._founders = self.placement.ranks
         founders = {address: _peer(address, self._hosts) for address in range(self._founders)}
         origin = _origin(self.placement.capacities, founders)
         self._tables = Tables(self.placement.capacities, self.config, are_shared=True)
-        #: by generation: the place of each of its PEs
+        #: places of the PEs, by generation
         self._places: dict[int, list[int]] = {self._tables.first.g: list(range(size))}
         self.pes: list[PE] = []
         self._ranks: list[_Rank] = []
@@ -169,7 +169,7 @@ class Cluster(Network):
         for rank in self._ranks:
             self._do_all(rank)
 
-    # --- what users do ----------------------------------------------------------------------------
+    # --- users' deeds ------------------------------------------------------------------------------
 
     def submit(self, job: int, rank: int = 0, leaves: bool = False, **parameters: Any) -> None:
         """Bring a job to the folder of the rank at this place. `leaves`: its workers leave in order."""
@@ -184,10 +184,10 @@ class Cluster(Network):
         self.folders.tell(job, JobSetBack(job))
 
     def crash(self, place: int, worker: int) -> None:
-        """A worker's process dies."""
+        """Kill a worker's process."""
         self.processes.end(place, WorkerCrashed(worker, "killed by signal 9"))
 
-    # --- what there is ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def submitted(self) -> dict[int, int]:
@@ -200,49 +200,49 @@ class Cluster(Network):
 
     @property
     def health(self) -> list[HostHealth]:
-        """That of each member's host."""
+        """Return the health of each member's host."""
         return [rank.node.health for rank in self._ranks if rank.node is not None]
 
     def present(self) -> Iterator[tuple[int, PE]]:
-        """The PEs that there are, each with its place."""
+        """Yield the present PEs with their places."""
         for rank in self._ranks:
             if rank.node is not None and not rank.is_gone:
                 yield from zip(rank.places, rank.node.pes, strict=True)
 
     def host_of(self, place: int) -> int:
-        """The rank that a PE is in."""
+        """Return the rank of a PE."""
         return self._loop_of[place]
 
     def places_of(self, address: int) -> range:
-        """Where the PEs of a rank are."""
+        """Return the places of a rank's PEs."""
         return self._ranks[address].places
 
     def addresses(self) -> list[int]:
-        """The addresses of all ranks that there ever were."""
+        """Return the addresses of all ranks that have ever been."""
         return [rank.address for rank in self._ranks]
 
     def is_present(self, address: int) -> bool:
-        """Whether the rank's process lives, though it may hang."""
+        """Tell whether the rank's process lives, hanging or not."""
         return not self._ranks[address].is_gone
 
     def is_there(self, address: int) -> bool:
-        """Whether the rank lives and does not hang."""
+        """Tell whether the rank lives and does not hang."""
         return self._ranks[address].is_awake
 
     def members_awake(self) -> list[int]:
         return [rank.address for rank in self._ranks if rank.is_awake and rank.node is not None]
 
     def members_staying(self) -> list[int]:
-        """Ranks that are awake, do not drain, and have not been ordered to leave."""
+        """Return members that are awake, do not drain, and have no order to leave."""
         ranks = (self._ranks[address] for address in self.members_awake())
         return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
 
     def newcomers_awake(self) -> list[int]:
-        """The ranks on their way to be members."""
+        """Return the ranks on their way to be members."""
         return [rank.address for rank in self._ranks if rank.is_awake and rank.node is None]
 
     def serving(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The members awake that have not halted, each with those of its generation."""
+        """Yield awake members that have not halted, each with the members of its generation."""
         for rank in self._ranks:
             if rank.node is not None and rank.is_awake and not rank.node.is_halted:
                 yield rank.address, rank.node.present.members
@@ -251,32 +251,32 @@ class Cluster(Network):
         return self._ranks[address].generation
 
     def running(self, job: int) -> list[WorkerKey]:
-        """(place, worker number) of the job's processes that run, root first."""
+        """Return the job's running processes as (place, worker number), root first."""
         return self.processes.running(job)
 
-    # --- what happens to ranks --------------------------------------------------------------------
+    # --- events of ranks ---------------------------------------------------------------------------
 
     def die(self, address: int) -> None:
-        """The rank's process ends without a word, and its workers with it."""
+        """End the rank's process without notice, and its workers with it."""
         self._remove(self._ranks[address])
         self._look_for_later(address)
 
     def hang(self, address: int, for_s: float) -> None:
-        """The rank does nothing for so long, then goes on where it was. Its workers do not hang."""
+        """Have the rank do nothing for a time, and then go on. Its workers do not hang."""
         rank = self._ranks[address]
         rank.is_awake = False
         self.later(for_s, lambda: self._wake_up(rank))
         self._look_for_later(address)
 
     def leave(self, address: int, asked: int) -> None:
-        """A user orders, at rank `asked`, that the rank leaves, whatever is lost by that."""
+        """Order, at rank `asked`, that the rank leaves, whatever gets lost."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
-        """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace.
+        """Order, at rank `asked` or the rank itself, that the rank drains.
 
-        The order is given at rank `asked`, or there.
+        It starts nothing new, and leaves when nothing gets lost by that, or after the grace.
         """
         rank = self._ranks[address]
         rank.drains_until_s = self.now + grace_s
@@ -285,13 +285,13 @@ class Cluster(Network):
         self._leave_if_drained(rank)
 
     def accuse(self, address: int, by: int) -> None:
-        """A rank takes another one for lost that is well: that has to end, when it hears of it."""
+        """Have a rank take a healthy one as lost, which must end when it hears of it."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(by, rank_stimuli.RankLost(address, "is silent"))
         self.later(self._detect_s, lambda: self._speak(self._ranks[address]))
 
     def end(self, asked: int) -> None:
-        """A user orders, at rank `asked` or another one that all hear, that all ranks end."""
+        """Order, at a rank heard by all, that all ranks end."""
         lost = frozenset().union(*(rank.lost for rank in self._ranks if not rank.is_gone))
         sound = [each for each in self.members_staying() if each not in lost]
         if sound:
@@ -299,7 +299,7 @@ class Cluster(Network):
             self.tell_rank(asked if asked in sound else sound[0], rank_stimuli.EndWanted())
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
-        """Rank `asked` is to start further ranks, which join; their addresses."""
+        """Have rank `asked` start newcomers; return their addresses."""
         new = []
         for capacity in capacities:
             places = self.add_loop(capacity, 1.0)
@@ -318,17 +318,17 @@ class Cluster(Network):
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
         is_alone = rank.is_awake and rank.node is not None and len(rank.node.present.members) == 1
-        if self.is_ending or rank.is_gone or is_alone:  # as the last one it takes on work again
+        if self.is_ending or rank.is_gone or is_alone:  # the last rank takes on work again
             rank.drains_until_s = -math.inf
         elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
             self.tell_rank(asked, Ordered(leaves=(rank.address,)))
-            self.later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
+            self.later(self._patience_s, lambda: self._leave_if_drained(rank))  # the asked rank may be lost
         else:
             self.later(self._detect_s, lambda: self._leave_if_drained(rank))
 
     def _start_ranks(self, new: list[_Rank], asked: int) -> None:
-        """One rank at a time starts others; it knows nothing of those that a lost one has started."""
+        """Start newcomers; one rank at a time does so, without knowledge of a lost rank's newcomers."""
         awake = self.members_awake()
         if self.is_ending or not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
             for rank in new:
@@ -370,11 +370,10 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._speak(rank))
 
     def _speak(self, rank: _Rank) -> None:
-        """One that has slept sends beats to the members it knows, until it hears its fate, if it has one.
+        """Have a rank that has slept send beats to the members it knows, until it hears its fate.
 
-        Where all who could tell it or the others so are gone, those in the earlier generation end. Real ranks
-        do not get there: all know those that were there from the start, and without any of these the others
-        end.
+        If all ranks that could tell it or the others are gone, those in the earlier generation end. Real
+        ranks never get there: all know the founders, and without any founder the others end.
         """
         present = rank.generation
         if not rank.is_awake or present is None:
@@ -413,7 +412,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._look_for(address))
 
     def _look_for(self, address: int) -> None:
-        """One of those that would hear from a silent rank misses it."""
+        """Have a rank that would hear from a silent rank miss it."""
         if self._ranks[address].is_awake:
             return
         present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
@@ -431,7 +430,7 @@ class Cluster(Network):
 
     def deliver(self, dest: int, source: int, said: rank_stimuli.Said) -> None:
         rank = self._ranks[self._loop_of[dest]]
-        if rank.is_awake and (node := rank.node) is not None:  # most of what ranks are told
+        if rank.is_awake and (node := rank.node) is not None:  # most stimuli
             node.handle(said, self.now)
             self._do_all(rank)
         else:
@@ -454,7 +453,7 @@ class Cluster(Network):
             self.tell_rank(rank.address, rank_stimuli.ToPE(place - rank.places[0], stimulus))
 
     def tell_rank(self, address: int, stimulus: rank_stimuli.AnyRankStimulus) -> None:
-        """Tell a rank something, and do what follows."""
+        """Tell a rank a stimulus, and carry out the consequences."""
         rank = self._ranks[address]
         if not rank.is_awake:
             if not rank.is_gone:
@@ -487,14 +486,14 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
-        if rank.begins:  # only now: what it hears of comes after all effects of the beginning
+        if rank.begins:  # only now: after all effects of the beginning
             rank.begins = False
             self._go_on(rank)
             if rank.is_gone:
                 return
         if node.end_reason is not None:
             self._end(rank, node.end_reason)
-        elif node.is_stopping and node.is_over(self.now):  # it is there until it has met the others
+        elif node.is_stopping and node.is_over(self.now):  # it stays until it has met the others
             rank.is_awake, rank.is_over = False, True
         elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
             self.tick_at(rank.address, deadline_s)
@@ -512,7 +511,7 @@ class Cluster(Network):
             case rank_effects.WorldChanged(after, gone):
                 rank.begins = True
                 assert not _ends_a_process(rank), "a change of generation ends a process"
-                if rank.address == after.members[0]:  # who is left out and lives finds out, as all are silent
+                if rank.address == after.members[0]:  # live ranks left out notice the others' silence
                     for left_out in (self._ranks[address] for address in gone):
                         self.later(self._detect_s, partial(self._speak, left_out))
                 self._show(rank, after)
@@ -546,14 +545,14 @@ class Cluster(Network):
         if it.rank >= self._founders or address >= self._founders:
             assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
         said = rank_stimuli.Said(address, it.g, source, dest, it.message)
-        if source != dest:  # else of no PE
+        if source != dest:  # otherwise it concerns no PE
             places = self._places[it.g]
             self.post(places[source], places[dest], said)
         else:
             self.post(rank.places[0], self._ranks[it.rank].places[0], said)
 
     def _show(self, rank: _Rank, after: Generation) -> None:
-        """Have the PEs of a rank found at their places."""
+        """Register the PEs of a rank at their places."""
         if after.g not in self._places:
             self._places[after.g] = [
                 place for address in after.members for place in self._ranks[address].places
@@ -564,7 +563,7 @@ class Cluster(Network):
         self.pes[rank.places[0] : rank.places[-1] + 1] = rank.node.pes
 
     def _go_on(self, rank: _Rank) -> None:
-        """It serves all again that its loop serves."""
+        """Have a rank's loop serve everything again."""
         self.folders.inherit(self.addresses())
         for drains in self._ranks:
             if drains.drains_until_s > -math.inf and rank.address in (drains.address, drains.drains_for):
@@ -581,7 +580,7 @@ class Cluster(Network):
                 is_here = self._loop_of[place] == rank.address and not process.is_suspended
                 assert not (has_work and is_here), "a drained rank has work of a bag"
         self._remove(rank)
-        if self.newcomers_awake():  # they may wait for it
+        if self.newcomers_awake():  # newcomers may wait for it
             self._look_for_later(rank.address)
 
     def _do_all_of_newcomer(self, rank: _Rank, newcomer: Newcomer) -> None:
@@ -646,7 +645,7 @@ class Cluster(Network):
     # --- checks -----------------------------------------------------------------------------------
 
     def is_quiescent(self) -> bool:
-        """Nothing is in flight or held back, no protocol timer runs, and all ranks are members at work."""
+        """Tell whether nothing is in flight or held, no protocol timer runs, and all ranks are at work."""
         return (
             super().is_quiescent()
             and all(
@@ -664,9 +663,9 @@ class Cluster(Network):
         )
 
     def check_generations(self) -> None:
-        """All that live are in one generation, and no other rank is; all folders have a holder.
+        """Check that exactly the live ranks are in one generation, and all folders have a holder.
 
-        If all are to end, they have.
+        If all must end, check that they have.
         """
         if self.is_ending:
             left = [rank.address for rank in self._ranks if not (rank.is_gone or rank.is_over)]
@@ -683,9 +682,9 @@ class Cluster(Network):
 
 
 def _ends_a_process(rank: _Rank) -> bool:
-    """Whether the beginning of a generation does, which a `Note` concludes.
+    """Tell whether the beginning of a generation, which a `Note` concludes, ends a process.
 
-    One PE alone is in its first epoch at once, in which jobs may end.
+    A single PE is in its first epoch at once, in which jobs may end.
     """
     assert rank.node is not None
     for effect in rank.node.effects:
@@ -709,7 +708,7 @@ def _origin(capacities: tuple[int, ...], peers: Mapping[int, rank_messages.Peer]
 
 
 def _peer(address: int, hosts: int) -> rank_messages.Peer:
-    """A rank as others hear of it."""
+    """Return a rank as known to others."""
     return rank_messages.Peer(
         address,
         address % hosts,

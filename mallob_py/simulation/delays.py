@@ -1,9 +1,8 @@
-"""How long things take in a simulated cluster: from one random stream, or each from its own hash.
+"""Delays in a simulated cluster: from one random stream, or each from its own hash.
 
-`RandomDelays` draw one number after the other: simple, and fit for scripts. With
-`HashedDelays` the n-th message between two ranks takes a time that follows from the seed,
-the two ranks and n alone. So a plan from which something is left out keeps the delays of
-everything else, which is what makes shrinking a failure possible (`shrinking.py`).
+`RandomDelays` draw one number after the other: simple, and fit for scripts. With `HashedDelays` the n-th
+message between two ranks takes a time that follows from the seed, the two ranks and n alone. So a plan with a
+part left out keeps all other delays, which makes shrinking a failure possible (`shrinking.py`).
 
 `NetworkModel` is for large simulations: hosts, latencies with jitter, costs per message.
 """
@@ -27,11 +26,11 @@ _DRAWN_AT_ONCE = 1 << 16
 
 
 class Delays(Protocol):
-    """How long each message, process start and fetch of a description takes, in seconds.
+    """The seconds that each message, process start and fetch of a description takes.
 
-    `handling_s` is the time that a rank's event loop is busy with one message (or tick), and
-    `sending_s` what each message that it sends adds to it. A message between PEs of one rank does not
-    leave it: its loop is busy with that for `local_s` and both of the others.
+    `handling_s`: a rank's event loop is busy with one message (or tick); `sending_s`: more for each message
+    sent. A message between PEs of one rank does not leave it: its loop is busy with that for `local_s` and
+    both of the others.
     """
 
     @property
@@ -52,12 +51,12 @@ class Delays(Protocol):
     def fetch_s(self, rank: int) -> float: ...
 
     def slowness(self, rank: int) -> float:
-        """By what factor `rank`, the process, handles messages slower than others."""
+        """Return the factor by which `rank`, the process, handles messages slower than others."""
         ...
 
 
 class InfinitelyFast:
-    """The common part of delays that are about wild orders of events, not about speed."""
+    """The common part of delays that test orders of events, not speed."""
 
     handling_s = 0.0
     sending_s = 0.0
@@ -71,7 +70,7 @@ class InfinitelyFast:
 
 
 class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The shortest and the longest of each kind, in seconds.
+    """The shortest and the longest delay of each kind, in seconds.
 
     With `skew` 1 all delays between are equally likely; with a larger one most are short.
     """
@@ -126,9 +125,9 @@ class Delayed(NamedTuple):
 
 
 class HashedDelays(InfinitelyFast):
-    """Each delay follows from the seed and from what is delayed.
+    """Delays that follow from the seed and from what is delayed.
 
-    Where `special` is given, all others take the shortest time. `counts` tells what there was.
+    If `special` is given, all others take the shortest time. `counts` has the number of each kind.
     """
 
     def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:
@@ -157,7 +156,7 @@ class HashedDelays(InfinitelyFast):
         return self.delay_s(what, source, dest, number)
 
     def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
-        """The time that this one takes, whether or not it has begun."""
+        """Return a delay, begun or not."""
         code, (shortest_s, longest_s) = self._ranges[what]
         if self._special is not None and (what, source, dest, number) not in self._special:
             return shortest_s
@@ -165,12 +164,12 @@ class HashedDelays(InfinitelyFast):
         return shortest_s + (longest_s - shortest_s) * math.pow(share, self._skew)
 
     def all_so_far(self) -> list[Delayed]:
-        """Everything that has been delayed."""
+        """Return everything delayed so far."""
         return [Delayed(*key, number) for key, count in self.counts.items() for number in range(count)]
 
 
 def mixed(*numbers: int) -> int:
-    """64 bits that look random and follow from these numbers in this order."""
+    """Return 64 bits that look random and follow from these numbers in this order."""
     state = 0
     for number in numbers:
         state = splitmix64(state + number)
@@ -180,7 +179,7 @@ def mixed(*numbers: int) -> int:
 class NetworkModel:
     """`Delays` by a setting. Random numbers are drawn in bulk and used one after another.
 
-    Slow is a rank as a whole, with all PEs that it hosts.
+    A slow rank is slow with all its PEs.
     """
 
     def __init__(self, setting: Setting) -> None:

@@ -1,8 +1,8 @@
-"""The desks of clients in virtual time: `DeskMachine`, the one that runs in production; here are its hands.
+"""Clients' desks in virtual time: each is the `DeskMachine` that runs in production; here are its hands.
 
-Each folder has a desk as long as its holder lives. The folder's journal, its replies and the checkpoints
-outlive the desk: the heir's desk takes everything up again that has no reply. While the disk of a folder is
-full, replies wait there in their order, and are lost with the holder.
+Each folder has a desk while its holder lives. The folder's journal, replies and checkpoints outlive the desk:
+the heir's desk takes up all jobs without a reply. While a folder's disk is full, replies wait there in order,
+and are lost with the holder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRule, UserRules
 from mallob_py.simulation.folders import Folders, Ranks, submission
 
-#: a rank that hangs, or has halted, has its desk look again after this time
+#: delay after which a hanging or halted rank's desk looks again
 _LOOK_AGAIN_S = 0.001
 
 
@@ -53,11 +53,11 @@ class DeskPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a job file that are for the desk.
+    """The fields of a job file that concern the desk.
 
-    `after`, `needs`: jobs that are to end before, with any outcome or with a result. `precursor`: the
-    revision that this one goes on from, 0: none. `reads_s`: the time that its input takes; `stalls`: whether
-    it comes after a pause. `is_lasting`: whether it cannot begin anew.
+    `after`, `needs`: jobs that must end before, with any outcome or with a result. `precursor`: the revision
+    before, 0: none. `reads_s`: time to read the input; `stalls`: whether it comes after a pause.
+    `is_lasting`: whether it cannot begin anew.
     """
 
     user: str = "u"
@@ -121,7 +121,7 @@ class Desk:
         self.wake()
 
     def wake(self) -> None:
-        """Have the machine's turn come as soon as it is due."""
+        """Have the machine take its turn as soon as it is due."""
         due_s = max(self.folders.ranks.now, self.machine.deadline_s)
         if self._turn_s is not None and self._turn_s <= due_s:
             return
@@ -146,7 +146,7 @@ class Desk:
         self.wake()
 
     def hear(self, effect: AnyEffect) -> None:
-        """Take in what the PE tells of a job."""
+        """Take in a PE's news of a job."""
         now = self.folders.ranks.now
         match effect:
             case JobSought():
@@ -240,7 +240,7 @@ class Desk:
         self.folders.tell_others(self, work)
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        """Note nothing: crashes of the whole service are not played here."""
+        """Note nothing: crashes of the whole service are not simulated."""
 
 
 class DeskFolders(Folders):
@@ -251,7 +251,7 @@ class DeskFolders(Folders):
         self.plan = plan
         self.files: dict[int, FileTerms] = {}
         self._desks: dict[int, Desk] = {}
-        #: by folder: when its disk is writable again, and replies that wait for that
+        #: by folder: when its disk is writable again, and the waiting replies
         self._full_until_s: dict[int, float] = {}
         self._unwritten: dict[int, list[JobEnded]] = {}
 
@@ -271,7 +271,7 @@ class DeskFolders(Folders):
             desk.wake()
 
     def fill_disk(self, place: int, for_s: float) -> None:
-        """Have no reply written in the folder of the rank at this place for some time."""
+        """Block replies in the folder of the rank at this place for some time."""
         folder, until_s = self.ranks.host_of(place), self.ranks.now + for_s
         self._full_until_s[folder] = max(until_s, self._full_until_s.get(folder, 0.0))
 
@@ -279,13 +279,13 @@ class DeskFolders(Folders):
         self._tell_of_world(set())
 
     def _tell_of_world(self, moved: set[int]) -> None:
-        """Tell all desks of the number of PEs, and of folders whose clients begin anew."""
+        """Tell all desks the number of PEs, and the folders whose clients begin anew."""
         for folder, desk in self._desks.items():
             desk.machine.resize(self.ranks.size, moved - {folder})
             desk.wake()
 
     def hear(self, place: int, effect: AnyEffect) -> None:
-        """Take in what a PE tells of a job."""
+        """Take in a PE's news of a job."""
         job = getattr(effect, "job", None)
         if job in self._journal and (desk := self.desk_of(job)) is not None and desk.place == place:
             desk.hear(effect)
@@ -327,12 +327,12 @@ class DeskFolders(Folders):
             self.ended[job] = ended
 
     def _is_answered(self, other: int, ended: JobEnded) -> bool:
-        """Whether a job was answered, unless that does not matter to one that waited for it."""
+        """Tell whether a job was answered, or does not matter to the job that waited for it."""
         is_early = ended.outcome is not Outcome.RESULT or ended.stats.started_s is None
         return is_early or other in self.ended
 
     def is_over(self, job: int, desk: Desk) -> bool:
-        """Whether a job has a reply, or one that waits for the disk."""
+        """Tell whether a job has a reply, or one that waits for the disk."""
         return job in self.ended or any(one.job == job for one in self._unwritten.get(desk.folder, ()))
 
     # --- desks that come and go --------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class DeskFolders(Folders):
         )
 
     def check_rest(self, at_pes: set[int]) -> None:
-        """Raise AssertionError if a desk at rest is not as it must be. `at_pes`: the jobs that PEs have."""
+        """Raise AssertionError if a resting desk violates an invariant. `at_pes`: jobs at PEs."""
         for desk in self._present():
             jobs, holds, line = desk.machine.jobs, desk.machine.holds, desk.machine.line
             for job, live in jobs.items():

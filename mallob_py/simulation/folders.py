@@ -1,7 +1,7 @@
-"""Where users bring jobs to: one folder for each rank that there ever was.
+"""Folders of jobs: one for each rank that has ever been.
 
 A folder has one holder at a time, first its own rank. When the holder is gone, its heir takes the folder
-over, and submits anew what has no reply yet.
+over, and submits all jobs without a reply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mallob_py.simulation.delays import Delays
 
 
 class Ranks(Protocol):
-    """The ranks that hold folders: `Cluster` says what each of these is."""
+    """The ranks that hold folders, as described in `Cluster`."""
 
     pes: list[PE]
     now: float
@@ -47,29 +47,29 @@ class Ranks(Protocol):
 
 
 def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
-    """A job as it comes in; every other one's description is in messages."""
+    """Return a job's submission; every other job's description is in messages."""
     description = Description(10, b"x" * 10 if job % 2 else None)
     return JobSubmitted(job, JobParameters(**parameters), description)
 
 
 class Folders:
-    """All folders, each named by its first rank, with their jobs and what has become of these."""
+    """All folders, each named by its first rank, with the states of their jobs."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        #: by folder, where that is not its own rank
+        #: holder of each folder, if not its own rank
         self._holders: dict[int, int] = {}
-        #: by job: its folder, and how it is submitted
+        #: folder and submission of each job
         self._journal: dict[int, tuple[int, JobSubmitted]] = {}
         self._interrupted: set[int] = set()
-        #: by job: the place of its client
+        #: place of each job's client
         self.submitted: dict[int, int] = {}
         self.ended: dict[int, JobEnded] = {}
-        #: the last checkpoints that clients have kept
+        #: last checkpoints kept by clients
         self.saved: dict[int, bytes] = {}
         #: how often jobs were given up for a while
         self.given_up = 0
-        #: jobs whose ends were lost with their clients, before anybody could see a reply
+        #: jobs whose ends were lost with their clients, before any reply could be seen
         self.lost_ends: set[int] = set()
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
@@ -82,28 +82,28 @@ class Folders:
         self.tell(job, JobInterrupted(job))
 
     def tell(self, job: int, stimulus: AnyStimulus) -> None:
-        """Tell the job's client, unless that is gone: its heir is not told."""
+        """Tell the job's client, unless it is gone: its heir is not told."""
         if self.ranks.is_present(self._holder_of_job(job)):
             self.ranks.tell(self.submitted[job], stimulus)
 
     def knows(self, job: int) -> bool:
-        """Whether the job was handed in here."""
+        """Tell whether the job was handed in here."""
         return job in self._journal
 
     @property
     def open(self) -> set[int]:
-        """The jobs that are handed in and have no reply."""
+        """The jobs handed in and without a reply."""
         return self._journal.keys() - self.ended.keys()
 
     def at_desks(self) -> set[int]:
-        """Return the jobs that have no reply and are not at a PE: none but for a moment."""
+        """Return the jobs without a reply that are not at a PE: none, except for a moment."""
         return set()
 
     def resize(self) -> None:
-        """Note that there may be another number of PEs."""
+        """Note that the number of PEs may have changed."""
 
     def hear(self, place: int, effect: AnyEffect) -> None:
-        """Take in what a PE tells of a job."""
+        """Take in a PE's news of a job."""
         if isinstance(effect, JobGivenUp):
             self.given_up += 1
             self.ranks.later(0.0, lambda: self._submit_again(effect))
@@ -117,7 +117,7 @@ class Folders:
         self.ended[job] = ended
 
     def _submit_again(self, it: JobGivenUp) -> None:
-        """A job that was given up comes in again, with what it has had and saved."""
+        """Submit a job that was given up again, with its use and checkpoint."""
         folder, former = self._journal[it.job]
         if not self.ranks.is_present(self._holder_of(folder)):  # its heir hands it in
             return
@@ -131,7 +131,7 @@ class Folders:
             self.ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
-        """Folders of these ranks whose holder is gone are taken over by its heir, if that knows."""
+        """Have heirs take over the folders of these ranks whose holders are gone, if they know."""
         for folder in ranks:
             holder = self._holder_of(folder)
             if self.ranks.is_present(holder):
@@ -145,7 +145,7 @@ class Folders:
                     break
 
     def check(self, ranks: Iterable[int], members: tuple[int, ...]) -> None:
-        """All folders have a holder."""
+        """Check that all folders have a holder."""
         for folder in ranks:
             assert self._holder_of(folder) in members, f"the folder of rank {folder} has been left alone"
 

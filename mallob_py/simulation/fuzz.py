@@ -36,14 +36,14 @@ _COMMAND = " ".join([*python(), "-m", "mallob_py.simulation.fuzz"])
 
 @dataclass(frozen=True)
 class Found:
-    """A seed that fails, and the plan of it that does."""
+    """A failing seed, and its failing plan."""
 
     plan: Any
     failure: Failure
 
 
 def play(seed: int, lives: Lives[Any] = CLUSTERS) -> Found | None:
-    """The first failure of a seed, if it has any."""
+    """Return the first failure of a seed, if it has any."""
     for plan in lives.plans_of(seed):
         if (failure := lives.failure_of(plan)) is not None:
             return Found(plan, failure)
@@ -72,7 +72,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
 
 
 class _Fuzz:
-    """Seeds on all cores; failures of a new kind are shrunk on one of them meanwhile."""
+    """Plays seeds on all cores; failures of a new kind are shrunk on one of them meanwhile."""
 
     def __init__(self, pool: Any, options: argparse.Namespace) -> None:
         self._pool = pool
@@ -81,7 +81,7 @@ class _Fuzz:
         self._results: queue.Queue[list[Found | None] | str | BaseException] = queue.Queue()
         self._under_way = 0
         self._shrinking = 0
-        #: seeds by the kind of their failure
+        #: seeds by kind of failure
         self._kinds: dict[str, list[int]] = {}
         self._began_s = self._told_s = time.monotonic()
         self.next_seed: int = options.first
@@ -89,7 +89,7 @@ class _Fuzz:
         self.failed = 0
 
     def run(self) -> None:
-        """Until the time is over or there are many failures; what is under way is waited for."""
+        """Play until the time is over or there are many failures; wait for seeds under way."""
         deadline_s = self._began_s + self._options.seconds
         while True:
             goes_on = time.monotonic() < deadline_s and self.failed < _FAILURES_MAX
@@ -140,7 +140,7 @@ class _Fuzz:
         return f"{self.played} seeds from {self._options.first} on, {rate:.1f}/s, {self.failed} failed"
 
     def summary(self) -> str:
-        """The failures, and the commands that play them again."""
+        """Return the failures, and the commands that play them again."""
         command = _COMMAND + self._lives.options
         lines = [self._counts()]
         for kind, seeds in self._kinds.items():
@@ -165,7 +165,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def fuzz(options: argparse.Namespace) -> int:
-    """Random seeds, in parallel; 1 if any of them fails."""
+    """Play random seeds in parallel; return 1 if any of them fails."""
     with multiprocessing.get_context("fork").Pool(options.jobs, _leave_interrupts_to_the_parent) as pool:
         fuzzing = _Fuzz(pool, options)
         try:
@@ -177,7 +177,7 @@ def fuzz(options: argparse.Namespace) -> int:
 
 
 def replay_seed(seed: int, folder: Path, shrink_seconds: float, lives: Lives[Any] = CLUSTERS) -> int:
-    """Play one seed and tell its failure, shrunk."""
+    """Play one seed and report its shrunk failure."""
     found = play(seed, lives)
     if found is None:
         print(f"seed {seed}: all invariants hold")
@@ -187,7 +187,7 @@ def replay_seed(seed: int, folder: Path, shrink_seconds: float, lives: Lives[Any
 
 
 def replay_file(path: Path) -> int:
-    """Play a plan, or stimuli of a real run, from a file and tell what happens."""
+    """Play a plan, or stimuli of a real run, from a file and report."""
     try:
         return replay(path)
     except ReplayError as error:

@@ -16,7 +16,7 @@ from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, DiskFills, File, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
-#: every so many lives are played with changes of ranks as well, and as many with rarer ones
+#: period of lives with changes of ranks, and of those with rarer changes
 _CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
@@ -24,45 +24,44 @@ _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 class Lives(ABC, Generic[AnyPlan]):
     """One kind of lives."""
 
-    #: what commands need to play these
+    #: options by which commands play these
     options: ClassVar[str] = ""
 
     @abstractmethod
     def plans_of(self, seed: int) -> Iterator[AnyPlan]:
-        """The whole plan of a seed, and others that it gives."""
+        """Yield the whole plan of a seed, and variants of it."""
 
     @abstractmethod
     def failure_of(self, plan: AnyPlan) -> Failure | None:
-        """Play a plan to its end, or to what goes wrong."""
+        """Play a plan to its end, or to a failure."""
 
     @abstractmethod
     def shrink(self, plan: AnyPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[AnyPlan]:
-        """A small plan with a failure of the same kind, found within about that time."""
+        """Return a small plan with a failure of the same kind, found within about that time."""
 
     @abstractmethod
     def to_json(self, plan: AnyPlan) -> bytes: ...
 
     @abstractmethod
     def from_json(self, text: bytes) -> AnyPlan:
-        """Raises msgspec.MsgspecError."""
+        """Parse a plan. Raises msgspec.MsgspecError."""
 
     @abstractmethod
     def size_of(self, plan: AnyPlan) -> str:
-        """In a few words."""
+        """Return the plan's size in a few words."""
 
     @abstractmethod
     def schedule_of(self, plan: AnyPlan) -> str:
-        """Play the plan and tell what happens in it up to its failure."""
+        """Play the plan and describe its events up to the failure."""
 
 
 # --- clusters ------------------------------------------------------------------------------
 
 
 class ClusterLives(Lives[Plan]):
-    """Lives of PEs and their jobs, each whole and cut off at a random deed; two of three also with ranks that
-    come and go.
+    """Lives of PEs and their jobs, whole and cut off at a random deed; two of three change ranks.
 
-    After that the cluster must come to rest in time (`scenario.py`).
+    Afterwards the cluster must come to rest in time (`scenario.py`).
     """
 
     def plans_of(self, seed: int) -> Iterator[Plan]:
@@ -99,7 +98,7 @@ class ClusterLives(Lives[Plan]):
 class _ClusterShrinker(Shrinker[Plan]):
     """Leaves out whole jobs, single deeds, PEs, settings that differ from the default, and at last delays.
 
-    All messages take the shortest time then but a few, and these few are the race.
+    Then all messages except a few take the shortest time, and these few are the race.
     """
 
     def _steps(self) -> Iterable[Callable[[], None]]:
@@ -118,7 +117,7 @@ class _ClusterShrinker(Shrinker[Plan]):
     # --- what happens -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Nothing after the failure matters; most often not much before it either."""
+        """Cut off all after the failure, and most often much before it."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 
@@ -146,7 +145,7 @@ class _ClusterShrinker(Shrinker[Plan]):
                 return
 
     def _use_defaults(self) -> None:
-        """One setting at a time, those of the cluster and those of the jobs."""
+        """Use defaults, one setting at a time, for the cluster and the jobs."""
         self._try_with(largest_capacity=0)
         for config in nearer_to(self._plan.config, Config()):
             self._try_with(config=msgspec.structs.replace(self._plan.config, **config))
@@ -159,7 +158,7 @@ class _ClusterShrinker(Shrinker[Plan]):
                     self._try_with(deeds=tuple(deeds))
 
     def _hasten(self) -> None:
-        """Let all that takes time take the shortest time, first by pairs of ranks, then one by one."""
+        """Use the shortest delays, first by pairs of ranks, then one by one."""
 
         def fails_with(pairs: Sequence[tuple[What, int, int]]) -> bool:
             chosen = set(pairs)
@@ -202,9 +201,9 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 
 
 class BagLives(Lives[BagPlan]):
-    """Lives of single jobs that are bags of tasks (`bags.py`), every third also with changes of ranks.
+    """Lives of single bag jobs (`bags.py`), every third also with changes of ranks.
 
-    Every other third is played as a search with changes, too, the last one with tight bounds on what is sent.
+    Every other third is played as a search with changes, too, the last third with tight bounds on messages.
     """
 
     options = " --bags"
@@ -280,7 +279,7 @@ class _BagShrinker(Shrinker[BagPlan]):
             self._try_with(**fields)
 
     def _hasten(self) -> None:
-        """Let all messages take no time but a few: first by pairs of workers, then one by one."""
+        """Let all messages except a few take no time: first by pairs of workers, then one by one."""
 
         def fails_with(pairs: Sequence[tuple[object, object]]) -> bool:
             chosen = set(pairs)

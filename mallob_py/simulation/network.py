@@ -1,8 +1,8 @@
 """Messages among PEs in virtual time: events from a heap, delays from a model, no threads.
 
-A PE is known by its *place*. The PEs of a rank share one event loop, which is known by the rank's address.
-Messages between two places keep their order, as MPI's do; between different pairs they may overtake each
-other at will. An event loop whose messages have a cost handles one after another.
+A PE is known by its *place*. The PEs of a rank share one event loop, known by the rank's address. Messages
+between two places keep their order, as MPI's do; those of different pairs may overtake each other. An event
+loop whose messages have a cost handles one after another.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.simulation.delays import Delays
 
 Action = Callable[[], object]
-#: of the place that a message comes from, of that which it goes to, and of the message
+#: a test of source place, destination place and message
 MessageTest = Callable[[int, int, AnyWireMessage], bool]
 
-#: in place of the source of a message: other things that happen
+#: values for the source of other events than messages
 _TICK, _WAKE, _ACTION = -1, -2, -3
-#: after so many events, times of last deliveries that are past are thrown away
+#: number of events after which times of past deliveries are dropped
 _EVENTS_PER_CLEANING = 1 << 17
 
 
@@ -39,11 +39,11 @@ class Hold:
 
     @property
     def messages(self) -> list[tuple[int, int, Any]]:
-        """(source, destination, message) of each."""
+        """The held messages as (source, destination, message)."""
         return [(source, dest, said.message) for source, dest, said in self._held]
 
     def takes(self, source: int, dest: int, said: Said) -> bool:
-        """Keep the message, if it is to be kept."""
+        """Keep the message, if the test says so; return whether it was kept."""
         if self.is_open or not (
             self.test(source, dest, said.message)
             or any((source, dest) == (held[0], held[1]) for held in self._held)
@@ -66,7 +66,7 @@ class Hold:
 
 
 class Network(ABC):
-    """A virtual clock, and what is on its way. Who is to hear of it, subclasses know."""
+    """A virtual clock, and events under way. Subclasses know their receivers."""
 
     def __init__(self, seed: int, delays: Delays) -> None:
         self.seed = seed
@@ -76,14 +76,14 @@ class Network(ABC):
         self._messages_received = 0
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
-        #: actions that are awaited
+        #: number of awaited actions
         self._under_way = 0
         self._last_delivery: dict[int, float] = {}
         self._holds: list[Hold] = []
-        #: from a place to its event loop
+        #: event loop of each place
         self._loop_of: list[int] = []
         self._has_costs = bool(delays.handling_s or delays.sending_s or delays.local_s)
-        #: of each event loop
+        #: handling time of each event loop
         self._handling_s: list[float] = []
         self._sending_s: list[float] = []
         self._busy_until_s: list[float] = []
@@ -93,14 +93,14 @@ class Network(ABC):
 
     @abstractmethod
     def deliver(self, dest: int, source: int, said: Said) -> None:
-        """A message has arrived."""
+        """Deliver a message that has arrived."""
 
     @abstractmethod
     def tick(self, loop: int) -> None:
-        """The time that an event loop wanted to be told has come."""
+        """Tell an event loop that the time it asked for has come."""
 
     def add_loop(self, capacity: int, slowness: float) -> range:
-        """One more event loop; returns the places of its PEs."""
+        """Add an event loop; return the places of its PEs."""
         first = len(self._loop_of)
         self._loop_of += [len(self._handling_s)] * capacity
         self._handling_s.append(self.delays.handling_s * slowness)
@@ -110,11 +110,11 @@ class Network(ABC):
         return range(first, first + capacity)
 
     def at(self, when_s: float, action: Action) -> None:
-        """Do something at that time; the network may be quiescent before."""
+        """Act at that time; the network may be quiescent before."""
         self._push(when_s, 0, _ACTION, action)
 
     def later(self, delay_s: float, action: Action) -> None:
-        """Something is under way until `action` happens."""
+        """Act later; until then, something is under way."""
 
         def arrive() -> None:
             self._under_way -= 1
@@ -124,7 +124,7 @@ class Network(ABC):
         self._push(self.now + delay_s, 0, _ACTION, arrive)
 
     def hold(self, test: MessageTest) -> Hold:
-        """Keep back messages for which `test(source, dest, message)` holds."""
+        """Hold back messages for which `test(source, dest, message)` is true."""
         hold = Hold(self, test)
         self._holds.append(hold)
         return hold
@@ -152,12 +152,12 @@ class Network(ABC):
         heappush(self._heap, (when_s, self._order, dest, source, said))
 
     def occupy(self, loop: int, messages: int) -> None:
-        """An event loop is busy with so many messages among its own PEs."""
+        """Keep an event loop busy with messages among its own PEs."""
         each_s = self.delays.local_s + self._handling_s[loop] + self._sending_s[loop]
         self._busy_until_s[loop] = max(self.now, self._busy_until_s[loop]) + messages * each_s
 
     def tick_at(self, loop: int, when_s: float) -> None:
-        """Have an event loop told of the time, unless it is told before."""
+        """Have an event loop told the time, unless it is told before."""
         if when_s < self._next_tick_s[loop]:
             if when_s < self.now:
                 when_s = self.now
@@ -166,7 +166,7 @@ class Network(ABC):
             heappush(self._heap, (when_s, self._order, loop, _TICK, None))
 
     def is_quiescent(self) -> bool:
-        """Nothing is under way or held back."""
+        """Tell whether nothing is under way or held back."""
         return (
             self.messages_sent == self._messages_received
             and self._under_way == 0
@@ -179,7 +179,7 @@ class Network(ABC):
         on_quiescent: Callable[[Any], None] | None = None,
         events_max: float = 1_000_000,
     ) -> int:
-        """Play events up to `until_s`; returns how many. `on_quiescent` is called at quiescent moments."""
+        """Play events up to `until_s`; return their number. `on_quiescent` is called at quiescent moments."""
         count = 0
         quiet = False
         heap = self._heap
@@ -220,7 +220,7 @@ class Network(ABC):
             del self._last_delivery[pair]
 
     def _step(self) -> None:
-        """The next event: a message, a tick, or something else."""
+        """Play the next event: a message, a tick, or another one."""
         when_s, _, place, source, item = heappop(self._heap)
         assert when_s >= self.now, "time goes back"
         self.now = when_s
@@ -242,7 +242,7 @@ class Network(ABC):
 
     def _come_to_tick(self, loop: int) -> None:
         if self._next_tick_s[loop] != self.now:
-            return  # there was a sooner one
+            return  # there was an earlier one
         if self._has_costs:
             busy_until_s = self._busy_until_s[loop]
             if busy_until_s > self.now:
@@ -254,14 +254,14 @@ class Network(ABC):
         self.tick(loop)
 
     def _wait(self, loop: int, place: int, source: int, said: Said) -> None:
-        """A message that has arrived waits for a busy event loop."""
+        """Have an arrived message wait for a busy event loop."""
         if loop not in self._inboxes:
             self._inboxes[loop] = deque()
             self._push(self._busy_until_s[loop], loop, _WAKE, None)
         self._inboxes[loop].append((place, source, said))
 
     def _wake(self, loop: int) -> None:
-        """A busy event loop is ready for the next message that waits for it."""
+        """Have a formerly busy event loop take its next waiting message."""
         inbox = self._inboxes[loop]
         place, source, said = inbox.popleft()
         self._busy_until_s[loop] = self.now + self._handling_s[loop]

@@ -1,8 +1,8 @@
-"""A life of a cluster as data: its size, its settings, and what its users and processes do when.
+"""Plans: a cluster's life as data: its size, its settings, and the timed deeds of its users and processes.
 
-`draw_plan` makes one from a seed. A plan can be written to JSON, cut off, thinned out and
-played again (`scenario.py`); playing it is deterministic. A deed that needs some worker picks
-it by a hash of its own number, so that it does the same when other deeds are left out.
+`draw_plan` makes one from a seed. A plan can be written to JSON, cut off, thinned out and played again
+(`scenario.py`); playing it is deterministic. A deed that needs a worker picks it by a hash of the deed's
+number, so it does the same when other deeds are left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mallob_py.simulation.processes import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
-#: every so many seeds one large cluster
+#: period of seeds with a large cluster
 _LARGE_EVERY = 50
 _NUMBERS_PER_JOB = 20
-#: the number of a deed's rank is taken modulo that of the ranks that there are
+#: bound of the number that, modulo the number of ranks, names a deed's rank
 _RANKS_MAX = 1 << 10
 #: matcher, random hops, bulk requests
 _MATCHERS = (
@@ -42,7 +42,7 @@ WorkerKey: TypeAlias = tuple[int, int]
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
-    """Something that happens to a job at a time. `number` stays with the deed for life."""
+    """An event of a job at a time. `number` stays with the deed for life."""
 
     number: int
     at_s: float
@@ -50,7 +50,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user brings the job. 0: no limit. `near`: its root had better be there. `leaves`: in order."""
+    """A user brings the job. 0: no limit. `near`: preferred PE of its root. `leaves`: in order."""
 
     rank: int
     priority: float = 1.0
@@ -69,14 +69,14 @@ class File(Submit, frozen=True, kw_only=True, tag="file"):
 
 
 class DiskFills(Deed, frozen=True, kw_only=True, tag="disk-fills"):
-    """No reply can be written for so long in the folder that the rank began with."""
+    """No reply can be written for this long in the rank's first folder."""
 
     rank: int
     for_s: float
 
 
 class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
-    """The application at the root wants so many workers."""
+    """The application at the root wants this many workers."""
 
     workers: int
 
@@ -86,7 +86,7 @@ class Crash(Deed, frozen=True, kw_only=True, tag="crash"):
 
 
 class Chat(Deed, frozen=True, kw_only=True, tag="chat"):
-    """A running worker sends bytes to its parent and to its children; what it has used is told."""
+    """A running worker sends bytes to its parent and its children, and reports its use."""
 
 
 class Find(Deed, frozen=True, kw_only=True, tag="find"):
@@ -98,13 +98,13 @@ class Fail(Deed, frozen=True, kw_only=True, tag="fail"):
 
 
 class Drop(Deed, frozen=True, kw_only=True, tag="drop"):
-    """A host of a suspended worker of the job is short of memory: its PE lets go of so many."""
+    """A host of a suspended worker of the job is short of memory: its PE drops this many."""
 
     count: int
 
 
 class Pause(Deed, frozen=True, kw_only=True, tag="pause"):
-    """A host of a running worker of the job is short of memory: the worker is paused if it may be."""
+    """A host of a running worker of the job is short of memory: the worker is paused if that is allowed."""
 
 
 class Unpause(Deed, frozen=True, kw_only=True, tag="unpause"):
@@ -134,18 +134,18 @@ class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
     rank: int | None = None
 
 
-#: the job of deeds that are about ranks
+#: job number of deeds about ranks
 NO_JOB = 0
 
 
 class RankDies(Deed, frozen=True, kw_only=True, tag="rank-dies"):
-    """The rank's process ends without a word; other ranks will notice."""
+    """The rank's process ends without notice; other ranks notice."""
 
     rank: int
 
 
 class RankHangs(Deed, frozen=True, kw_only=True, tag="rank-hangs"):
-    """The rank does nothing for so long, then goes on where it was."""
+    """The rank does nothing for this long, then goes on where it was."""
 
     rank: int
     for_s: float
@@ -158,9 +158,9 @@ class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
 
 
 class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
-    """A user orders that the rank starts nothing new, and leaves when it is empty, or after so long.
+    """A user orders that the rank starts nothing new, and leaves when empty, or after a time.
 
-    `is_told`: the order is given at another rank, which tells it.
+    `is_told`: whether the order is given at another rank, which passes it on.
     """
 
     rank: int
@@ -169,13 +169,13 @@ class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
 
 
 class RankAccused(Deed, frozen=True, kw_only=True, tag="rank-accused"):
-    """Another rank takes the rank for lost, though nothing is the matter with it."""
+    """Another rank takes this healthy rank as lost."""
 
     rank: int
 
 
 class RanksJoin(Deed, frozen=True, kw_only=True, tag="ranks-join"):
-    """A user orders, at some rank, that new ones join."""
+    """A user orders, at some rank, that newcomers join."""
 
     capacities: tuple[int, ...]
 
@@ -211,7 +211,7 @@ _Kind: TypeAlias = Callable[..., AnyDeed]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a life follows from. With `special`, only these things are not as quick as can be."""
+    """All that determines a life. With `special`, only these things take longer than the shortest time."""
 
     seed: int
     size: int
@@ -220,18 +220,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     deeds: tuple[AnyDeed, ...]
     special: tuple[Delayed, ...] | None = None
-    #: how long a rank is silent until somebody looks, and how long one waits for another during a change
+    #: silence of a rank until another one looks, and patience during a change
     detect_s: float = 0.01
     patience_s: float = 1.0
-    #: PEs share ranks, so many at most; 0: each PE is a rank of its own
+    #: most PEs of a rank; 0: each PE is a rank of its own
     largest_capacity: int = 0
-    #: whether what workers say to each other comes back from ranks that hang
+    #: whether messages between workers come back from hanging ranks
     is_congested: bool = False
-    #: the setting of desks, where jobs come as files
+    #: setting of desks, if jobs come as files
     desks: DeskPlan | None = None
 
     def capacities(self) -> list[int] | None:
-        """Draw the capacities of ranks, as a rule unequal ones."""
+        """Draw the capacities of ranks, mostly unequal ones."""
         left, capacities = self.size if self.largest_capacity else 0, []
         while left:
             drawn = 1 + mixed(self.seed, left) % self.largest_capacity
@@ -240,20 +240,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return capacities or None
 
     def hosts(self) -> int:
-        """On how many hosts the ranks are."""
+        """Return the number of the ranks' hosts."""
         return 2 if mixed(self.seed, -2) % 3 == 0 else 1
 
     def pick(self, deed: Deed, workers: Iterable[WorkerKey]) -> WorkerKey | None:
-        """One of these: the choice for a deed changes only if the chosen one is not there."""
+        """Choose a worker for a deed; the choice changes only if the chosen one is not there."""
         return min(workers, key=lambda worker: mixed(self.seed, deed.number, *worker), default=None)
 
     def cut_off(self, count: int) -> Plan:
-        """The first so many deeds, and no further news."""
+        """Return the plan with the first `count` deeds, and no further news."""
         return msgspec.structs.replace(self, deeds=self.deeds[:count])
 
     @property
     def changes(self) -> list[Change]:
-        """The deeds that are about ranks."""
+        """Return the deeds about ranks."""
         return [deed for deed in self.deeds if isinstance(deed, Change)]
 
     @property
@@ -270,7 +270,7 @@ def from_json(text: bytes) -> Plan:
 
 
 def draw_plan(seed: int) -> Plan:
-    """Jobs arrive, change their demand, answer, crash, are interrupted or reach their limits."""
+    """Draw jobs that arrive, change their demand, answer, crash, are interrupted or reach their limits."""
     choose = random.Random(f"plan {seed}")
     sizes = _LARGE_SIZES if seed % _LARGE_EVERY == _LARGE_EVERY - 1 else _SIZES
     size = choose.choice(sizes)
@@ -354,7 +354,7 @@ def _draw_deeds(
 
 
 def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """In every other life of a job, memory is short once or twice and, as a rule, there again."""
+    """Draw shortages of memory, once or twice in every other life of a job, mostly with their ends."""
     deeds: list[AnyDeed] = []
     number = _NUMBERS_PER_JOB * job + 5
     for _ in range(choose.choice((0, 0, 1, 2))):
@@ -368,7 +368,7 @@ def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyD
 
 
 def _draw_breakdowns(choose: random.Random, job: int, span_s: float, size: int) -> list[AnyDeed]:
-    """Every third job or so, or a host, has trouble once or twice."""
+    """Draw breakdowns, once or twice, of about every third job, or of a host."""
     return [
         Breakdown(
             number=_NUMBERS_PER_JOB * job + 12 + count,
@@ -393,7 +393,7 @@ def _draw_rests(choose: random.Random) -> dict[str, Any]:
 
 
 def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
-    """Draw the time that workers have to leave in order, and how many may do so at once."""
+    """Draw the grace of leaving workers, and the most that leave at once."""
     return {
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),
@@ -401,10 +401,10 @@ def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
 
 
 def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict[str, Any]:
-    """Whether jobs beyond the number of PEs have turns: some so short that one seldom finds a PE in time."""
+    """Draw whether jobs beyond the number of PEs have turns: some too short to find a PE in time."""
     slice_s = choose.choice((0.0, 3.0, 30.0, 1e5, 1e5)) * longest_s
     if slice_s:
-        slice_s = max(slice_s, 0.02 * span_s)  # so many turns are enough
+        slice_s = max(slice_s, 0.02 * span_s)  # more turns are not needed
     return {
         "slice_s": slice_s,
         "first_slice_s": slice_s * choose.choice((0.2, 1.0)),
@@ -414,7 +414,7 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
 
 
 def with_changes(plan: Plan) -> Plan:
-    """A life in which ranks come and go too, most often several within a short time."""
+    """Return the life with ranks that come and go, most often several within a short time."""
     choose = random.Random(f"changes {plan.seed}")
     longest_s = plan.delays.message_s[1]
     deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]
@@ -450,9 +450,9 @@ def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
 
 
 def with_rarities(plan: Plan) -> Plan:
-    """A life in which ranks come and go, with settings and mishaps that are seldom met.
+    """Return the life with ranks that come and go, with rare settings and mishaps.
 
-    Several ranks die at once, a healthy one is taken for lost, or all are ended in the midst of it.
+    Several ranks die at once, a healthy one is taken as lost, or all are ended in the midst of it.
     """
     choose = random.Random(f"rarities {plan.seed}")
     span_s, longest_s = plan.span_s, plan.delays.message_s[1]
@@ -487,14 +487,14 @@ def with_rarities(plan: Plan) -> Plan:
 
 
 def with_desks(plan: Plan) -> Plan:
-    """A life whose jobs come as files: of users with weights and limits, some after others, some lasting."""
+    """Return the life with jobs as files: of users with weights and limits, some dependent, some lasting."""
     choose = random.Random(f"desks {plan.seed}")
     span_s, deeds = plan.span_s, list[AnyDeed]()
     users = ("a", "b", "c")[: choose.choice((1, 2, 3))]
     reads_s = choose.choice((0.0, span_s / 100, span_s / 10))
     for deed in plan.deeds:
         if isinstance(deed, Terms | SetBack):
-            continue  # the desk itself does both
+            continue  # the desk does both by itself
         if not isinstance(deed, Submit):
             deeds.append(deed)
             continue
@@ -532,7 +532,7 @@ def with_desks(plan: Plan) -> Plan:
 
 
 def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
-    """Draw one or the other of these, at a time when much else may happen."""
+    """Draw one or another rarity, at a time when much else may happen."""
     number, deeds = _NUMBERS_PER_JOB // 2, list[AnyDeed]()
     if choose.random() < 0.5:
         at_s = choose.uniform(0, 1.2 * span_s)
@@ -555,7 +555,7 @@ def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
 
 
 def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Every fourth job goes on with other terms once or twice."""
+    """Draw other terms, once or twice, for every fourth job."""
     return [
         Terms(
             number=_NUMBERS_PER_JOB * job + 10 + count,
@@ -569,7 +569,7 @@ def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]
 
 
 def _draw_set_backs(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Every other job is given up once or twice."""
+    """Draw one or two set-backs for every other job."""
     return [
         SetBack(number=_NUMBERS_PER_JOB * job + 14 + count, at_s=choose.uniform(0, 2 * span_s), job=job)
         for count in range(choose.choice((0, 0, 1, 2)))
@@ -577,5 +577,5 @@ def _draw_set_backs(choose: random.Random, job: int, span_s: float) -> list[AnyD
 
 
 def _draw_near(seed: int, job: int, size: int) -> int | None:
-    """Every third job would rather have its root on some PE, idle or busy."""
+    """Draw a preferred PE, idle or busy, for the root of every third job."""
     return mixed(seed, job, size) % size if mixed(seed, job) % 3 == 0 else None

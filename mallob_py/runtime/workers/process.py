@@ -7,12 +7,11 @@ the whole process.
 
 Guarantees
 - The rank hears of every task's end: a result, a traceback, or the process's death.
-- After a result, an input read, or when a worker has left in order, the process offers itself for the
-  next task, unless the task has left threads or child processes behind. After an exception it exits.
-- A worker of a chain of revisions may be given the next revision at any time: the run it is in
-  ends at its next poll. What it has left behind stays. At rest it may be given that one's input to read,
-  and to go on with its run.
-- An application's output goes to its job's file, if there are such (`output.py`), else to stderr; stdout
+- After a result, a read, or leaving in order, the process offers itself for the next task, unless the task
+  has left threads or child processes behind. After an exception it exits.
+- A worker of a chain of revisions may get the next revision at any time: its present run ends at its next
+  poll, and its remains stay. At rest it may get that revision's input to read, and go on with its run.
+- An application's output goes to its job's file, if there is one (`output.py`), else to stderr; stdout
   belongs to the rank.
 """
 
@@ -79,26 +78,26 @@ from mallob_py.runtime.workers.offering import Offering
 from mallob_py.runtime.workers.output import Printed
 
 _RECEIVE_BYTES = 1 << 18
-#: the answer for a root is lost if its process is stopped just then
+#: delay before a root asks again, since an answer is lost if its process is stopped just then
 _ASK_AGAIN_S = 1.0
-#: what is run as soon as it is read is no larger
+#: largest description that is run as soon as it is read
 _AHEAD_BYTES_MAX = 1 << 18
 _MAX_TRACEBACK_CHARACTERS = 16_000
 #: the folder of this package
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-#: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
+#: score by which the kernel kills workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
-#: the time that an input waits for room in shared memory, and how long it naps meanwhile
+#: longest wait of an input for room in shared memory, and the range of naps meanwhile
 _ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
 _THREADS = "/proc/self/task"
 _LINKS_OF_ONE = 3
 
 
 class AppRegistry:
-    """Names to places ("module:Class"), and the application objects made so far.
+    """Places of applications ("module:Class") by name, and the application objects made so far.
 
-    Applications are made when their names are first asked for, in the fork server and in worker processes
-    only: a rank never imports one. One application object serves all tasks of a process.
+    Applications are made on demand, in the fork server and in worker processes only: a rank never imports
+    one. One application object serves all tasks of a process.
     """
 
     def __init__(self, places: dict[str, str]) -> None:
@@ -108,9 +107,7 @@ class AppRegistry:
 
     @classmethod
     def discover(cls) -> AppRegistry:
-        """Return a registry that looks for installed applications when a name is asked for that is not
-        ours.
-        """
+        """Return a registry that looks for installed applications when an unknown name is asked for."""
         return cls(places_without_search())
 
     def names(self) -> tuple[str, ...]:
@@ -128,7 +125,7 @@ class AppRegistry:
         return name in self._prepared
 
     def prepared(self, name: str) -> Application:
-        """The application, fit to run: what it loads at its first use is loaded, too.
+        """Return the application, with everything loaded that it loads at first use.
 
         Raises whatever the application raises.
         """
@@ -150,8 +147,9 @@ class AppRegistry:
         return made
 
     def declared(self, name: str) -> Declaration | type[Declaration]:
-        """Return an application's declaration; it is imported only if that is told nowhere else. Raises
-        whatever its import raises.
+        """Return an application's declaration, imported from the application only if it has no other place.
+
+        Raises whatever the import raises.
         """
         return declared_apart(name, self._place_of(name)) or self.load(name)
 
@@ -170,8 +168,8 @@ class RankGone(Exception):
 class RankLink:
     """The worker's end of the socket to its rank.
 
-    A copy of the process that the application has forked is no worker: if it comes back from there, as by a
-    return or an exception, it ends at the first use of this, and says so. It would do tasks a second time.
+    A fork of this process made by the application is no worker: if it returns here, by a return or an
+    exception, it ends at the first use of this link, with a message. It would do tasks a second time.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -189,17 +187,17 @@ class RankLink:
             raise RankGone from None
 
     def receive(self) -> wire.ToWorker:
-        """The next message, however long it takes."""
+        """Return the next message, waiting for it."""
         while (message := self._next(0)) is None:
             pass
         return message
 
     def look(self) -> wire.ToWorker | None:
-        """The next message if there is one."""
+        """Return the next message if there is one."""
         return self._next(socket.MSG_DONTWAIT)
 
     def _next(self, flags: int) -> wire.ToWorker | None:
-        """The next message, after one read at most; None if it is not there yet."""
+        """Return the next message, after one read at most; None: it is not there yet."""
         self._end_copy()
         if (body := self._buffer.take()) is None:
             try:
@@ -219,7 +217,7 @@ class RankLink:
         return self._socket.fileno()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until something arrives or the time is over."""
+        """Wait until something arrives or the time is over."""
         self._poll.poll(None if timeout_s is None else timeout_s * 1000)
 
     def _end_copy(self) -> None:
@@ -236,7 +234,7 @@ class _Finished(BaseException):
 
 
 class _Left(BaseException):
-    """Unwinds `Application.run` of a parked worker that has to leave: it has nothing to hand over."""
+    """Unwinds `Application.run` of a parked worker that must leave, with no work to hand over."""
 
 
 class _Superseded(BaseException):
@@ -252,7 +250,7 @@ class _Context(WorkerContext):
     def __init__(
         self, link: RankLink, run: wire.Run, cpu_before_s: float, printed: Printed | None = None
     ) -> None:
-        """`cpu_before_s`: CPU time of this process that is not this task's. `printed`: where that goes."""
+        """`cpu_before_s`: CPU time of this process before this task. `printed`: where output goes."""
         self._printed = printed
         description = decode_description(_open_description(run.description))
         self.application = description.application
@@ -266,16 +264,16 @@ class _Context(WorkerContext):
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link
-        #: what came while something else was waited for
+        #: messages that came while another one was awaited
         self._held: list[TreeMessage] = []
         self._taken_leaving = 0
         self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
-        self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
-        #: reported, and not passed on yet
+        self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs report none
+        #: reported progress, not passed on yet
         self._progress: Progress | None = None
         self._offering = Offering(self._encoded, lambda interim: link.send(wire.Offered(interim)))
-        #: what the application calls a result of a code
+        #: names of results by code
         self.result_string: Callable[[int], str] = str
         self.cpu_before_s = cpu_before_s
 
@@ -287,7 +285,7 @@ class _Context(WorkerContext):
         was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
-        # Who is to leave has a second for it, and would pass that here waiting for messages.
+        # A leaving worker has a second, and would spend it here waiting for messages.
         if not messages and timeout_s > 0 and self.leaving == was_leaving:
             self._link.wait(timeout_s)
             messages = self._take_in()
@@ -390,7 +388,7 @@ class _Context(WorkerContext):
         raise _Finished
 
     def result_message(self, result: Result) -> tuple[wire.ResultFound, tuple[Memory, float]]:
-        """And what this process uses, and has used, as of now."""
+        """Return the message of a result, and this process's memory and CPU time now."""
         if self._printed is not None:
             self._printed.settle()
         memory, cpu_s = own_usage()
@@ -428,16 +426,16 @@ class _Worker:
         self._input_max_bytes = input_max_bytes
         #: applications that the fork server has imported for this process
         self._inherited = registry.loaded
-        #: those that the rank knows to be imported here
+        #: applications that the rank knows to be imported here
         self._told: set[str] = set()
         self._peak = OwnPeak()
-        #: by all tasks before
+        #: CPU time of all earlier tasks
         self._cpu_before_s = 0.0
         self._is_of_chain = False
 
     def run(self) -> None:
         while True:
-            self._count_anew()  # here, where nobody waits for it
+            self._count_anew()  # here, where no one waits
             following: wire.Run | None = None
             match self._link.receive():
                 case wire.Run() as run:
@@ -455,7 +453,7 @@ class _Worker:
                 following = self._run(following)
 
     def _inheritance(self, application: str) -> tuple[wire.ProcessMessage, ...]:
-        """Tell, once, that the fork server has imported it."""
+        """Report, once, that the fork server has imported the application."""
         if application in self._told or application not in self._inherited:
             return ()
         self._told.add(application)
@@ -466,12 +464,12 @@ class _Worker:
             self._printed.turn_to(job)
 
     def _count_anew(self) -> None:
-        """Count what is used from now on for the next task."""
+        """Count use from now on for the next task."""
         self._peak.forget()
         self._cpu_before_s = own_cpu_seconds()
 
     def _run(self, run: wire.Run) -> wire.Run | None:
-        """Ends with the process exiting unless the application has a result, has left, or was superseded."""
+        """Run a task; exit unless the application has a result, has left, or was superseded."""
         last: tuple[wire.ProcessMessage, ...] = ()
         usage: tuple[Memory, float] | None = None
         self._is_of_chain = run.chain > 0
@@ -508,26 +506,26 @@ class _Worker:
             raise
         except ProcessKilled:
             signal.raise_signal(signal.SIGKILL)
-        except InputError as error:  # foreseen, so its text says it all
+        except InputError as error:  # an expected error, whose text is complete
             self._fail(wire.Failed(error.message))
-        except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too
+        except BaseException as error:  # SystemExit and KeyboardInterrupt come from the user's code, too
             self._fail(wire.Failed(_describe(error)))
         if not run.chain and not _left_clean():
             self._fail(*last)
         memory, cpu_s = usage or own_usage()
-        # In one write with the result, so that the rank never takes us for still running.
+        # In one write with the result, so that the rank never sees this process as running.
         self._link.send(*last, wire.Idle(memory.private_bytes, cpu_s))
         return None
 
     def _read(self, read: wire.Read) -> wire.Run | None:
-        """Return the run that is to follow, if one is."""
+        """Read an input; return the run that must follow, if any."""
         self._turn_to(0)
         then: wire.Run | None = None
         try:
             description = self._description(read)
             if self._is_of_chain and read.then is not None:
                 data = _open_description(description)
-                if len(data) <= _AHEAD_BYTES_MAX:  # copied, as the rank may move a file
+                if len(data) <= _AHEAD_BYTES_MAX:  # copied, since the rank may move a file
                     then = msgspec.structs.replace(read.then, description=wire.Inline(bytes(data)))
             answer: wire.ProcessMessage = wire.InputRead(description, then is not None)
         except InputError as error:
@@ -549,7 +547,7 @@ class _Worker:
             raise
         if not self._is_of_chain and not last:
             self._fail()
-        return then  # of a chain, the rank knows what the process is
+        return then  # in a chain, the rank knows this process's state
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         from mallob_py.kit.input_file import at_most  # imports decompressors, which workers do without
@@ -573,7 +571,7 @@ class _Worker:
         return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
-        """One answer per name, so that the rank knows which one killed us, if one does."""
+        """Report on each application by itself, so that the rank knows which one killed us, if any."""
         for name in names:
             try:
                 one = self._registry.declared(name)
@@ -588,7 +586,7 @@ class _Worker:
             except BaseException as error:
                 traits = wire.ApplicationTraits(name, problem=_describe(error))
             self._link.send(traits)
-        # Applications may be in this process's memory now: not a lean worker any more.
+        # Applications may have been imported, so this is not a lean worker any more.
         _exit(0)
 
     def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
@@ -601,7 +599,8 @@ class _Worker:
 
 def _settle(configuration: wire.Configure) -> None:
     """Make a forked copy of the server a process of its own."""
-    # Signals of a terminal or a batch system go to the rank, which decides. A handler
+    # Terminal and batch-system signals go to the rank, which decides. SIGTERM has a handler instead of
+    # SIG_IGN, so programs that an application starts get the default.
     # instead of SIG_IGN for SIGTERM: programs that an application starts get the default.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ignore)
@@ -610,11 +609,11 @@ def _settle(configuration: wire.Configure) -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write(_OOM_SCORE)
     if configuration.memory_limit_bytes is not None:
-        # RLIMIT_DATA counts private memory only, so that a mapped description is free.
+        # RLIMIT_DATA counts private memory only, so a mapped description is free.
         limit = configuration.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Forked copies would all draw the same numbers. (Python's own generator is seeded anew by each fork.)
-    if (generator := sys.modules.get("numpy.random")) is not None:  # else it is seeded when it is imported
+    # Forked copies would all draw the same numbers. (Python's own generator is reseeded by each fork.)
+    if (generator := sys.modules.get("numpy.random")) is not None:  # otherwise it is seeded at its import
         generator.seed(int.from_bytes(os.urandom(4), "little"))
 
 
@@ -642,7 +641,7 @@ def _open_description(description: wire.LocalDescription) -> memoryview:
 
 
 def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
-    """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS).
+    """Write a description by plain writes, since a full tmpfs would kill us through a mapping (SIGBUS).
 
     If there is no room, wait for it: others may have filled the shared memory for a moment.
     """
@@ -655,7 +654,7 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
         if not may_wait:
             text = f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
             raise InputError(text) from error
-        # Long naps, so that the reading counts as one that stands still, and keeps no others from being read.
+        # Long naps, so that the reading counts as stalled and lets others read.
         while True:
             naps += 1
             time.sleep(backoff_s(*_ROOM_NAPS_S, naps))
@@ -665,8 +664,8 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
 
 
 def _written(path: str, parts: Sequence[bytes | memoryview]) -> OSError | None:
-    """Write a file anew; return why that is not possible, and no file is left then."""
-    # What a client that was lost has read of it before; workers that have that mapped keep it.
+    """Write a file anew; return why not, with no file left."""
+    # A lost client may have written it before; workers that have it mapped keep it.
     with suppress(FileNotFoundError):
         os.unlink(path)
     try:
@@ -684,7 +683,7 @@ def _create(name: str, flags: int) -> int:
 
 
 def _before(application: Application, read: wire.Read) -> tuple[int | None, Payload | None]:
-    """The number of the revision to be read, and the payload of those before it."""
+    """Return the number of the revision to read, and the payload of the revisions before it."""
     before = read.before
     if before is None:
         return None, None
@@ -697,7 +696,7 @@ def _before(application: Application, read: wire.Read) -> tuple[int | None, Payl
     number = before.revision - len(before.inputs)
     for one in before.inputs:
         try:
-            # Its results have been written when it was its turn.
+            # Its results were written when it ran.
             named = application.result_files
             configuration = {key: value for key, value in one.configuration.items() if key not in named}
             former = application.read(
@@ -715,7 +714,7 @@ def _names(files: tuple[bytes, ...]) -> tuple[str, ...]:
 
 
 def _valid(text: str) -> str:
-    """Return a text that names files in a form that can be sent."""
+    """Return a text with names of files in a form that can be sent."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -739,7 +738,7 @@ def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.Re
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
-    if b"null" in fields:  # what is no number is written so, too
+    if b"null" in fields:  # non-finite numbers are written so, too
         for name, value in result.fields.items():
             _check_finite(name, value)
     if isinstance(result.solution, bytes):
@@ -751,7 +750,7 @@ def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.Re
 
 
 def _check_finite(name: str, value: object) -> None:
-    """Raises ValueError if there is a number anywhere in it that JSON does not have."""
+    """Refuse a value with any number that JSON lacks. Raises ValueError."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"a result's {name} is {value}, which no JSON number can be")
     if isinstance(value, Mapping):
@@ -773,7 +772,7 @@ def _int32_bytes(solution: Any) -> bytes:
             return array.array("i", solution).tobytes()
         except OverflowError:
             raise ValueError("a solution's integers must fit into 32 bits") from None
-    import numpy as np  # not before it is needed: it doubles the memory of a process without arrays
+    import numpy as np  # late: doubles the memory of a process without arrays
 
     numbers = np.asarray(solution)
     if numbers.size == 0:
@@ -787,7 +786,7 @@ def _int32_bytes(solution: Any) -> bytes:
 
 
 def _describe(error: BaseException) -> str:
-    """The traceback without our own frames at its top; its end, if it is very long."""
+    """Return the traceback without our own leading frames; its end, if it is very long."""
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
@@ -798,7 +797,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames of this package that lead to the author's, or else without this file's."""
+    """Return the traceback without this package's frames before the author's, or without this file's."""
     return _frames_after(_OUR_FILES, trace) or _frames_after(__file__, trace)
 
 
@@ -809,18 +808,18 @@ def _frames_after(files: str, trace: TracebackType | None) -> TracebackType | No
 
 
 def _left_clean() -> bool:
-    """Whether a task left neither threads nor child processes behind."""
+    """Tell whether a task left neither threads nor child processes behind."""
     return threading.active_count() == 1 and _has_one_thread() and not has_children()
 
 
 def _has_one_thread() -> bool:
-    """Whether there are no threads beside this one, those of libraries included."""
-    # The folder of the threads has as many links more than an empty one: no list is read for them.
+    """Tell whether this process has one thread, counting those of libraries."""
+    # The number of links of the threads' folder tells, without reading a list.
     return os.stat(_THREADS).st_nlink == _LINKS_OF_ONE or len(os.listdir(_THREADS)) == 1
 
 
 def _exit(status: int) -> NoReturn:
-    """Without interpreter shutdown: nothing of the server's or the application's runs again."""
+    """Exit without interpreter shutdown: no code of the server or the application runs again."""
     with suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,12 +1,11 @@
-"""Tasks whose processes were killed for want of memory, and that rest before they are tried again.
+"""Starved tasks: their processes were killed for want of memory, and they rest before they are tried again.
 
-If a process is killed (signal 9) while the host is short of memory, that is the host's fault rather than the
-task's. The pool has the task rest, for longer after each death, and then has it wait until as much memory is
-free as the process had used, or until it has waited for long. Of several tasks, the smallest goes on first,
-and only one per look.
+If a process is killed (signal 9) while the host is short of memory, the host is at fault rather than the
+task. The pool has the task rest, longer after each death, and then wait until as much memory is free as the
+process had used, or for long. Of several tasks, the smallest goes on first, and only one per look.
 
-A process that had used `_MOST` of all the memory there is gains nothing from a rest; its deaths are its own,
-and so are those after the first `SPARED_MAX`.
+A process that had used `_MOST` of all memory gains nothing from a rest; its deaths count as its own, and so
+do those after the first `SPARED_MAX`.
 """
 
 from __future__ import annotations
@@ -77,16 +76,16 @@ class Starved:
     ) -> None:
         self.kills = kills or MemoryKills()
         self._measure = measure
-        #: by what outlasts a process: a job's worker has another number after each death
+        #: records by a key that outlasts a process: a job's worker has another number after each death
         self._records: OrderedDict[object, _Record] = OrderedDict()
         self._resting: dict[Task, _Record] = {}
-        #: when `awake` is wanted
+        #: when `awake` must be called
         self.look_at_s = math.inf
 
     def note_death(self, task: Task, peak_bytes: int, now_s: float) -> bool:
         """Note that a task's process was killed while memory was short; return whether the task is spared.
 
-        One that is not spared has died by its own fault, and rests all the same.
+        A task that is not spared has died by its own fault, but rests, too.
         """
         record = self._records.setdefault(_key(task), _Record())
         self._records.move_to_end(_key(task))
@@ -104,7 +103,7 @@ class Starved:
         return record.deaths <= SPARED_MAX
 
     def holds(self, task: Task, now_s: float) -> bool:
-        """Have a task rest that is not to be tried yet; return whether it rests."""
+        """Have a task rest if it must not be tried yet; return whether it rests."""
         if not self._records or (record := self._records.get(_key(task))) is None:
             return False
         if record.rests_until_s == -math.inf:
@@ -114,7 +113,7 @@ class Starved:
         return True
 
     def awake(self, now_s: float) -> Task | None:
-        """Return the task that is tried now, if there is one: the smallest that has rested and fits in."""
+        """Return the task to try now, if any: the smallest rested one for which there is memory."""
         self.look_at_s = math.inf
         if not self._resting:
             return None
@@ -133,11 +132,11 @@ class Starved:
         return task
 
     def leave_out(self, task: Task) -> None:
-        """A task does not rest any more: it is suspended or over."""
+        """Note that a task does not rest any more, since it is suspended or over."""
         self._resting.pop(task, None)
 
     def forget(self, task: Task) -> None:
-        """A task has come to a good end: its deaths do not matter any more."""
+        """Forget the deaths of a task that has ended well."""
         self._records.pop(_key(task), None)
 
 

@@ -16,18 +16,18 @@ from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.giving import Given, GivingSocket
 from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 
-#: the processes that stand ready are replaced after this time without a new task: a tree that
-#: grows over many ranks of a host must not compete with forks of workers for the job after it
+#: delay before spare processes are replaced, while no task comes: a tree that grows over many ranks of a host
+#: must not compete with forks
 _QUIET_S = 0.05
-#: restarts of the fork server in a row, without one that has forked anything, before tasks are given up
+#: most restarts in a row of a fork server that forks nothing, before tasks are given up
 _SERVER_RESTARTS_MAX = 3
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
-    """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
+    """`threads`: cores per worker. `reuse_limit_bytes`: a larger process is not used again.
 
-    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of
-    chains of revisions.
+    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of chains
+    of revisions.
     """
 
     warm: int = 1
@@ -41,7 +41,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Return the options of a rank that hosts so many PEs; the rest is as for one, for each of them."""
+        """Return the options of a rank with this many PEs, in proportion to those of one PE."""
         default = cls()
         return cls(
             warm=warm * pes,
@@ -52,7 +52,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
 
 class Processes:
-    """All living processes of a rank by serial (`links`), and which of them are `idle`."""
+    """All live processes of a rank by serial (`links`), and the `idle` ones."""
 
     def __init__(
         self,
@@ -71,28 +71,28 @@ class Processes:
         self._watch.watch_server(server.fileno())
         self.links: dict[int, WorkerLink] = {}
         self.idle: list[WorkerLink] = []
-        #: how many applications the server has imported since it was started
+        #: number of applications that the server has imported since its start
         self.generation = 0
-        #: when `refill` is wanted
+        #: when `refill` must be called
         self.refill_at_s = math.inf
-        #: until it is started again, nothing is asked of the server
+        #: whether nothing is asked of the server until it is restarted
         self.is_given_up = False
         self._forks_asked = 0
         self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
         #: whether not too many servers have died in a row
         self.is_worth_a_restart = True
-        #: None: no process goes to other ranks, or comes from them
+        #: None: processes are not exchanged with other ranks
         self.giving: GivingSocket | None = None
-        #: serials of processes that have come are below zero
+        #: serials of given processes are negative
         self._given_serial = 0
-        #: a server that dies of an import is not asked for that one again
+        #: imports asked for: a server that dies of one is not asked for it again
         self._imports_asked: set[str] = set()
         self._imported: set[str] = set()
 
-    # --- processes that stand ready ---------------------------------------------
+    # --- spare processes ----------------------------------------------------------
 
     def top_up(self, without_process: int) -> None:
-        """See that so many tasks get a process soon; what stands ready is brought up to its number later."""
+        """Have enough processes for this many tasks soon; spare ones are forked later."""
         if self.is_given_up:
             return
         self._fork(without_process - self._forks_asked)
@@ -100,7 +100,7 @@ class Processes:
             self.refill_at_s = self._clock() + _QUIET_S
 
     def refill(self, without_process: int) -> None:
-        """Bring the processes that stand ready up to their number."""
+        """Fork spare processes up to their number."""
         self.refill_at_s = math.inf
         if not self.is_given_up:
             self._fork(self._warm + without_process - len(self.idle) - self._forks_asked)
@@ -111,7 +111,7 @@ class Processes:
             self._server.send(wire.Fork(count))
 
     def take_back(self, link: WorkerLink, private_bytes: int) -> None:
-        """A task is over: its process stands ready again, if it is as good as a new one."""
+        """Keep a process as spare after its task, if it is as good as a new one."""
         stale = link.generation < self.generation or link.is_given
         full = len(self.idle) > self._warm
         if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
@@ -120,7 +120,7 @@ class Processes:
             self.idle.append(link)
 
     def forget_idle(self, link: WorkerLink) -> None:
-        """No task for one that is dying."""
+        """Remove a dying process from the idle ones."""
         if link in self.idle:
             self.idle.remove(link)
 
@@ -130,7 +130,7 @@ class Processes:
         self.release(link)
 
     def discard_all(self, links: Iterable[WorkerLink]) -> int:
-        """Kill processes; about how much memory comes free by that, in bytes."""
+        """Kill processes; return about how many bytes that frees."""
         freed_bytes = 0
         for link in links:
             freed_bytes += private_bytes_of(link.pid)
@@ -138,21 +138,21 @@ class Processes:
         return freed_bytes
 
     def release(self, link: WorkerLink) -> None:
-        """Let go of a process that is gone, or about to be."""
+        """Release a process that is gone, or about to be."""
         self._watch.forget(link)
-        if link.is_given:  # nobody reports its exit here
+        if link.is_given:  # its exit is not reported here
             self.links.pop(link.serial, None)
         link.close()
 
     # --- to and from other ranks of the host --------------------------------------
 
     def exchange(self, giving: GivingSocket) -> None:
-        """From now on, processes can be given to other ranks, and come from them."""
+        """Exchange processes with other ranks from now on."""
         self.giving = giving
         self._watch.watch_given(giving.fileno())
 
     def give(self, link: WorkerLink, rank: int, given: Given) -> None:
-        """Another rank has the process from now on; if it does not get there, it ends."""
+        """Give a process to another rank; if it does not get there, it ends."""
         assert self.giving is not None, "processes are given only where they come, too"
         unread, unsent = link.under_way
         given = msgspec.structs.replace(given, pid=link.pid, unread=unread, unsent=unsent)
@@ -164,7 +164,7 @@ class Processes:
     def pass_on(
         self, given: Given, descriptors: tuple[int, ...], rank: int, receiver: tuple[int, int]
     ) -> None:
-        """A process has come for a worker that is at another rank by now, or word that there is none."""
+        """Pass on a given process, or word that there is none, whose worker is at another rank now."""
         assert self.giving is not None
         job, number = receiver
         self.giving.send(rank, msgspec.structs.replace(given, job=job, number=number), descriptors)
@@ -172,7 +172,7 @@ class Processes:
             os.close(descriptor)
 
     def adopt(self, given: Given, descriptors: tuple[int, ...]) -> WorkerLink:
-        """Have a process that another rank has given."""
+        """Take over a process that another rank has given."""
         self._given_serial -= 1
         forked = wire.Forked(self._given_serial, given.pid, self.generation)
         limit_bytes = self._options.queue_limit_bytes
@@ -182,7 +182,7 @@ class Processes:
         return link
 
     def import_application(self, application: str) -> bool:
-        """Spare later processes an import that one has done without harm; False: it was asked for before."""
+        """Have the server import what a process imported without harm; return False if asked before."""
         if application in self._imports_asked | self._imported:
             return False
         self._imports_asked.add(application)
@@ -190,12 +190,12 @@ class Processes:
         return True
 
     def find_applications(self) -> None:
-        """Ask which there are; the answer is news of the server."""
+        """Ask which applications there are; the answer is news of the server."""
         if not self.is_given_up:
             self._server.send(wire.FindApplications())
 
     def keep_none_ready(self) -> None:
-        """Memory is short: processes are forked only for tasks that wait."""
+        """Fork processes for waiting tasks only, since memory is short."""
         self._warm = 0
         self.refill_at_s = math.inf
         for link in self.idle:
@@ -203,14 +203,14 @@ class Processes:
         self.idle.clear()
 
     def keep_ready(self) -> None:
-        """There is memory again."""
+        """Fork spare processes again."""
         self._warm = self._options.warm
         self.refill_at_s = self._clock() + _QUIET_S
 
     # --- from the fork server -----------------------------------------------
 
     def receive(self) -> wire.FromServer | None:
-        """The next news, after what it means for the supply. Raises EOFError when the server is gone."""
+        """Return the server's next news, after adapting to it. Raises EOFError when the server is gone."""
         packet = self._server.receive()
         if packet is None:
             return None
@@ -218,7 +218,7 @@ class Processes:
             case wire.Forked() as forked if packet.fds:
                 self._welcome(forked, packet.fds)
             case wire.Forked(pid=pid):
-                # Its end of the socket is closed: it ends by itself, and nobody misses it.
+                # Its end of the socket is closed, so it ends by itself.
                 self._forks_asked = max(0, self._forks_asked - 1)
                 return wire.ForkFailed(f"{os.strerror(errno.EMFILE)} in the rank, for process {pid}")
             case wire.ForkFailed():
@@ -244,7 +244,7 @@ class Processes:
             self.idle.append(link)
 
     def lose_server(self) -> list[WorkerLink]:
-        """The server is gone, and all its processes with it: they are to be buried."""
+        """Return the processes of a server that is gone, which must be reaped."""
         self._watch.forget_server()
         self.is_given_up = True
         self.idle.clear()

@@ -1,21 +1,20 @@
-"""The tasks of worker processes, from the rank's side; and the events that the rank hears of them.
+"""Tasks of worker processes, as the rank sees them, and the events that the rank hears.
 
-A task waits (`link` is None) until a process is free for it. It knows what to tell the
-process first, and which event of the rank each of the process's messages is.
+A task waits (`link` is None) until a process is free for it. It has the process's first message, and maps the
+process's messages to the rank's events.
 
-So many processes read inputs at a time; further reads wait (`Reads`). A process that has used no CPU time
-between two looks waits itself: for the writer of a named pipe, or a dead file server. It goes on waiting,
-but its place goes to the next one, so that inputs which never come keep nobody from reading. There is room
-for `STALLED_MAX` of these; if others wait, the one that has stood still longest has to go.
+The number of processes that read inputs is bounded; further reads wait (`Reads`). A process without any CPU
+time between two looks is stalled: it waits for the writer of a named pipe, or a dead file server. It goes on
+waiting, but gives up its place, so that inputs which never come block no others. There is room for
+`STALLED_MAX` of them; if others wait, the one stalled longest must go.
 
-Of an application that the fork server has not imported, one input is read at a time. As soon as its process
-has imported the application without harm, the server does; so not all of them do, before their jobs begin.
-With more jobs than PEs turns may be shorter than that: workers of the application begin when it is over.
+Of an application that the fork server has not imported, one input is read at a time. Once its process has
+imported the application without harm, the server does; so not all processes do. With more jobs than PEs,
+turns may be shorter than that import: workers of the application begin after it.
 
-A rank hears of its worker processes by `WorkerPool.poll`. What happens to the worker of a job is a stimulus
-(`protocol/stimuli.py`), where a worker is the number in its key (job, number), which no other worker of the
-rank has; all CPU time of its process is in the last one. The reading of an input is named by the number it
-was asked with.
+A rank hears of its worker processes by `WorkerPool.poll`. Events of a job's worker are stimuli
+(`protocol/stimuli.py`), where a worker is the number in its key (job, number), unique on the rank; the last
+one has all CPU time of its process. A read is named by the number of its request.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ class ReadFailed(_Event, frozen=True):
 
 
 class ReadStalled(_Event, frozen=True):
-    """Nothing of an input comes at present; it is waited for, beside others."""
+    """No input comes at present; the read waits beside others."""
 
     request_id: int
 
 
 class ReadGoesOn(_Event, frozen=True):
-    """It comes after all."""
+    """A stalled input comes again."""
 
     request_id: int
 
 
 class ApplicationKnown(_Event, frozen=True):
-    """The declaration of an application has come (see `kit.Declaration`)."""
+    """An application's declaration has come (see `kit.Declaration`)."""
 
     traits: ApplicationTraits
 
@@ -83,15 +82,15 @@ WorkerEvent = OfWorker | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | Appl
 
 
 def missed(key: Key, message: TreeMessage) -> WorkerEvent:
-    """Return the event that tells of a message that its worker's process does not take."""
+    """Return the event for a message that its worker's process does not take."""
     return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
 
-#: how long a read waits for a process while none can be had
+#: how long a read waits for a process if none can be had
 PATIENCE_S = 5.0
-#: a process that dies while it reads an input may have been killed: others try again
+#: most further readers after a process died while reading an input, since it may have been killed
 _OTHER_READERS_MAX = 2
-#: after one of these a task is over
+#: events that end a task
 FINAL_EVENTS = (
     stimuli.WorkerAnswered,
     stimuli.WorkerRaised,
@@ -105,21 +104,21 @@ FINAL_EVENTS = (
 
 @dataclass(slots=True, eq=False)
 class JobTask:
-    """Being a job's worker."""
+    """A job's worker."""
 
     key: Key
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
-    #: its process was kept from a former revision and has not yet said that it is at this task; or (without
-    #: a link) another rank is to give it
+    #: whether its process was kept from a former revision and has not yet reported this task; or (without a
+    #: link) whether another rank must give it
     is_pending: bool = False
     take_up_by_s: float = math.inf
-    #: CPU time of its process that is not its own; None before it runs
+    #: CPU time of its process before this task; None before it runs
     cpu_before_s: float | None = None
-    #: CPU time that is its own, and that another rank has told of, which had its process before
+    #: its CPU time that another rank, which had its process before, has reported
     cpu_told_s: float = 0.0
-    #: its process hands over what it has when it has to go
+    #: whether to send `Leave` when it must go
     leaves: bool = False
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
@@ -130,7 +129,7 @@ class JobTask:
 
     @property
     def application(self) -> str:
-        """The name of its application; "" if the description is of no use, as the process will say."""
+        """The name of its application; "" if the description is unusable, as the process will report."""
         if self._application is None:
             self._application = ""
             with suppress(OSError, ValueError):
@@ -143,12 +142,12 @@ class JobTask:
 
     @property
     def is_awaited(self) -> bool:
-        """Another rank is to give its process."""
+        """Whether another rank must give its process."""
         return self.is_pending and self.link is None
 
     @property
     def is_starting(self) -> bool:
-        """It is to be stopped as soon as it runs."""
+        """Whether it must be stopped as soon as it runs."""
         has_process = self.link is not None and not self.link.closed
         return self.suspended and has_process and self.cpu_before_s is None
 
@@ -161,7 +160,7 @@ class JobTask:
         return self.run
 
     def keep(self, message: TreeMessage, limit_bytes: int) -> list[TreeMessage]:
-        """Keep a message until there is a process; returns those that give way, oldest first."""
+        """Keep a message until there is a process; return those that give way, oldest first."""
         self.early.append(message)
         self.early_bytes += len(message.data)
         dropped = []
@@ -215,27 +214,27 @@ class JobTask:
 
 
 class Starter:
-    """The one task of a rank that was stopped before it ran, and may start all the same."""
+    """The one task of a rank that was stopped before it ran, and may start nevertheless."""
 
     def __init__(self) -> None:
         self._task: JobTask | None = None
-        #: when it is to be stopped
+        #: when it must be stopped
         self.until_s = math.inf
 
     @property
     def starting(self) -> JobTask | None:
-        """The task, until it has started."""
+        """Return the task, until it has started."""
         return self._task if self._task is not None and self._task.is_starting else None
 
     def admits(self, task: JobTask, until_s: float) -> bool:
-        """Whether this one may start, since no other one does."""
+        """Tell whether a task may start, since no other one does."""
         if self.starting is not None:
             return False
         self._task, self.until_s = task, until_s
         return True
 
     def stop(self) -> None:
-        """Its start takes too long: the task goes on with it when it is resumed."""
+        """Stop a start that takes too long: the task goes on with it when it is resumed."""
         if (task := self.starting) is not None and task.link is not None:
             task.link.signal(signal.SIGSTOP)
         self._task, self.until_s = None, math.inf
@@ -243,22 +242,21 @@ class Starter:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Patient:
-    """A task that has to be done on this host: if no process can be had, it waits for one for a while."""
+    """A task that must be done on this host: without a process, it waits for one for a while."""
 
     give_up_at_s: float = math.inf
 
     def waits_on(self, now_s: float) -> bool:
-        """No process could be had once more: whether to wait for one still."""
+        """Tell whether to wait on, after another failure to get a process."""
         self.give_up_at_s = min(self.give_up_at_s, now_s + PATIENCE_S)
         return now_s < self.give_up_at_s
 
 
 @dataclass(slots=True, eq=False)
 class ReadTask(_Patient):
-    """Reading a job's input. `other_readers`: those after a process that has died, of it or otherwise.
+    """Reading a job's input. `other_readers`: further readers after a death, by the task's fault or not.
 
-    `kept`: a process of its chain that reads it, and is kept again afterwards; it may have begun the
-    job then.
+    `kept`: a process of its chain that reads it, and is kept again afterwards, possibly having begun the job.
     """
 
     request_id: int
@@ -267,7 +265,7 @@ class ReadTask(_Patient):
     kept: KeptWorker | None = None
     goes_on: bool = False
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
-    #: since when a process has been at it; inf: it waits for its first one
+    #: since when a process works on it; inf: it waits for its first one
     since_s: float = math.inf
 
     def first_message(self) -> wire.ToWorker:
@@ -292,7 +290,7 @@ class ReadTask(_Patient):
 
 @dataclass(slots=True, eq=False)
 class InspectTask(_Patient):
-    """Finding out what applications are like; `names` are those not known yet, in order."""
+    """Inspecting applications; `names` are those not known yet, in order."""
 
     names: list[str]
     link: WorkerLink | None = None
@@ -307,9 +305,9 @@ class InspectTask(_Patient):
         return ApplicationKnown(message)
 
     def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent | None:
-        """The first application not known yet has killed the process."""
+        """Blame the first application not known yet, which has killed the process."""
         if not self.names:
-            return None  # it was done
+            return None  # all were inspected
         problem = f"importing it ended the process: {reason}"
         return ApplicationKnown(wire.ApplicationTraits(self.names.pop(0), problem=problem))
 
@@ -326,7 +324,7 @@ STALLED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Reads that stand still now, those that go on after all, and those that have to go."""
+    """Reads that are stalled now, those that go on, and those that must go."""
 
     stalled: list[ReadTask] = field(default_factory=list)
     going_on: list[ReadTask] = field(default_factory=list)
@@ -338,19 +336,19 @@ class Reads:
 
     def __init__(self, at_once_max: int) -> None:
         self._at_once_max = at_once_max
-        #: CPU time of their processes at the last look, in nanoseconds
+        #: CPU time of processes at the last look, in nanoseconds, of reads that go on
         self._going: dict[ReadTask, int] = {}
-        #: the same; who stands still longest comes first
+        #: the same of stalled reads; the one stalled longest comes first
         self._stalled: dict[ReadTask, int] = {}
         self._later: dict[ReadTask, None] = {}
-        #: applications that the fork server imports now, and those of which nothing is waited for
+        #: applications that the fork server imports now, and those that are not waited for
         self._coming: set[str] = set()
         self._known: set[str] = set()
-        #: when `look` is wanted next
+        #: when `look` must be called
         self.look_at_s = math.inf
 
     def admits(self, task: ReadTask, now_s: float) -> bool:
-        """Whether a read may begin (or has begun, and does so again); else it waits here."""
+        """Tell whether a read may begin, or begin again; if not, it waits here."""
         if task in self._going or task in self._stalled:
             return True
         if len(self._going) >= self._at_once_max or self._is_cold(task.read.application):
@@ -361,15 +359,16 @@ class Reads:
         return True
 
     def _is_cold(self, application: str) -> bool:
-        """Whether a read of this application has to wait until fewer processes import it."""
+        """Tell whether a read of this application must wait until fewer processes import it."""
         if application in self._known:
             return False
         is_going = any(task.read.application == application for task in self._going)
         return is_going or application in self._coming
 
     def ready(self, waiting: Iterable[Task], starting: JobTask | None) -> deque[Task]:
-        """Return the tasks that are to have a process now, where jobs rest: workers are to have one after the
-        import of their application that is under way.
+        """Return the tasks that need a process now, with more jobs than PEs.
+
+        Workers must wait for an import of their application that is under way.
         """
         return deque(
             task
@@ -378,9 +377,7 @@ class Reads:
         )
 
     def _is_being_imported(self, task: JobTask, starting: JobTask | None) -> bool:
-        """Return whether the fork server is importing the application of a task, or, where that has not been
-        done, the task that is starting.
-        """
+        """Tell whether a task's application is being imported, by the server or a starting task."""
         if task.application in self._coming:
             return True
         if starting is None or starting.application != task.application:
@@ -400,22 +397,22 @@ class Reads:
                     self._coming.add(application)
 
     def know(self, application: str) -> None:
-        """The fork server has imported it."""
+        """Note that the fork server has imported an application."""
         self._coming.discard(application)
         self._known.add(application)
 
     def await_no_import(self) -> None:
-        """The fork server is gone, maybe of what it was importing."""
+        """Wait for no import: the fork server is gone, perhaps by what it was importing."""
         self._known |= self._coming
         self._coming.clear()
 
     def end(self, task: ReadTask) -> None:
-        """A read is over, or will not be."""
+        """End a read, done or not."""
         for tasks in (self._going, self._stalled, self._later):
             tasks.pop(task, None)
 
     def following(self, now_s: float) -> list[ReadTask]:
-        """Return the reads that have waited here and begin now."""
+        """Return waiting reads that begin now."""
         begin: list[ReadTask] = []
         while len(self._going) < self._at_once_max:
             warm = (task for task in self._later if not self._is_cold(task.read.application))
@@ -427,7 +424,7 @@ class Reads:
         return begin
 
     def look(self, now_s: float) -> Changes:
-        """See who has done anything since the last look."""
+        """Check which reads have used CPU time since the last look."""
         changes = Changes()
         for task, before_ns in list(self._stalled.items()):
             if (used_ns := _cpu_ns(task)) != before_ns:
@@ -440,7 +437,7 @@ class Reads:
                 continue
             if len(self._stalled) >= STALLED_MAX:
                 if not self._later:
-                    continue  # it is in nobody's way
+                    continue  # it blocks no others
                 oldest = next(iter(self._stalled))
                 del self._stalled[oldest]
                 changes.surplus.append(oldest)
