@@ -3,11 +3,11 @@
 Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive (the pseudo-code is
 missing where it was taken from, so this follows the text). At each decision:
 
-1. Jobs start in the order of arrival, on their preferred number of nodes or, if these are not free, on as
-   few as there are, down to their least; the first that cannot stops this: the head.
-2. Nobody waits: *expand*. Jobs get nodes that are free, the most scalable first, each as many as it can use
-   if these are more than `ratio` times what it has: 1 (handoff), `spare` (spare), 0 (intensive). Of
-   the free nodes and of what jobs have beyond their preferred number, spare keeps the part `kept` free for
+1. Jobs start in the order of arrival: on their preferred number of nodes if so many are free, else on all
+   free nodes, down to the job's least number. The first job that cannot start is the head.
+2. No job waits: *expand*. Free nodes go to the most scalable jobs first. A job gets as many as it can use
+   if these are more than `ratio` times its nodes: 1 (handoff), `spare` (spare), 0 (intensive). Spare keeps
+   the part `kept` of the free nodes, and of the nodes that jobs have beyond their preferred number, free for
    jobs to come; the publication does not tell which part.
 3. Nothing is free: *shrink*. Jobs that were never resized give floor(`share` n) of their n nodes, as far as
    their least number allows, the least scalable first, until the head can start; then all begins again.
@@ -33,7 +33,7 @@ from mallob_py.batch.shadow import ends_of, shadow_of
 
 
 class Variant(enum.Enum):
-    """The number of nodes that makes it worth while to expand a job."""
+    """The number of new nodes that makes expanding a job worth while."""
 
     HANDOFF = "handoff"
     SPARE = "spare"
@@ -41,7 +41,7 @@ class Variant(enum.Enum):
 
 
 class Gaps(enum.Enum):
-    """The use of free nodes when the head needs more and no other job can be started."""
+    """The use of free nodes when the head needs more of them and no other job can start."""
 
     BASIC = "basic"
     EXPAND = "expand"
@@ -49,12 +49,12 @@ class Gaps(enum.Enum):
 
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)
-#: loss, order of start, job, its estimated time [s] as it was at its start
+#: loss, order of start, job, its estimated time [s] at its start
 _Candidate = tuple[float, int, Running, float]
 
 
 class Mebf:
-    """See the module's text. `extra`: whether EASY's extra nodes may be used."""
+    """The policy of the module's text. `extra`: whether EASY's extra nodes may be used."""
 
     wants_all_arrivals = True
 
@@ -82,7 +82,7 @@ class Mebf:
         self._uses_extra = extra
 
     def remark(self, jobs: Iterable[Job]) -> str | None:
-        """Return why no job can be expanded beyond its preferred nodes, if that is so."""
+        """Return why no job can be expanded beyond its preferred nodes; None: one can."""
         most = max((job.high / job.nodes for job in jobs if job.is_malleable), default=math.inf)
         if most > 1.0 + self._ratio:
             return None
@@ -93,11 +93,11 @@ class Mebf:
         self._is_new = True
         #: running malleable jobs that may still be resized, the most scalable first
         self._candidates: list[_Candidate] = []
-        #: those ordered to shrink that have not done so yet
+        #: running jobs that were ordered to shrink and have not done so yet
         self._shrinking: list[Running] = []
-        #: the head when others were looked at last, and how many nodes were free for all of these
+        #: the head when other waiting jobs were last looked at, and the number of free nodes then
         self._head, self._free = -1, 0
-        #: of the head, as in EASY; None: not looked for yet
+        #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -129,7 +129,7 @@ class Mebf:
             self._head = -1
 
     def _seen(self, view: View) -> int:
-        """Return how many of the waiting jobs were looked at before, with nothing changed for them since."""
+        """Return the number of waiting jobs that were looked at before and have seen no change since."""
         unchanged = not view.ended and view.free == self._free
         if not unchanged or not view.queue or view.queue[0].id != self._head:
             self._head = -1
@@ -152,7 +152,7 @@ class Mebf:
             insort(self._candidates, (job.speedup.loss, running.order, running, estimate_s))
 
     def _backfill(self, view: View, seen: int) -> Generator[Action, None, bool]:
-        """Start those that do not delay the head; whether there are any."""
+        """Start jobs that do not delay the head; return whether any was started."""
         head, started = view.queue[0], False
         if head.id != self._head:
             self._head, self._shadow = head.id, None
@@ -196,7 +196,7 @@ class Mebf:
         return math.ceil(self._kept * (view.free + lent))
 
     def _shrink(self, view: View) -> Generator[Action, None, bool]:
-        """Take nodes for the head; whether any were taken."""
+        """Order running jobs to give nodes to the head; return whether any was ordered."""
         self._forget_hopeless(view)
         self._shrinking = [one for one in self._shrinking if one.target is not None]
         need = view.queue[0].low - view.free - sum(one.size - (one.target or 0) for one in self._shrinking)
@@ -219,7 +219,7 @@ class Mebf:
         return shrunk
 
     def _least_scalable_first(self) -> Iterator[_Candidate]:
-        """Yield the least scalable jobs first, those of the same loss in the order of their starts."""
+        """Yield the least scalable jobs first; jobs of the same loss in the order of their starts."""
         end = len(self._candidates)
         while end:
             begin = bisect_left(self._candidates, (self._candidates[end - 1][0],))
@@ -227,7 +227,7 @@ class Mebf:
             end = begin
 
     def _forget_hopeless(self, view: View) -> None:
-        """Jobs that have ended, or too little time left: that only becomes less."""
+        """Remove jobs that have ended or have too little time left for a resize."""
         now, theta, running = view.now_s, self._theta, view.running
         self._candidates = [
             one
@@ -246,7 +246,7 @@ class Mebf:
 
 
 def _size(job: Job, free: int) -> int:
-    """On how many nodes a job starts; 0: it cannot."""
+    """Return the number of nodes that a job starts on; 0: it cannot start."""
     if job.nodes <= free:
         return job.nodes
     return free if free >= job.low else 0

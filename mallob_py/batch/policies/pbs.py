@@ -47,7 +47,7 @@ class _Pbs:
 
 
 class PbsFifo(_Pbs):
-    """In the order of arrival; at most the first `depth` waiting jobs are looked at."""
+    """Jobs start in the order of arrival; at most the first `depth` waiting jobs are looked at."""
 
     def __init__(self, depth: int = 10) -> None:
         super().__init__(depth)
@@ -55,7 +55,7 @@ class PbsFifo(_Pbs):
 
 
 class PbsWalltime(_Pbs):
-    """In the order of requested time, the shortest first; the first `depth` waiting jobs are looked at."""
+    """Jobs start by requested time, the shortest first; at most the first `depth` are looked at."""
 
     def __init__(self, depth: int = 400) -> None:
         super().__init__(depth)
@@ -66,14 +66,14 @@ class PbsWalltime(_Pbs):
 
 
 def room_of(view: View, policy: str) -> Room:
-    """Return the room that is left of the nodes, as a copy that may be changed."""
+    """Return a copy of the free room of the nodes; it may be changed."""
     if view.room is None:
         raise PolicyError(f"{policy}: needs jobs with demands on nodes that are shared (as Eurora's)")
     return view.room.copy()
 
 
 def ends_of(view: View) -> list[End]:
-    """Return the ends of running jobs, sorted. One that is over its estimate ends any moment, but not now."""
+    """Return the ends of running jobs, sorted; a job over its estimate ends at any moment after now."""
     soon_s = math.nextafter(view.now_s, math.inf)
     return [(max(end_s, soon_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
 
@@ -102,7 +102,7 @@ def backfill_starts(
     if not others:
         return starts
     head, shadow = queue[first], None
-    # There is ever less room within one decision.
+    # Room only shrinks within one decision.
     hopeless: set[tuple[int, tuple[float, ...]]] = set()
     for job in others:
         if (job.nodes, job.demand) in hopeless:
@@ -126,7 +126,7 @@ def backfill_starts(
 
 
 def _shadow(head: Job, room: Room, ends: list[End]) -> tuple[float, Room]:
-    """When the head has room, and what is left at that time (head not counted)."""
+    """Return the time [s] at which the head has room, and the room at that time without the head."""
     capacity = room.capacity
     places, nodes, amounts = list[int](), list[int](), list[Sequence[float]]()
     for place, (_, where, demand) in enumerate(ends):

@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _find_njit() -> Any:
-    """None: it is not installed."""
+    """Return numba's `njit`; None: numba is not installed."""
     try:
         from numba import njit
     except ImportError:
@@ -28,9 +28,9 @@ def _find_njit() -> Any:
 
 _NJIT = _find_njit()
 
-#: steps that a profile has room for at first
+#: number of steps that a new profile has room for
 _ROOM = 1024
-#: steps that a change of the profile adds at most
+#: greatest number of steps that one change adds to a profile
 _CUTS = 2
 
 
@@ -46,12 +46,12 @@ def _compiled(function: _Function) -> _Function:
 
 
 def row_of(values: Sequence[float], kind: type) -> Any:
-    """A row of numbers as the functions take it."""
+    """Return a row of numbers of the type that the functions take."""
     return [kind(value) for value in values] if _NJIT is None else np.array(values, dtype=kind)
 
 
 class Profile:
-    """Times [s] ascend, the last step lasts for ever."""
+    """A step function: the number of free nodes over time. Times [s] ascend; the last step has no end."""
 
     def __init__(self, now_s: float, free: int) -> None:
         self._times_s = row_of([now_s] * _ROOM, float)
@@ -59,23 +59,30 @@ class Profile:
         self._count = 1
 
     def add(self, begin_s: float, end_s: float, nodes: int) -> None:
-        """Within a span, so many nodes more (less, if negative) are free."""
+        """Add a number of free nodes (negative: remove them) within a span of time."""
         self._grow(1)
         self._count = _add(self._times_s, self._free, self._count, begin_s, end_s, nodes)
 
     def forget(self, now_s: float) -> None:
-        """Forget what was before now."""
+        """Remove the steps that ended before now."""
         self._count = _forget(self._times_s, self._free, self._count, now_s)
 
     def earliest(self, now_s: float, nodes: int, duration_s: float) -> float:
-        """Since when so many nodes are free for so long."""
+        """Return the earliest time [s] from which a number of nodes is free for a duration."""
         return float(_earliest(self._times_s, self._free, self._count, now_s, nodes, duration_s, math.inf))
 
     def move_up(self, now_s: float, count: int, nodes: Any, durations_s: Any, places_s: Any) -> list[int]:
-        """Let the first `count` jobs of three rows, one by one, have the earliest places that are there.
+        """Move the first `count` jobs, one by one, to the earliest places that are free.
 
-        The rows say how many nodes a job has, how long, and from when on; the last is changed. Returns who
-        has moved.
+        Args:
+            now_s: the time now [s]
+            count: number of jobs
+            nodes: each job's number of nodes
+            durations_s: each job's duration [s]
+            places_s: each job's begin [s]; it is changed
+
+        Returns:
+            The indices of the jobs that have moved.
         """
         self._grow(2 * count)
         moved = row_of([0] * count, int)
@@ -92,7 +99,7 @@ class Profile:
 
 @_compiled
 def _place_of(times_s: Any, count: int, at_s: float) -> int:
-    """The first step that begins at a time or later."""
+    """Return the first step that begins at a time or later."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -105,7 +112,7 @@ def _place_of(times_s: Any, count: int, at_s: float) -> int:
 
 @_compiled
 def _join(times_s: Any, free: Any, count: int, place: int) -> int:
-    """Let the step before go on for this one's time if they are the same; the new number of steps."""
+    """Join a step with the one before if their free nodes are equal; return the new number of steps."""
     if place == 0 or free[place] != free[place - 1]:
         return count
     times_s[place : count - 1] = times_s[place + 1 : count]
@@ -115,7 +122,7 @@ def _join(times_s: Any, free: Any, count: int, place: int) -> int:
 
 @_compiled
 def _add(times_s: Any, free: Any, count: int, begin_s: float, end_s: float, nodes: int) -> int:
-    """The new number of steps."""
+    """Add free nodes within a span of time; return the new number of steps."""
     if begin_s >= end_s:
         return count
     first = last = 0
@@ -147,7 +154,7 @@ def _forget(times_s: Any, free: Any, count: int, now_s: float) -> int:
 def _earliest(
     times_s: Any, free: Any, count: int, now_s: float, nodes: int, duration_s: float, place_s: float
 ) -> float:
-    """Since when so many nodes are free for so long, or until `place_s`; infinite if never before that."""
+    """Return the earliest time [s] before `place_s` from which the nodes are free so long; infinite: none."""
     begin_s = math.inf
     for step in range(count):
         time_s = times_s[step]
@@ -175,11 +182,11 @@ def _move_up(
     places_s: Any,
     moved: Any,
 ) -> tuple[int, int]:
-    """See `Profile.move_up`; the new number of steps, and how many have moved."""
+    """Do what `Profile.move_up` does; return the new number of steps and the number of jobs that moved."""
     moves = 0
     for job in range(count):
         need, duration_s, was_s = nodes[job], durations_s[job], places_s[job]
-        # It may go on into the place that it has.
+        # The job may go on into the place that it has.
         place_s = _earliest(times_s, free, steps, now_s, need, duration_s, was_s)
         if place_s < was_s:
             steps = _add(times_s, free, steps, was_s, was_s + duration_s, need)

@@ -30,7 +30,7 @@ _Rated = tuple[float, int, Running]
 
 
 class SdPolicy:
-    """See the module's text.
+    """The policy of the module's text.
 
     A job is eligible as a mate while its penalty is below `max_slowdown`; with `dynamic=True`, below the
     running jobs' mean of (estimated end - submission) / estimate. A guest gets the share `factor` of each
