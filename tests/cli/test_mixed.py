@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from running import needs_mpiexec
 
 from mallob_py.cli import CommandError, mixed
-from mallob_py.cli.mixed import OPTIMISE_S, Ended, Played
+from mallob_py.cli.mixed import OPTIMISE_S, Arrival, Ended, Played
 
 
 def test_a_stream_is_drawn_from_its_seed_in_order_and_has_all_kinds() -> None:
@@ -47,16 +48,33 @@ def test_tables_have_means_ratios_and_the_quality_over_time() -> None:
 
 
 @needs_mpiexec
-def test_all_ways_are_played_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_queue", [False, True])
+def test_jobs_of_a_stream_are_played_on_a_service(is_queue: bool) -> None:
+    jobs = [Arrival(kind, place, "ada", 0.1 * place) for place, kind in enumerate(("incremental", "bag"))]
+    (chain, bag) = mixed.play(3, jobs if is_queue else jobs[1:] + jobs[:1], 2, is_queue).ended
+    assert (chain.kind, bag.kind) == ("incremental", "bag")
+    assert chain.is_answered
+    assert bag.is_answered
+    assert 0.0 < bag.response_s < 60.0
+
+
+def test_all_ways_are_played_kept_and_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(mixed, "kinds", lambda: ["incremental"])
-    monkeypatch.setattr(mixed, "BETWEEN_S", 1.0)
-    mixed.run(tmp_path, pes=2, seconds=2.0, rounds=1)
-    (row, _), _ = (table["rows"] for table in json.loads((tmp_path / "mixed.json").read_text()))
-    assert row[0] == "incremental"
-    assert row[1] > 0
-    assert all(row[2:5])
-    assert len((tmp_path / "mixed-runs.jsonl").read_text().splitlines()) == 3
+    played = []
+
+    def play(seed: int, jobs: Sequence[Arrival], _pes: int, is_queue: bool) -> Played:
+        played.append((seed, len({job.kind for job in jobs}), is_queue))
+        return Played([Ended(job.kind, job.number, job.user, job.at_s, 1.0, True) for job in jobs])
+
+    monkeypatch.setattr(mixed, "play", play)
+    monkeypatch.setattr(mixed, "kinds", lambda: ["SAT", "bag"])
+    for _ in range(2):
+        mixed.run(tmp_path, seconds=100.0, rounds=2)
+    assert played == [(0, 2, False), (0, 2, True), (0, 1, False), (0, 1, False), (1, 2, False), (1, 2, True)]
+    responses, _ = (table["rows"] for table in json.loads((tmp_path / "mixed.json").read_text()))
+    assert [row[0] for row in responses] == ["SAT", "bag", "all"]
     assert (tmp_path / "mixed.png").stat().st_size > 0
 
 
