@@ -130,7 +130,7 @@ def _depths(tree: Tree) -> int:
 
 
 def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
-    """The root of a binomial tree has as many as it is told."""
+    """Return the number of the root's children; in a binomial tree, a parameter sets it."""
     if tree.type is TreeType.BINOMIAL:
         return int(tree.branching)
     v = last_word & (_V_END - 1)

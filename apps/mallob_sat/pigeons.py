@@ -32,7 +32,7 @@ class TooManySteps(Exception):
 
 
 class Steps:
-    """A bound on what may be spent. Raises TooManySteps."""
+    """A bound on the steps of a computation. Raises TooManySteps."""
 
     def __init__(self, left: int) -> None:
         self._left = left

@@ -165,7 +165,7 @@ class _Bars:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-            # No thread of its own refreshes it: processes are forked beside it.
+            # No thread refreshes the bar, since processes are forked meanwhile.
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),

@@ -45,7 +45,7 @@ class PlaceProcesses:
 
     @property
     def places(self) -> list[Place]:
-        """In the order of their ids."""
+        """The places of running processes, by id."""
         with self._lock:
             return list(self._processes)
 

@@ -97,7 +97,7 @@ class EndReason(Enum):
 
     #: other ranks took it as lost
     FENCED = "fenced"
-    #: it was ordered to leave, and may
+    #: the rank was ordered to leave and may do so
     LEFT = "left"
 
 

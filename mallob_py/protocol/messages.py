@@ -359,7 +359,7 @@ class LeaveWanted(Message, frozen=True, tag=48):
     """From the client to the PE where a root rests: hand over your work and end (`RootLeft`)."""
 
     job: int
-    #: epoch in which it rests
+    #: epoch in which the root rests
     epoch: int
 
 

@@ -70,7 +70,7 @@ class ChunkTaken(FileMessage, frozen=True, tag=64):
 
 
 class FileFailed(FileMessage, frozen=True, tag=65):
-    """From the keeper: the description cannot be had on this host."""
+    """From the keeper of a description: this host cannot have it."""
 
     job: int
     reason: str

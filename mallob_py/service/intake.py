@@ -285,7 +285,7 @@ class Intake:
             is_before = early.handed_in_s < incoming.handed_in_s
             if (
                 is_of_job and is_before and not (early.is_known and incoming.is_known)
-            ):  # otherwise it is no such time
+            ):  # else the two times cannot be compared
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)
 

@@ -292,10 +292,10 @@ class Jobs:
                 self._store.end(record, Ended("lost", error=error, at=now()), None)
 
     def _settled(self, record: Record) -> Record:
-        """A record with its end, if it has ended, at the cost of a look at its own reply.
+        """Return the record of a job, with its end if the job has ended.
 
-        A reply of its name may be that of an earlier job that was live when this one was handed in. Where
-        that cannot be told from the reply itself, all jobs without a reply are looked at.
+        A reply of that name may belong to an earlier job that was live when this job was handed in. If the
+        reply does not show it, all jobs without a reply are looked at; else only this reply is.
         """
         if record.ended is not None or (found := self._reply_to(record)) is None:
             return record

@@ -214,7 +214,7 @@ class Store:
         record = msgspec.structs.replace(record, ended=ended, signature=signature)
         with self._mutex:
             if record.id not in self._open:
-                return  # seen by two requests at once
+                return  # two requests saw the reply at the same time
             self._drop(record.id)
             self._note(record)
             surplus = list(itertools.islice(self._ended, max(0, len(self._ended) - KEEP_MAX)))

@@ -67,7 +67,7 @@ def numbers(count: int) -> list[Any]:
 
 
 def arrays(count: int) -> list[Any]:
-    """Return other arrays each time: of one that comes again and again, pickle would send but the first."""
+    """Return new arrays at each call, since pickle sends a repeated array only once."""
     base = np.zeros((1 << 17) + count)
     return [base[begin : begin + (1 << 17)] for begin in range(count)]
 

@@ -89,7 +89,7 @@ def _outcomes(results: Iterable[Any]) -> Iterator[Any]:
 
 
 class Functions:
-    """Calls of one round after the other."""
+    """Calls in rounds, one round after the other."""
 
     def __init__(self, make: Callable[[], Any], seed: int) -> None:
         """`make` makes an executor of the campaign's service."""

@@ -304,7 +304,7 @@ class _Server:
 
     def _carry_out(self, effect: Effect) -> None:
         if (entry := self._entries.get(effect.job)) is None:
-            return  # whose cores were to change has ended
+            return  # the job whose cores were to change has ended
         match effect:
             case Launch(_, slots, mates, factor):
                 hosts = [self._entries[mate] for mate in mates if mate in self._entries]
@@ -431,7 +431,7 @@ class _Server:
             entry.pidfd = await _pidfd_of(process.pid)
         else:
             while (begun := job.begun()) is None and job.has_keeper:
-                await asyncio.sleep(_KEEPER_POLL_S)  # it has just been started
+                await asyncio.sleep(_KEEPER_POLL_S)  # the keeper has just been started
             with contextlib.suppress(OSError):
                 entry.pidfd = await _pidfd_of(begun.keeper) if begun is not None else -1
         # The process of this number is the keeper if that lives still.
@@ -832,10 +832,7 @@ class _Server:
         return Allotment(parts, len(node.slots), self._limit_s(entry))
 
     def _slow_down(self, mates: Sequence[_Entry], guest_s: float) -> None:
-        """A guest is about to begin there, which takes as much from each as it may take itself.
-
-        Less than 0: it has not begun after all.
-        """
+        """Extend the limits of mates by the limit of their guest [s]; negative: the guest did not begin."""
         for mate in mates:
             if mate.run is not None:  # else it could not be started itself
                 mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)

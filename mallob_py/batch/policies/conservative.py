@@ -26,7 +26,7 @@ _ROOM = 1024
 
 
 class _Waiting:
-    """The plans for the waiting jobs, in the order of the queue: rows with room at their ends."""
+    """The plans for the waiting jobs in the order of the queue, as rows with spare room at the end."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []

@@ -88,10 +88,10 @@ class SdPolicy:
         self._came: list[int] = []
         #: of waiting jobs: how many had come when they looked for mates in vain, and the cut-off then
         self._looked: dict[int, tuple[int, float]] = {}
-        #: of the running jobs: sum of their estimated slowdowns
+        #: sum of the running jobs' estimated slowdowns
         self._slowdowns = 0.0
         self._cutoff = self._constant
-        #: of the head, as in EASY; None: not looked for yet
+        #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
         #: of the waiting jobs, as they are now; None: not looked for yet
         self._waits: Waits | None = None
@@ -288,7 +288,7 @@ class _Search:
     def _of_many(self) -> tuple[Running, ...]:
         """Size by size, the cheapest way to have so many nodes of so many jobs."""
         need, most = self._nodes, self._mates_max
-        #: by the number of jobs: of nodes, the sum of penalties and the jobs
+        #: number of jobs -> number of nodes -> (sum of penalties, jobs)
         ways: list[dict[int, tuple[float, tuple[Running, ...]]]] = [{} for _ in range(most + 1)]
         ways[0][0] = 0.0, ()
         for size in self._alone:

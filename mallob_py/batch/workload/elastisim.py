@@ -52,7 +52,7 @@ class _Job(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """`nodes`: of the machine, for which ElastiSim has a file of its own."""
+    """A file of jobs. `nodes`: size of the machine, which ElastiSim keeps in another file."""
 
     jobs: list[_Job]
     nodes: int | None = None

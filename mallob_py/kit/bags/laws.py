@@ -36,7 +36,7 @@ TASKS_MAX = 20_000
 _PIECES_MAX = 12
 _CUTS_MAX = 400
 _PARTS = 3
-#: factor between done and expected tasks, in the median of pieces, from which the two count different things
+#: the median factor between done and expected tasks above which they count different things
 _EXPECTED_FACTOR = 10.0
 _EXPECTED_PIECES_MIN = 3
 #: relative tolerance of sums of floats, which depend on order

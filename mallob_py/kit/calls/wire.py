@@ -46,7 +46,7 @@ class NotTrusted(Exception):
 
 
 class Frame:
-    """A head, and buffers of its own."""
+    """The head of a frame and the buffers that follow it."""
 
     __slots__ = ("buffers", "head")
 

@@ -336,7 +336,7 @@ class Reads:
 
     def __init__(self, at_once_max: int) -> None:
         self._at_once_max = at_once_max
-        #: CPU time of processes at the last look, in nanoseconds, of reads that go on
+        #: each unfinished read's CPU time [ns] at the last look
         self._going: dict[ReadTask, int] = {}
         #: the same of stalled reads; the one stalled longest comes first
         self._stalled: dict[ReadTask, int] = {}

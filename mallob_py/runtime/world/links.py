@@ -211,7 +211,7 @@ class Stream:
     def resume(self, received: int) -> None:
         """Go on from there, over a new connection."""
         assert self.can_resume(received)
-        if received > self._kept_to:  # it has come by a connection before the one that broke
+        if received > self._kept_to:  # an earlier connection delivered the bytes
             self.written(received - self._kept_to)
         again = bytes(memoryview(self._kept)[received - self._kept_from :])
         self._kept.clear()

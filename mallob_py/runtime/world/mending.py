@@ -32,7 +32,7 @@ ANSWER = struct.Struct(f"<Q{CODE_BYTES}s")
 REFUSED_S = 0.5
 _FIRST_PAUSE_S = 0.05
 _PAUSE_MAX_S = 0.5
-#: between attempts to reach who is thought dead
+#: longest pause [s] between attempts to reach a peer that is thought dead
 _SLOW_PAUSE_MAX_S = 5.0
 _ATTEMPT_S = 2.0
 _UNDER_WAY = frozenset({errno.EINPROGRESS, errno.EALREADY})

@@ -190,7 +190,7 @@ class InFolder:
         self._listing: Iterator[os.DirEntry[str]] | None = None
         #: whether the folder was listed at least once
         self._is_listed = False
-        #: when `next_names` must be called, unless names wait for which there is room
+        #: time [s] of the next call of `next_names` if no names wait or there is no room for them
         self.deadline_s = -math.inf
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
@@ -285,7 +285,6 @@ class InFolder:
         """Return the name that has waited longest."""
         # Files present at the start come first: later ones may be interruptions or revisions of them. This
         # holds later, too: a file found by listing may be older than one reported by inotify.
-        # Later as well: a file that is found may have come before one that inotify tells of.
         while self._is_listed and (self._found or self._queue):
             if not self._found:
                 name = self._queue.popleft()
