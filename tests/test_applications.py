@@ -16,7 +16,7 @@ from mallob_py.kit import UNKNOWN, Declaration
 
 ROOT = Path(__file__).parents[1]
 #: who may know SAT: the command that is SAT's alone, the checker of its proofs, and the table of applications
-KNOWS_SAT = {"applications.py", "cli/solve_rank.py", "cli/report.py"}
+KNOWS_SAT = {"applications.py", "cli/solve_rank.py", "cli/report.py", "cli/mixed.py"}
 
 
 class Oracle(Declaration):

@@ -49,6 +49,11 @@ class _Client(Api):
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _ClientOfGroup(_Client):
+    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
+
+
 def _group(help_text: str) -> Any:
     return option("--group GROUP", values.group_name, None, JOB, help_text)
 
@@ -234,14 +239,13 @@ class SubmitOptions(_Terms, Wishes, _Client):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WaitOptions(_Client):
+class WaitOptions(_ClientOfGroup):
     """Options of `mallob-py wait`."""
 
     identities: tuple[str, ...] = positional_list(
         "USER.NAME", values.identity, JOB, "jobs to wait for; NAME alone is a job of yours", default=()
     )
     group: str | None = _group("wait for all jobs of this group, and print the table of its results")
-    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
     output_format: str = _output_format("print JSON, or s and v lines (default json)")
 
     def validate(self) -> None:
@@ -271,7 +275,7 @@ class LogsOptions(ExplainOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InterruptOptions(_Client):
+class InterruptOptions(_ClientOfGroup):
     """Options of `mallob-py interrupt`."""
 
     jobs: tuple[str, ...] = positional_list(
@@ -282,7 +286,6 @@ class InterruptOptions(_Client):
         default=(),
     )
     group: str | None = _group("end all jobs of this group")
-    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
 
     def validate(self) -> None:
         super().validate()

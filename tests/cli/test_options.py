@@ -316,7 +316,7 @@ def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
         (["--solutions", "0"], "--solutions: 0 is less than 1"),
         (["--solutions", "some"], "--solutions: 'some' is not a whole number"),
         (["--solutions", "2", "--projection", "1,,2"], "--projection: '' is not a whole number"),
-        (["--configuration", '{"model": "packed"}'], "model is for the service"),
+        (["--configuration", '{"model": "packed"}'], "model is for a service only"),
     ],
 )
 def test_wishes_that_do_not_go_together_are_told_before_anything_starts(

@@ -463,7 +463,10 @@ def test_one_setting_is_one_job_whose_name_is_kept(formula: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--set", "a=1..1000", "--set", "b=1..1000"], "these are 1000000 jobs; at most 100000"),
+        (
+            ["--set", "a=1..1000", "--set", "b=1..1000"],
+            "--set makes 1000000 jobs; at most 100000 are possible",
+        ),
         (["--set", "a=1,2", "--proof", "p"], "--proof is for one job, but --set makes 2"),
     ],
 )
