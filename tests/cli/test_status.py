@@ -159,7 +159,7 @@ def test_the_services_numbers_are_printed_as_they_are_declared(
 
 def test_hosts_and_ended_jobs_are_two_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--hosts", "--ended") == 2
-    assert "two lists" in capsys.readouterr().err
+    assert "--hosts and --ended cannot be combined" in capsys.readouterr().err
 
 
 def test_a_name_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
