@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ApiError(Exception):
-    """Becomes a response `{"error": {"field": ..., "message": ...}}`."""
+    """An error that becomes the response `{"error": {"field": ..., "message": ...}}`."""
 
     def __init__(self, status: int, message: str, field: str = "") -> None:
         super().__init__(message)

@@ -1,12 +1,12 @@
-"""Connections of the web server: silent peers, and peers that do not read, keep no others out.
+"""Connections of the web server: silent and slow peers must not keep other peers out.
 
-A connection *waits* while no head of a request has come whole: from its start or from its last answer on.
-Such a connection has `HEAD_MAX_S`, and there are places for so many. A further one takes the place of
-another: of the peer with most of them, the oldest. So a head that is sent at once is always read, however
-many are silent.
+A connection *waits* from its start, or from its last answer on, until the head of a request is complete. A
+waiting connection must send a head within `HEAD_MAX_S`, and at most `WAITING_MAX` connections wait. A further
+connection displaces the oldest one of the peer with most waiting connections. So a head that is sent at once
+is always read, however many connections are silent.
 
-What a peer does not read waits in the transport, at most 64 KB; whoever takes less than 48 KB of it in
-`UNREAD_MAX_S` is cut off (so the least rate is 0.8 KB a second), also after the end of an answer.
+Bytes that a peer does not read stay in the transport, at most 64 KB. A peer must read 48 KB of them in
+`UNREAD_MAX_S` (so the least rate is 0.8 KB a second), also after the end of an answer, or is cut off.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ class Places:
     def __init__(self, most: int = WAITING_MAX) -> None:
         self._most = most
         self._count = 0
-        #: of each peer, the oldest first
+        #: the waiting connections of each peer, the oldest first
         self._of_peers: dict[str, dict[_Waiting, None]] = {}
 
     def __len__(self) -> int:
         return self._count
 
     def take(self, peer: str, connection: _Waiting) -> None:
-        """Have a connection wait, another one's place included if there is none left."""
+        """Let a connection wait. If no place is left, cut off the oldest one of the peer with most
+        connections.
+        """
         if self._count >= self._most:
             crowded = max(self._of_peers.values(), key=len)
             oldest = next(iter(crowded))
@@ -50,7 +52,7 @@ class Places:
         those[connection] = None
 
     def leave(self, peer: str, connection: _Waiting) -> None:
-        """The connection waits no more, if it did."""
+        """Remove a connection that may be waiting."""
         those = self._of_peers.get(peer, {})
         if connection in those:
             del those[connection]
@@ -60,7 +62,7 @@ class Places:
 
 
 class Connection(H11Protocol):
-    """One connection, as uvicorn has it, with times for what its peer is to do."""
+    """A connection of uvicorn with time limits for its peer."""
 
     def __init__(self, places: Places, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -70,7 +72,7 @@ class Connection(H11Protocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def cut_off(self) -> None:
-        """End the connection at once; what has not been read is lost."""
+        """End the connection at once; unread bytes are lost."""
         if not self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
 
@@ -105,7 +107,7 @@ class Connection(H11Protocol):
         _cancel(self._head_timer)
 
     def _lose_patience(self) -> None:
-        """No head has come; the last answer may still be read."""
+        """Give up the wait for a head; the peer may still read the last answer."""
         self._stop_waiting()
         if self.transport.get_write_buffer_size():
             self.transport.close()
@@ -142,7 +144,7 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 def connections(places: Places) -> Callable[..., Connection]:
-    """Return what makes the connections of a server, which share these places."""
+    """Return the factory of a server's connections, which share `places`."""
 
     def make(**of_uvicorn: Any) -> Connection:
         return Connection(places, **of_uvicorn)

@@ -1,9 +1,9 @@
-"""The wishes of HTTP, in terms of the api folder: hand in, look up, interrupt, fetch.
+"""HTTP requests in terms of the api folder: submit, look up, interrupt, fetch.
 
-A job has two kinds of keys: the id of its submission (32 hexadecimal digits, given out here) and
-"user.name", which also finds jobs that were handed in by files. No dot is in the one, at least one in
-the other. Guarantees: nothing outside the client's folder, the web server's own folder and the
-folder of --allow-paths is read, whatever a request says. All methods may be called from any thread.
+A job has two kinds of keys: the id of its submission (32 hexadecimal digits, assigned here) and "user.name",
+which also finds jobs that were submitted as files. Only "user.name" contains a dot. Guarantee: a request can
+only read files in the client's folder, in the web server's own folder and in the folder of --allow-paths. All
+methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from mallob_py.web.views import (
 )
 
 _RECENT_MAX = 50
-#: which outcomes belong to a kind
+#: the outcomes of each kind, as predicates
 ENDED_KINDS: Mapping[str, Callable[[str], bool]] = {
     "all": lambda outcome: True,
     "results": lambda outcome: outcome == "result",
@@ -93,12 +93,12 @@ class Jobs:
         self._status = SharedStatus(api_dir)
         self.history = History()
         self._ends = RecentHistory(api_dir)
-        #: what it told last, and the same as HTTP tells it
+        #: the jobs last read from the history, and the same jobs in the form of HTTP
         self._told: list[EndedJob] = []
         self._told_jobs: list[Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
-        #: of each client that was asked for
+        #: the look at each client that a request has named
         self._looks: dict[int, SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
@@ -162,17 +162,17 @@ class Jobs:
         return []
 
     def look(self) -> None:
-        """Have the service tell for a while which PE works for which job, and keep it."""
-        with contextlib.suppress(OSError):  # then the page does without
+        """Make the service report for a while which PE works for which job."""
+        with contextlib.suppress(OSError):  # the page does without trees
             look(self._api_dir)
 
     def note(self) -> None:
-        """Keep this moment for the history."""
+        """Add the current status to the history."""
         if (status := self.status()) is not None:
             self.history.note(status)
 
     def check_owner(self, key: str, client_index: int | None, user: str) -> None:
-        """Raises ApiError if the job of this key is not this user's, or if it is not known whose it is."""
+        """Raise ApiError unless the job of this key is known to be this user's."""
         if is_submission(key):
             owner = self._record(key).user
         else:
@@ -196,14 +196,15 @@ class Jobs:
         limit: int,
         user: str | None = None,
     ) -> EndedJobs:
-        """Jobs that have ended, of all users or of one; the last ten thousand of each client, a page of them.
+        """Return a page of the ended jobs of all users or of one; each client's last ten thousand are
+        searched.
 
         `text` is part of user, name, application or result; `kind` a key of `ENDED_KINDS`, `order` of
         `ENDED_ORDERS`.
         """
         with self._mutex:
             told = self._ends.jobs()
-            if told is not self._told:  # thousands, of which few are new from one request to the next
+            if told is not self._told:  # thousands of jobs, few of them new since the last request
                 self._told = told
                 self._told_jobs = [job_told_of(job, self._without_paths(job.error)) for job in told]
             told_jobs = self._told_jobs
@@ -225,7 +226,7 @@ class Jobs:
         return EndedJobs(len(found), found[offset : offset + limit])
 
     def _recent(self, status: ServiceStatus | None) -> list[Job]:
-        """Return the jobs that ended last: handed in over HTTP, or told of by the service that runs now."""
+        """Return the jobs that ended last: submitted over HTTP, or in the history of the running service."""
         ours = [ended_job(record) for record in self._store.recent(_RECENT_MAX)]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
         told = () if status is None else status.ended
@@ -237,7 +238,7 @@ class Jobs:
         return sorted(ours + others, key=end_of, reverse=True)[:_RECENT_MAX]
 
     def _live(self, identity: str, client_index: int, submission: str = "") -> Job | None:
-        """Return a live job as the service's status tells it."""
+        """Return a live job from the service's status."""
         seen = self._status.now()
         if seen.status is None or seen.status.is_stale():
             return None
@@ -247,7 +248,7 @@ class Jobs:
         return job_of_status(found, {(client_index, identity): submission}, seen.shares)
 
     def get(self, key: str, client_index: int | None = None) -> Job:
-        """A job, live or ended. The client is asked for only where a name is. Raises ApiError."""
+        """Return a live or ended job. A client is needed only for a key "user.name". Raise ApiError."""
         if is_submission(key):
             record = self._settled(self._record(key))
             if record.ended is not None:
@@ -266,19 +267,23 @@ class Jobs:
         return Job(user, name, identity, "ended", client=index, ended=ended)
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
-        """The client, and names in its `out/`, one of which appears when this job ends. Raises ApiError."""
+        """Return the client and the names of files in its `out/`. One of the files appears when this job
+        ends. Raise ApiError.
+        """
         if is_submission(key):
             record = self._record(key)
             return record.client, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
         return self._checked_client(client_index), frozenset((reply_name(_checked(key)),))
 
     def out_dir(self, client_index: int) -> Path:
-        """Where the replies of a client appear."""
+        """Return the folder in which the replies of a client appear."""
         return self._folder_of(client_index) / "out"
 
     def sweep(self) -> None:
-        """Note replies to what was handed in here; remove its uploads. Looks at all jobs without a reply."""
-        records = self._store.open_records()  # first: who is in there has been submitted
+        """Record the replies to submissions of HTTP and remove their uploads. Looks at all jobs without a
+        reply.
+        """
+        records = self._store.open_records()  # must be read first: each of these records has been submitted
         looks = {index: self._look(index) for index in {record.client for record in records}}
         for record in records:
             pending = looks[record.client]
@@ -286,7 +291,7 @@ class Jobs:
                 continue
             if (found := self._reply_to(record)) is not None:
                 self._store.end(record, found.ended, found.signature)
-            elif record.identity not in pending.identities:  # else it is about to appear
+            elif record.identity not in pending.identities:  # otherwise the reply is about to appear
                 lost = "there is no reply of this job; somebody has removed it, or it was never handed in"
                 error = {"field": "", "message": lost}
                 self._store.end(record, Ended("lost", error=error, at=now()), None)
@@ -294,15 +299,15 @@ class Jobs:
     def _settled(self, record: Record) -> Record:
         """Return the record of a job, with its end if the job has ended.
 
-        A reply of that name may belong to an earlier job that was live when this job was handed in. If the
-        reply does not show it, all jobs without a reply are looked at; else only this reply is.
+        A reply of that name may belong to an earlier job that was live when this job was submitted. Only if
+        the reply leaves this open, all jobs without a reply are looked at.
         """
         if record.ended is not None or (found := self._reply_to(record)) is None:
             return record
         if not found.is_its_own:
             if record.file_name in self._look(record.client).file_names:
                 return record
-            found = self._reply_to(record)  # as it was when the job had its reply
+            found = self._reply_to(record)  # read again: the reply now belongs to this job
         if found is not None:
             self._store.end(record, found.ended, found.signature)
         return self._store.get(record.id) or record
@@ -317,14 +322,14 @@ class Jobs:
     # --- steering -------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """Raises ApiError if no job can be handed in."""
+        """Raise ApiError if no job can be submitted."""
         if not (self._client_dir / "in").is_dir():
             raise ApiError(503, "no service has used the api folder yet; start one: mallob-py serve")
 
     def submit(
         self, fields: dict[str, Any], upload: Upload, upload_bytes: int, is_name_unique: bool
     ) -> Record:
-        """Hand in a job whose input is what was uploaded, or in the fields. Raises ApiError.
+        """Submit a job whose input is the upload or stands in the fields. Raise ApiError.
 
         `is_name_unique`: see `Record`.
         """
@@ -337,7 +342,7 @@ class Jobs:
         job = _parsed(fields)
         self.check_room()
         for earlier in self._store.open_of(job.identity):
-            self._settled(earlier)  # so that a reply that is there already is taken for its own
+            self._settled(earlier)  # so that an existing reply is assigned to the earlier job
         record = Record(
             id=upload.id,
             user=job.user,
@@ -363,7 +368,7 @@ class Jobs:
         return record
 
     def interrupt(self, key: str, client_index: int | None) -> None:
-        """Ask for the end of a live job. Raises ApiError."""
+        """Request the end of a live job. Raise ApiError."""
         if is_submission(key):
             record = self._record(key)
             identity, client_index = record.identity, record.client
@@ -380,9 +385,10 @@ class Jobs:
     # --- results --------------------------------------------------------------------------------
 
     def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
-        """The reply of a job, without paths of the host. Raises ApiError.
+        """Return the reply of a job, without paths of the host. Raise ApiError.
 
-        With its `number` in the service, that of this job and of no other one of its name.
+        With the job's `number` in the service, the reply must be of this job and not of another one of its
+        name.
         """
         if number is not None and not is_submission(key):
             reply = self._reply(_checked(key), self._checked_client(client_index))
@@ -396,14 +402,14 @@ class Jobs:
         if not is_submission(key):
             return self._reply(job.key, job.client)
         record = self._record(key)
-        if record.signature is None:  # refused: the reply is no file of this name
+        if record.signature is None:  # refused: the reply has another file name
             return {"user": job.user, "name": job.name, "error": job.ended.error}
         if client.signature_of(self._reply_path(record.identity, record.client)) != record.signature:
             raise ApiError(410, _FORGOTTEN)
         return self._reply(record.identity, record.client)
 
     def output(self, key: str, client_index: int | None = None) -> bytes:
-        """The text that a job's workers have printed, as far as it is kept. Raises ApiError."""
+        """Return the text that a job's workers have printed, as far as it is kept. Raise ApiError."""
         job = self.get(key, client_index)
         number = job.number if job.ended is None else job.ended.number
         try:
@@ -412,7 +418,7 @@ class Jobs:
             raise ApiError(409, f"its output cannot be read: {error.strerror}") from None
 
     def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
-        """Return the solution that a reply holds or names. Raises ApiError."""
+        """Return the solution that a reply contains or names. Raise ApiError."""
         result = reply.get("result", {})
         content: bytes | None = None
         if "solution-file" in result:
@@ -424,7 +430,7 @@ class Jobs:
         return solution_of(result, content)
 
     def result_file(self, reply: Mapping[str, Any], name: str, client_index: int | None = None) -> BinaryIO:
-        """A file that the job has written, by the key that names it. Raises ApiError."""
+        """Return a file that the job has written, by the key that names the file. Raise ApiError."""
         files = reply.get("result", {}).get("result-files", {})
         if name not in files:
             raise ApiError(404, f"the job has written no such file; there are: {', '.join(files) or 'none'}")
@@ -441,19 +447,19 @@ class Jobs:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """Tell the sender what is wrong with our surroundings."""
+        """Report an error of the service's files to the sender of the request."""
         try:
             yield
         except ServiceError as error:
             raise ApiError(503, self._without_paths(str(error))) from None
 
     def _without_paths(self, text: str) -> str:
-        """Return a text without paths: places on the host are not for clients."""
+        """Return a text without paths, as clients must not see places on the host."""
         text = self._store.upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
         return text if self._allowed is None else text.replace(f"{self._allowed}/", "")
 
     def _presentable(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """A reply without paths of the host."""
+        """Return a reply without paths of the host."""
         if "error" in reply:
             shown = {key: self._without_paths(str(text)) for key, text in reply["error"].items()}
             reply = reply | {"error": shown}
@@ -474,7 +480,7 @@ class Jobs:
         return record
 
     def _checked_client(self, client_index: int | None) -> int:
-        """Return the index of a client that exists. Raises ApiError."""
+        """Return the index of an existing client. Raise ApiError."""
         index = self.client if client_index is None else client_index
         if index != self.client and not self._folder_of(index).is_dir():
             raise ApiError(404, f"there is no client {index}")
@@ -530,7 +536,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A reply of a submission's name. `is_its_own`: it cannot be that of another job of this name."""
+    """A reply with the name of a submission. `is_its_own`: it can be of no other job of this name."""
 
     ended: Ended
     signature: Signature | None
@@ -544,7 +550,7 @@ def _searched(job: Job) -> str:
 
 
 def _read_reply(path: Path) -> dict[str, Any] | None:
-    """None if there is none. What cannot be understood is an error of its own."""
+    """Return the reply of a file; None if the file does not exist. An unreadable reply becomes an error."""
     try:
         return client.read_reply(path)
     except ServiceError as error:
@@ -554,14 +560,14 @@ def _read_reply(path: Path) -> dict[str, Any] | None:
 
 
 def _checked(key: str) -> str:
-    """A key that can safely be part of a file name."""
+    """Return a key that can safely be part of a file name."""
     if "." not in key.strip(".") or unfit_for_file_name(key):
         raise ApiError(404, "no such job; a key is the id of a submission or USER.NAME")
     return key
 
 
 def _parsed(fields: Mapping[str, Any]) -> JobFile:
-    """The schema of job files, which the service checks again, and what HTTP may not ask for."""
+    """Check fields by the schema of job files, which the service checks again, and by the limits of HTTP."""
     if _is_deep(fields):
         raise ApiError(400, f"nested more than {_NESTING_MAX} deep")
     application = fields.get("application", DEFAULT_APPLICATION)
@@ -578,7 +584,7 @@ def _parsed(fields: Mapping[str, Any]) -> JobFile:
 
 
 def _is_deep(fields: Mapping[str, Any]) -> bool:
-    """Deeper than anybody means it; all that work on it later could stand it or not, by chance."""
+    """Return whether a value is nested too deeply for the functions that process it later."""
     level: list[Any] = [fields]
     for _ in range(_NESTING_MAX):
         inside = (inner for one in level for inner in (one.values() if isinstance(one, dict) else one))

@@ -1,9 +1,7 @@
-"""Things that many requests want to know at once are looked up once for all: status, jobs without reply,
-arrivals.
+"""Lookups shared by concurrent requests: the status, jobs without a reply, and arriving replies.
 
-While nobody waits for a reply, nothing is watched. An arrival costs what looks for that file, no matter how
-many others wait (`api.replies`: inotify where it works): who waits is woken by the name of the file that
-appears.
+Files are watched only while a request waits for a reply. The cost of an arrival depends only on the requests
+that wait for that file (`api.replies`: inotify where it works): the name of the new file wakes them.
 """
 
 from __future__ import annotations
@@ -24,27 +22,27 @@ from mallob_py.service.client import Pending, PendingJobs
 from mallob_py.service.telemetry.measures import shares_by_job
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, StatusWatch
 
-#: between looks, while somebody waits
+#: the time between looks while a request waits
 _POLL_S = 0.01
-#: at the latest so often somebody who waits looks, too: what has gone without a trace makes no news
+#: the longest time between looks of a waiting request, as a removed file wakes no request
 _WAIT_MAX_S = 2.0
 
 
 class Arrivals:
-    """The replies that appear in the folders of clients; for one event loop."""
+    """The replies that appear in the folders of clients, for one event loop."""
 
     def __init__(self, out_dir: Callable[[int], Path]) -> None:
-        """`out_dir`: from a client to the folder of its replies."""
+        """Watch folders; `out_dir` maps a client to the folder of its replies."""
         self._out_dir = out_dir
-        #: by client and file name
+        #: the events of waiting requests, by client and file name
         self._waiting: dict[int, dict[str, set[asyncio.Event]]] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
-        #: nobody is to wait any more
+        #: whether the server ends, so that no request may wait any more
         self.is_over = False
 
     @contextmanager
     def expecting(self, client: int, names: frozenset[str]) -> Iterator[Expectation]:
-        """From now on, the arrival of a file of one of these names is not missed."""
+        """Note the arrival of any file of these names while this context is open."""
         event = asyncio.Event()
         waiting = self._waiting.setdefault(client, {})
         for name in names:
@@ -60,7 +58,7 @@ class Arrivals:
                     del waiting[name]
 
     def close(self) -> None:
-        """Wake all who wait: the server ends."""
+        """Wake all waiting requests, as the server ends."""
         self.is_over = True
         for waiting in self._waiting.values():
             for events in waiting.values():
@@ -82,18 +80,18 @@ class Arrivals:
 
 
 class Expectation:
-    """The expectation of one request that waits."""
+    """The expectation of one waiting request."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
 
     async def wait_for_news(self) -> None:
-        """Until one of the files has appeared, or appeared once more."""
+        """Wait until one of the files has appeared, for the first time or again."""
         await self._event.wait()
         self._event.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until there is news, or it is time to look all the same."""
+        """Wait until a file has appeared, at most until the next look is due."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.wait_for_news(), min(timeout_s, _WAIT_MAX_S))
 
@@ -103,7 +101,7 @@ _STATUS_LASTS_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SeenStatus:
-    """The status, however old, its jobs by client and name, and their fair shares by number."""
+    """The last status of any age, its jobs by client and name, and their fair shares by number."""
 
     status: ServiceStatus | None
     jobs: Mapping[tuple[int, str], JobStatus]
@@ -111,7 +109,7 @@ class SeenStatus:
 
 
 class SharedStatus:
-    """The service's status, read a few times a second for all who ask: it holds all live jobs."""
+    """The service's status with all live jobs, read a few times a second for all requests."""
 
     def __init__(self, api_dir: Path) -> None:
         self._watch = StatusWatch(api_dir)
@@ -131,7 +129,7 @@ class SharedStatus:
 
 
 class SharedLook:
-    """Looks at the jobs of a client without a reply. Who asks while others look shares the next one."""
+    """Looks at a client's jobs without a reply. A call during another call's look shares the next look."""
 
     def __init__(self, client_dir: Path) -> None:
         self._pending = PendingJobs(client_dir)
@@ -140,7 +138,7 @@ class SharedLook:
         self._found = Pending(frozenset(), frozenset())
 
     def now(self) -> Pending:
-        """Return what there is now, or has been after this call."""
+        """Return the jobs without a reply, as a look found them that began after this call."""
         asked_s = time.monotonic()
         with self._mutex:
             if self._begun_s <= asked_s:

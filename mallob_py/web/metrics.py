@@ -1,7 +1,7 @@
 """The service's numbers for Prometheus, in its text format.
 
-All of them come from the status file, so that a scrape costs the service nothing; the memory of the
-ranks comes from /proc, of those that run on this host. Counters start at zero with the service.
+All numbers come from the status file, so that a scrape costs the service nothing; only the memory of this
+host's ranks is read from /proc. Counters start at zero with the service.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREFIX = "mallob_py_"
 
 
 def metrics(status: ServiceStatus | None, upload_bytes: int, turns: int) -> bytes:
-    """The whole page. Without a service: that there is none. `turns`: those of the web server's own loop."""
+    """Return the whole page, also if no service runs. `turns`: delays of the web server's own loop."""
     page: bytes = generate_latest(cast(Collector, _Numbers(status, upload_bytes, turns)))
     return page
 
@@ -91,7 +91,7 @@ _TITLE = re.compile(rb"mallob-py serve: rank (\d+)")
 
 
 def _memory(status: ServiceStatus) -> dict[int, float]:
-    """Return the memory of all ranks but the clients': a launcher is the parent of its host's ranks."""
+    """Return the memory of all ranks but the clients'. A launcher is the parent of its host's ranks."""
     host = socket.gethostname()
     found: dict[int, float] = {}
     for process in status.processes:
@@ -99,7 +99,7 @@ def _memory(status: ServiceStatus) -> dict[int, float]:
             continue
         parent = _parent(process.pid)
         pids = _children(parent) if parent > 1 else []
-        if parent > 1 and _rank_number(parent) is not None:  # its guard, whose parent is the launcher
+        if parent > 1 and _rank_number(parent) is not None:  # the rank's guard, whose parent is the launcher
             pids = [pid for guard in _children(_parent(parent)) for pid in _children(guard)]
         for pid in pids:
             rank = _rank_number(pid)
@@ -123,9 +123,9 @@ def _children(parent: int) -> list[int]:
 
 
 def _rank_number(pid: int) -> int | None:
-    """The number that the launcher has given to this process; None if it is no rank of ours.
+    """Return the number that the launcher has assigned to this process; None for a process that is no rank.
 
-    A rank that is a fork of the launcher has its number in its title, others in their environment.
+    A rank that is a fork of the launcher has its number in its title, any other rank in its environment.
     """
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,13 +1,13 @@
-"""Bodies that come over HTTP are taken in: bounded in size, in time, and in how many of one user at once.
+"""Bodies of HTTP requests, bounded in size, in time, and in number per user.
 
-While a body comes, nothing is held that other users need. What is done with it then takes turns.
+A body that arrives occupies no resource that other users need; its further processing takes turns.
 
-A body is either a job's input, which goes to a file piece by piece, or a job as JSON, which is small.
-Guarantee: an upload that is refused, too slow or cut off leaves nothing behind.
+A body is either a job's input, which is written to a file piece by piece, or a small job as JSON. Guarantee:
+an upload that is refused, too slow or cut off leaves nothing behind.
 
-A few kilobytes can hide gigabytes. So an upload is decompressed piece by piece, and thrown away again,
-before the service gets to see it. Damaged data counts up to the damage: saying what is wrong with it is up
-to whoever reads it.
+A few kilobytes can hide gigabytes. So an upload is first decompressed piece by piece, without being kept,
+before the service can read it. Damaged data counts up to the damage; the parser of the input reports the
+damage.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _LZMA_MEMORY_BYTES_MAX = 512 << 20
 
 
 class TooMuchMemory(Exception):
-    """Decompressing takes more memory than any honest compressor asks for."""
+    """An error: decompression needs more memory than any usual compressor requires."""
 
 
 def decompressed_size(path: Path, limit_bytes: int) -> int:
-    """Counts no further than to what exceeds the limit. Raises TooMuchMemory."""
+    """Return the decompressed size, counted until it exceeds the limit. Raise TooMuchMemory."""
     size = 0
     try:
         with open(path, "rb") as file:
@@ -55,7 +55,7 @@ def decompressed_size(path: Path, limit_bytes: int) -> int:
                 if size > limit_bytes:
                     break
     except (OSError, EOFError, zlib.error):
-        pass  # damaged
+        pass  # damaged data
     except lzma.LZMAError as error:
         if "limit" in str(error).lower():
             raise TooMuchMemory from None
@@ -78,14 +78,14 @@ def _decompressed(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _lzma_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """By hand, as the standard library's file class has no bound of memory."""
+    """Decompress LZMA without the standard library's file class, which has no bound of memory."""
     rest = file.read(_DECOMPRESSED_BYTES)
     while rest:
         stream = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY_BYTES_MAX)
         while not stream.eof:
             data = (rest or file.read(_DECOMPRESSED_BYTES)) if stream.needs_input else b""
             if stream.needs_input and not data:
-                return  # cut short
+                return  # truncated data
             rest = b""
             yield stream.decompress(data, _DECOMPRESSED_BYTES)
         rest = (stream.unused_data or file.read(_DECOMPRESSED_BYTES)).lstrip(b"\0")
@@ -93,15 +93,16 @@ def _lzma_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 _JSON_BYTES_MAX = 16 << 20
 _SILENCE_MAX_S = 60.0
-#: a body that has come for longer than `_SILENCE_MAX_S` must have come at this rate
+#: the least rate of a body that has lasted longer than `_SILENCE_MAX_S`
 _RATE_MIN_BYTES_S = 1000
-#: bodies of one user that come at a time; bodies that are looked at, of one user and of all
+#: the number of bodies of one user that may arrive at a time; the number of bodies that are checked at a
+#: time, of one user and of all
 _AT_ONCE, _LOOKED_AT, _LOOKED_AT_MAX = 4, 2, 8
 _DEFAULT_USER = "web"
 _USER_MAX = 200
-#: of a job as JSON, while it comes
+#: the part of a job as JSON that is kept in memory while it arrives
 _IN_MEMORY_BYTES = 64 << 10
-#: fields that the query gives as text and a job file as JSON
+#: fields that are text in the query and JSON in a job file
 _JSON_FIELDS = (
     *(term.file_name for term in TERMS if not term.is_duration),
     *("configuration", "dependencies", "after-ok", "arrival"),
@@ -110,10 +111,10 @@ _JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """In bytes; None is no limit."""
+    """Limits in bytes; None means no limit."""
 
     upload: int | None
-    #: an input, decompressed
+    #: the limit of a decompressed input
     decompressed: int | None
     store: int | None
 
@@ -123,17 +124,17 @@ class Receiver:
     jobs: Jobs
     store: Store
     limits: Limits
-    #: bytes of uploads that are under way, of each user
+    #: the bytes of each user's arriving uploads
     under_way: Counter[str] = field(default_factory=Counter)
     _coming: Places = field(default_factory=lambda: Places(_AT_ONCE))
     _looked_at: Places = field(default_factory=lambda: Places(_LOOKED_AT, _LOOKED_AT_MAX))
 
     async def receive(self, request: Request, user: str | None = None) -> Record:
-        """Hand in what this request holds, as a job of this user if one is given. Raises ApiError."""
+        """Submit the job of this request, as a job of `user` if one is given. Raise ApiError."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             raise ApiError(415, "send the input itself as the body, such as with curl --data-binary")
-        # An operator hands in jobs of others, whose names are taken on trust.
+        # An operator submits jobs of other users, whose names are not checked.
         whose = user or request.query_params.get("user", "")[:_USER_MAX]
         async with self._coming.place(whose):
             try:
@@ -192,7 +193,7 @@ class Receiver:
             upload.discard()
 
     def check_store(self, whose: str) -> None:
-        """Raises ApiError if there is no room; unfinished uploads of one user have half beside others."""
+        """Raise ApiError if the store is full. Beside others, a user's unfinished uploads may fill half."""
         if (limit := self.limits.store) is None:
             return
         left = limit - self.store.upload_bytes()
@@ -202,7 +203,7 @@ class Receiver:
 
 
 async def _pieces(request: Request, limit_bytes: int | None) -> AsyncIterator[bytes]:
-    """The body; it must not grow too large, nor fall silent, nor come too slowly."""
+    """Yield the body in pieces; it must not grow too large, fall silent, or arrive too slowly."""
     declared = request.headers.get("content-length", "")
     too_large = ApiError(413, f"larger than the limit of {limit_bytes} bytes")
     if limit_bytes is not None and declared.isdecimal() and int(declared[:20]) > limit_bytes:
@@ -270,8 +271,8 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 def _add_settings(fields: dict[str, Any], text: str | None) -> None:
-    """Add settings to the configuration: texts become values as the application's options have it, others as
-    `--set` has it. Raises ApiError.
+    """Add settings to the configuration. Texts are converted by the type of the application's option, or else
+    as by `--set`. Raise ApiError.
     """
     if text is None:
         return
@@ -300,9 +301,9 @@ def _json_or_text(text: str) -> Any:
 
 
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
-    """Fill in user and name, if they are missing. Return whether no other job can have the name.
+    """Fill in user and name if they are missing. Return whether no other job can have the name.
 
-    Raises ApiError if the job is not one of `user`, where that is given: by name, or by what it goes on from.
+    Raise ApiError if `user` is given and the job, or the job that it continues, is another user's.
     """
     fields.setdefault("user", user or _DEFAULT_USER)
     if user is not None:

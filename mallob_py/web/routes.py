@@ -1,8 +1,8 @@
-"""The HTTP interface: every route, who may use it, and what is said when something is wrong.
+"""The HTTP interface: every route, its permitted users, and its errors.
 
-All answers carry headers that keep them out of caches, frames and the reach of other sites' pages. There
-are no cookies. Whatever goes wrong becomes one JSON error with field and message. The description of the
-interface, for programs and for people, is made from the table of routes.
+All answers have headers that keep them out of caches, frames and the reach of other sites' pages. There are
+no cookies. Each failure becomes one JSON error with field and message. The description of the interface, for
+programs and for people, is generated from the table of routes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from mallob_py.web.views import (
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """In the query, unless its name stands in the path."""
+    """A parameter in the query, or in the path if its name stands there."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row: what can be done, and what comes back. `body` and `answers` are by content type."""
+    """One row of the table of routes. `body` and `answers` are by content type."""
 
     method: str
     path: str
@@ -92,7 +92,7 @@ ERROR_SCHEMA = {
 
 
 def document(operations: Sequence[Operation], types: Sequence[type]) -> dict[str, Any]:
-    """OpenAPI 3.1. In the operations, a type stands for its schema."""
+    """Return the OpenAPI 3.1 document. In the operations, a type stands for its schema."""
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}", schema_hook=json_schema
     )
@@ -146,7 +146,7 @@ def _described(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
 
 
 def readable(operations: Sequence[Operation]) -> str:
-    """The description of these operations as a page."""
+    """Return the description of these operations as a page."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>mallob-py: HTTP interface</title>",
         '<meta name=viewport content="width=device-width, initial-scale=1">',
@@ -172,17 +172,17 @@ def readable(operations: Sequence[Operation]) -> str:
 
 
 _WAIT_MAX_S = 300.0
-#: of jobs that have ended
+#: the number of ended jobs on a page, by default and at most
 _PAGE_SIZE, _PAGE_SIZE_MAX = 20, 200
-#: of what they are searched for
+#: the longest text of a search
 _TEXT_MAX = 200
 _SWEEP_S = 2.0
 _NOTE_S = 1.0
 _JSON = "application/json"
 _TEXT = "text/plain"
 _BYTES = "application/octet-stream"
-#: large answers that are made at a time, for one user and for all; requests of a user under way; answers of a
-#: user that have not been read
+#: the number of large answers that are produced at a time, for one user and for all; the number of concurrent
+#: requests of a user; the bytes of a user's unread answers
 _MADE_AT_ONCE, _MADE_AT_ONCE_MAX = 1, 3
 _REQUESTS_MAX = 500
 _TOO_MANY = "too many of your requests are under way; wait for some of these"
@@ -337,7 +337,7 @@ _OPERATIONS = (
     DOCS,
 )
 
-#: what can be megabytes
+#: content types of answers that can be megabytes
 _LARGE = (REPLY, MODEL, OUTPUT)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -345,7 +345,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The things that the handlers work with."""
+    """The objects that the handlers use."""
 
     token: Token
     user_tokens: UserTokens
@@ -354,9 +354,9 @@ class Interface:
     receiver: Receiver
     arrivals: Arrivals
     loop: LoopWatch
-    #: what is shown of a scheduler of whole jobs, if there is one
+    #: the function that returns the state of a scheduler of whole jobs, if there is one
     look_at_batch: Callable[[], object] | None = None
-    #: large answers in the making, and made
+    #: large answers in production, and finished answers that are not read yet
     making: Places = field(default_factory=lambda: Places(_MADE_AT_ONCE, _MADE_AT_ONCE_MAX))
     answers: Answers = field(init=False)
     requests: Counts = field(default_factory=lambda: Counts(_REQUESTS_MAX, 429, _TOO_MANY))
@@ -411,7 +411,7 @@ class Interface:
         asked = await self._admitted(request)
         reply = await run_in_threadpool(self.jobs.reply, *asked, _number(request, "number"))
         try:
-            return await run_in_threadpool(_json, reply)  # it can be megabytes
+            return await run_in_threadpool(_json, reply)  # the reply can be megabytes
         except RecursionError:
             raise ApiError(409, "the reply is nested too deeply; look at its file yourself") from None
 
@@ -461,14 +461,14 @@ class Interface:
         return _json({"key": key}, 202)
 
     async def _admitted(self, request: Request) -> tuple[str, int | None]:
-        """Key and client of the job that is asked for. Raises ApiError if it is not the visitor's."""
+        """Return key and client of the requested job. Raise ApiError if the job is not the visitor's."""
         key, client = _key(request), _client(request)
         if (user := _user(request)) is not None:
             await run_in_threadpool(self.jobs.check_owner, key, client, user)
         return key, client
 
     async def _ended(self, key: str, wait_s: float, client: int | None = None) -> Job:
-        """The job, at its end or when the time is over, or the server's."""
+        """Return the job when it ends, when `wait_s` is over, or when the server ends."""
         job: Job = await run_in_threadpool(self.jobs.get, key, client)
         if not wait_s or job.ended is not None:
             return job
@@ -544,7 +544,7 @@ def make_app(interface: Interface) -> Starlette:
 
 
 async def _sweep(jobs: Jobs) -> None:
-    """Remove uploads soon after their jobs, also while no page is open."""
+    """Remove uploads soon after their jobs end, also while no page is open."""
     while True:
         try:
             await run_in_threadpool(jobs.sweep)
@@ -554,7 +554,7 @@ async def _sweep(jobs: Jobs) -> None:
 
 
 async def _note(jobs: Jobs) -> None:
-    """Note the last minutes, so that they are there when a page is opened."""
+    """Record the last minutes, so that a page can show them when it is opened."""
     while True:
         await run_in_threadpool(jobs.note)
         await asyncio.sleep(_NOTE_S)
@@ -576,17 +576,17 @@ def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Ha
             return _json(error, 401, {"www-authenticate": "Bearer"})
         try:
             return await counted(request)
-        except asyncio.CancelledError:  # it has taken longer than the server's end may
+        except asyncio.CancelledError:  # the request outlasted the server's grace at its end
             error = {"error": {"field": "", "message": "the web server ends; try again when it is back"}}
             return _json(error, 503)
 
     async def counted(request: Request) -> Response:
-        """The answer, which counts as one of the user's requests until it has been read."""
+        """Return the answer, which counts as one of the user's requests until it has been read."""
         whose = _whose(request)
         interface.requests.take(whose)
         ends: list[Callable[[], None]] = [lambda: interface.requests.give_back(whose)]
         try:
-            if operation in _LARGE:  # such ones are made, and go to a file, by turns
+            if operation in _LARGE:  # large answers are produced and filed by turns
                 async with interface.making.place(whose):
                     response, read = await interface.answers.kept(await handler(request), whose)
             else:
@@ -617,7 +617,7 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 
 def _json(content: object, status: int = 200, headers: Any = None) -> Response:
-    # Replies may echo what only the standard library's encoder takes, such as huge integers.
+    # Replies may echo values that only the standard library's encoder accepts, such as huge integers.
     plain = content if isinstance(content, dict) else msgspec.to_builtins(content)
     response = Response(json.dumps(plain), status, headers, media_type=_JSON)
     _secure(response)
@@ -633,7 +633,7 @@ def _secure(response: Response) -> None:
 
 
 def _page() -> tuple[str, str]:
-    """The page, and the policy that lets a browser run nothing but its own script."""
+    """Return the page with the policy that lets a browser run no script but the page's own."""
     page = resources.files("mallob_py.web").joinpath("page.html").read_text("utf-8")
 
     def sources(tag: str) -> str:
@@ -655,7 +655,7 @@ def _user(request: Request) -> str | None:
 
 
 def _whose(request: Request) -> str:
-    """Return who answers for the request: the user of its token, or the operator at this peer."""
+    """Return the user of the request's token, or the operator at this peer; limits are counted by it."""
     return _user(request) or f"operator at {request.client.host if request.client else ''}"
 
 
@@ -675,7 +675,7 @@ def _number(request: Request, parameter: str) -> int | None:
 
 
 def _one_of(request: Request, parameter: str, names: Mapping[str, object]) -> str:
-    """The parameter's value; the first of the names if it is not given."""
+    """Return the parameter's value; the first of the names if the parameter is missing."""
     text = request.query_params.get(parameter, next(iter(names)))
     if text not in names:
         raise ApiError(400, f"must be one of {', '.join(names)}", parameter)

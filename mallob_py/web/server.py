@@ -23,9 +23,9 @@ from mallob_py.web.routes import Interface, make_app
 from mallob_py.web.store import Store, load_token
 from mallob_py.web.tokens import UserTokens
 
-#: most of them wait, which costs next to nothing
+#: the number of connections at a time; most of them wait, which costs next to nothing
 _CONNECTIONS_MAX = 1000
-#: files, folders and the libraries' own beside the connections, and a file for each large answer
+#: the number of descriptors beside connections: files, folders, libraries, and a file for each large answer
 _OTHER_DESCRIPTORS = 200 + _CONNECTIONS_MAX
 _FAREWELL_S = 2
 
@@ -40,7 +40,7 @@ def serve(
     limits: Limits,
     look_at_batch: Callable[[], object] | None = None,
 ) -> None:
-    """Until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raises ServiceError."""
+    """Serve until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raise ServiceError."""
     _allow_descriptors(WAITING_MAX + _CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
     listening = _listen(host, port)
     store = Store(api_dir)
@@ -74,14 +74,14 @@ def serve(
         loop.run(server.serve(sockets=[listening]))
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # Python's own end would have none of ours any more
+            signal.signal(number, signal.SIG_IGN)  # Python's own end would restore the default actions
         store.close()
 
 
 class _Server(uvicorn.Server):
-    """Ends in order by the first signal, whenever it comes; further ones change nothing.
+    """A server that ends in order at the first signal, whenever it arrives, and ignores further signals.
 
-    uvicorn leaves its loop as it stands if there is a second one, or one before it has begun.
+    uvicorn leaves its loop at once at a second signal, or at a signal before the loop has begun.
     """
 
     def __init__(self, config: uvicorn.Config, arrivals: Arrivals) -> None:
@@ -105,7 +105,7 @@ class _Server(uvicorn.Server):
 
 
 def _allow_descriptors(count: int) -> None:
-    """Allow so many descriptors, as far as this process may."""
+    """Raise the limit of descriptors to `count`, as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

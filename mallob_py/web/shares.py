@@ -1,7 +1,7 @@
 """Bounds of each user on the resources of the web server.
 
-Whoever waits for a stranger's bytes, in or out, holds nothing but places of this user: further requests of
-the user wait for these, or are refused, and no one else's.
+A request that waits for its peer to send or to read occupies only places of its own user. So only further
+requests of this user must wait for places or are refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from starlette.types import Receive, Scope, Send
 
 from mallob_py.web import ApiError
 
-#: answers that are larger wait for their readers in files
+#: the size from which answers wait for their readers in files
 LARGE_BYTES = 256 << 10
 _PIECE_BYTES = 64 << 10
 
 
 class Places:
-    """A number of places for each user and for all; requests wait for a place of their user first."""
+    """A number of places for each user and for all; requests wait first for a place of their user."""
 
     def __init__(self, each: int, most: int | None = None) -> None:
         self._each = each
@@ -36,7 +36,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, user: str) -> AsyncIterator[None]:
-        """Hold one of the user's places."""
+        """Hold one of the user's places while this context is open."""
         own = self._of_users.setdefault(user, asyncio.Semaphore(self._each))
         self._wanting[user] += 1
         try:
@@ -61,7 +61,7 @@ class Counts:
         self._held: Counter[str] = Counter()
 
     def take(self, user: str, amount: int = 1) -> None:
-        """Raises ApiError if that is more than the user may hold."""
+        """Raise ApiError if the user would exceed the bound."""
         if self._held[user] and self._held[user] + amount > self._each:
             raise ApiError(self._status, self._why)
         self._held[user] += amount
@@ -73,7 +73,7 @@ class Counts:
 
 
 class FromFile(StreamingResponse):
-    """An answer that comes out of a file, which is closed in the end, read or not."""
+    """An answer from a file, which is closed in the end, whether it was read or not."""
 
     def __init__(self, file: BinaryIO, status: int = 200, **of_starlette: Any) -> None:
         super().__init__(iter(lambda: file.read(_PIECE_BYTES), b""), status, **of_starlette)
@@ -87,7 +87,7 @@ class FromFile(StreamingResponse):
 
 
 class Ending:
-    """A response, and what is to be done when it has been sent, or cannot be any more."""
+    """A response, and callbacks for when it has been sent or can be sent no more."""
 
     def __init__(self, response: Response, then: Iterable[Callable[[], None]]) -> None:
         self._response = response
@@ -102,7 +102,7 @@ class Ending:
 
 
 class Answers:
-    """Large answers wait in files until their readers have them: in memory is a piece of each."""
+    """Large answers in files until they are read: only a piece of each is in memory."""
 
     def __init__(self, folder: Path, each_bytes: int) -> None:
         self._folder = folder
@@ -110,9 +110,9 @@ class Answers:
         self._unread = Counts(each_bytes, 429, why)
 
     async def kept(self, response: Response, user: str) -> tuple[Response, Callable[[], None]]:
-        """Return the response, streamed from a file if it is large, and what to do when it is read.
+        """Return the response, streamed from a file if it is large, and a callback for when it has been read.
 
-        Raises ApiError.
+        Raise ApiError.
         """
         if isinstance(response, StreamingResponse) or len(response.body) <= LARGE_BYTES:
             return response, lambda: None

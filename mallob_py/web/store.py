@@ -42,10 +42,10 @@ from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 KEEP_MAX = 10_000
-#: of a file: its inode and time
+#: a file's inode and time of change
 Signature = tuple[int, int]
 _ID = re.compile(r"[0-9a-f]{32}")
-#: an upload, and how it was called once: jobs that were handed in then may still be live
+#: the file name of an upload, and its former name, which live jobs may still use
 _INPUT, _FORMER_INPUT = "input", "formula"
 _RECORD, _UNFINISHED_RECORD = "record.json", "~record.json"
 _RECORD_BYTES_MAX = 1 << 24
@@ -54,11 +54,11 @@ _NAMES = frozenset((_INPUT, _FORMER_INPUT, _RECORD, _UNFINISHED_RECORD))
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The short form of a reply. `at`: when (since 1970); `number`: that of the job in the service.
+    """A reply in short. `at`: its time (since 1970); `number`: the job's number in the service.
 
-    `resultcode`: null of an old result whose code was not kept.
+    `resultcode`: null for an old result whose code was not kept.
 
-    `result`: what its application says besides, such as `value`, without solutions, unless that is long.
+    `result`: further values of the application, such as `value`, without solutions and unless too long.
     """
 
     outcome: str
@@ -74,9 +74,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One submission. `older` is an earlier reply file of that name, `signature` the one that is ours.
+    """One submission. `older` is an earlier reply file of that name, `signature` this submission's reply
+    file.
 
-    `is_name_unique`: nobody else can have a job of this name, since it was made up here.
+    `is_name_unique`: no other job can have this name, since the web server invented it.
     """
 
     id: str
@@ -114,7 +115,7 @@ class Upload:
         shutil.rmtree(self._hidden, ignore_errors=True)
 
     def keep(self, record: Record, flush_policy: FlushPolicy) -> None:
-        """Raises OSError."""
+        """Move the upload to its place, with its record. Raise OSError."""
         record_path = self._hidden / _RECORD
         record_path.write_bytes(msgspec.json.encode(record))
         flush_policy.flush([self.path, record_path, self._hidden])
@@ -123,12 +124,12 @@ class Upload:
 
 
 class Store:
-    """Held by one web server, from construction to `close`."""
+    """Submissions and uploads, locked by one web server from construction to `close`."""
 
     def __init__(self, api_dir: Path) -> None:
         self.path = api_dir.absolute() / "web"
         self._folder = self.path / "submissions"
-        #: of the paths of all uploads
+        #: a pattern that matches the paths of all uploads
         self.upload_pattern = re.compile(
             re.escape(f"{self._folder}/") + _ID.pattern + f"/(?:{_INPUT}|{_FORMER_INPUT})"
         )
@@ -155,11 +156,11 @@ class Store:
             self._lock.close()
             raise ServiceError(f"{self.path} is used by another `mallob-py web`; stop that one") from None
         except OSError:
-            pass  # no locks on this file system
+            pass  # the file system has no locks
         self._open: dict[str, Record] = {}
-        #: by name of the job
+        #: the ids of open records, by name of the job
         self._open_of: dict[str, set[str]] = {}
-        #: in the order of their ends
+        #: the ended records, in the order of their ends
         self._ended: dict[str, Record] = {}
         self._upload_bytes = 0
         self._load()
@@ -168,12 +169,12 @@ class Store:
         self._lock.close()
 
     def upload_path(self, submission: str) -> Path:
-        """Where an upload is while the service may read it."""
+        """Return the path of an upload while the service may read it."""
         former = self._folder / submission / _FORMER_INPUT
         return former if former.exists() else self._folder / submission / _INPUT
 
     def begin(self) -> Upload:
-        """Raises OSError."""
+        """Create a place for an upload. Raise OSError."""
         return Upload(self._folder)
 
     def add(self, record: Record) -> None:
@@ -191,7 +192,7 @@ class Store:
             return self._open.get(submission) or self._ended.get(submission)
 
     def open_records(self) -> list[Record]:
-        """Return the records of jobs whose reply we have not seen."""
+        """Return the records of jobs whose reply has not been read."""
         with self._mutex:
             return list(self._open.values())
 
@@ -201,16 +202,16 @@ class Store:
             return [self._open[one] for one in self._open_of.get(identity, ())]
 
     def recent(self, count: int) -> list[Record]:
-        """Return the records of jobs that have ended last, the last one first."""
+        """Return the records of jobs that ended last, the latest first."""
         with self._mutex:
             return list(itertools.islice(reversed(self._ended.values()), count))
 
     def upload_bytes(self) -> int:
-        """The bytes of all uploads that are kept for the service."""
+        """Return the bytes of all uploads that are kept for the service."""
         return self._upload_bytes
 
     def end(self, record: Record, ended: Ended, signature: Signature | None) -> None:
-        """The reply is there: the upload goes, the record stays."""
+        """Record the reply of a job and remove the upload."""
         record = msgspec.structs.replace(record, ended=ended, signature=signature)
         with self._mutex:
             if record.id not in self._open:
@@ -261,15 +262,15 @@ class Store:
 
 
 def _close_to_others(folder: int) -> None:
-    """The web's own folder, as an earlier release made it; the mode of one with anything else in it stays."""
+    """Close the web server's own folder to other users, but leave the mode of one with unknown files."""
     if _OWN_NAMES.issuperset(os.listdir(folder)) and not own_folder.is_private(folder):
         os.fchmod(folder, 0o700)
 
 
 def _tidy(folder: int, path: Path) -> None:
-    """Remove uploads that were cut off, and see to it that nobody else reads the others. Raises ServiceError.
+    """Remove uploads that were cut off, and close the remaining ones to other users. Raise ServiceError.
 
-    All else that lies there stays, and so does the mode of a folder in which there is anything else.
+    Unknown files stay, and so does the mode of a folder that contains unknown files.
     """
     names = os.listdir(folder)
     if not own_folder.is_private(folder):
@@ -286,7 +287,7 @@ def _tidy(folder: int, path: Path) -> None:
 
 
 def _is_upload(name: str, within: int) -> bool:
-    """Whether that is one of ours, with nothing else in it."""
+    """Return whether a folder is an upload of this store, with nothing else in it."""
     try:
         with own_folder.opened(name, within) as folder:
             names = os.listdir(folder)
@@ -298,7 +299,7 @@ def _is_upload(name: str, within: int) -> bool:
 
 
 def is_submission(key: str) -> bool:
-    """Whether this is the id of a submission; names of jobs have a dot."""
+    """Return whether a key is the id of a submission; names of jobs contain a dot."""
     return _ID.fullmatch(key) is not None
 
 
@@ -313,21 +314,21 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_.~+/=-]{20,200}")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token; `is_new`: it was made just now."""
+    """A token; `is_new`: it was created by this start."""
 
     path: Path
     secret: bytes
     is_new: bool
 
     def admits(self, authorization: str | None) -> bool:
-        """Whether this header holds the token; takes as long for a wrong one as for the right one."""
+        """Return whether this header has the token. A wrong token takes as long as the right one."""
         scheme, _, given = (authorization or "").partition(" ")
         is_equal = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.secret)
         return scheme.lower() == "bearer" and is_equal
 
 
 def load_token(path: Path) -> Token:
-    """The token of this file, or of a new one. Raises ServiceError."""
+    """Return the token of this file, which is created if it is missing. Raise ServiceError."""
     try:
         return Token(path, _create(path), is_new=True)
     except FileExistsError:
@@ -335,7 +336,7 @@ def load_token(path: Path) -> Token:
     except OSError as error:
         raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        # Through a link, as it may be laid out for us; but nobody waits at a pipe.
+        # A link is permitted, as an operator may use one; a pipe must not block the server.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -357,7 +358,7 @@ def load_token(path: Path) -> Token:
 def _create(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_urlsafe(32).encode()
-    # Complete from the first moment on, and never readable by others.
+    # The file must be complete from the first moment on, and never readable by others.
     temporary = path.with_name(f"~{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

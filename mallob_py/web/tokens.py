@@ -1,7 +1,7 @@
 """Visitors: the operator, who has the token of `web/token`, or a user, who has one of `web/user-tokens.json`.
 
-That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a web server that
-runs takes note of each change. What may be done with a user's token concerns jobs of that user alone.
+That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a running web
+server notices each change. A user's token permits operations on jobs of that user alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mallob_py.service.store import own_folder
 
 _NAME = "user-tokens.json"
 _BYTES_MAX = 16 << 20
-#: who may enter the folder may hold its lock
+#: the longest wait for the lock, which anyone with access to the folder may hold
 _PATIENCE_S = 10.0
 
 
@@ -43,7 +43,7 @@ def path_of(api_dir: Path) -> Path:
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """The digest of each user's token. Raises ServiceError if the file is not as `grant` writes it."""
+    """Return the digest of each user's token. Raise ServiceError if the file is not as `grant` writes it."""
     try:
         return msgspec.json.decode(own_folder.read_file(path, bytes_max=_BYTES_MAX), type=dict[str, str])
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read_digests(path: Path) -> dict[str, str]:
 
 
 def grant(api_dir: Path, user: str) -> str:
-    """A new token for this user; an older one is no longer valid. Raises ServiceError."""
+    """Return a new token for this user and make an older one invalid. Raise ServiceError."""
     token = secrets.token_urlsafe(32)
     with _changing(api_dir) as digests:
         digests[user] = _digest(token)
@@ -65,14 +65,14 @@ def grant(api_dir: Path, user: str) -> str:
 
 
 def revoke(api_dir: Path, user: str) -> bool:
-    """Whether the user had a token, which is no longer valid. Raises ServiceError."""
+    """Make the user's token invalid; return whether there was one. Raise ServiceError."""
     with _changing(api_dir) as digests:
         return digests.pop(user, None) is not None
 
 
 @contextlib.contextmanager
 def _changing(api_dir: Path) -> Iterator[dict[str, str]]:
-    """The digests, to be changed by one at a time; written at the end if they were. Raises ServiceError."""
+    """Lock the digests to change them; write them at the end if they were changed. Raise ServiceError."""
     path = path_of(api_dir)
     try:
         own_folder.make(path.parent)
@@ -90,7 +90,9 @@ def _changing(api_dir: Path) -> Iterator[dict[str, str]]:
 
 
 def _lock(folder: int, path: Path) -> None:
-    """Until it is closed; where the file system has no locks on folders, nothing. Raises ServiceError."""
+    """Lock the folder until the file is closed; do nothing on a file system without locks. Raise
+    ServiceError.
+    """
     until_s = time.monotonic() + _PATIENCE_S
     with contextlib.suppress(OSError):
         while True:
@@ -104,7 +106,7 @@ def _lock(folder: int, path: Path) -> None:
 
 
 def _write(digests: dict[str, str], folder: int) -> None:
-    """Raises OSError."""
+    """Write the digests. Raise OSError."""
     temporary = f"~{_NAME}.{secrets.token_hex(8)}"
     try:
         with open(own_folder.open_to_write(temporary, 0o600, folder), "wb") as file:
@@ -121,17 +123,17 @@ def _digest(token: str) -> str:
 
 
 class UserTokens:
-    """The tokens of users as they are now; may be asked from any thread."""
+    """The current tokens of users; may be used from any thread."""
 
     def __init__(self, api_dir: Path) -> None:
         self._path = path_of(api_dir)
         self._mutex = threading.Lock()
         self._signature: tuple[int, int, int] | None = None
-        #: by digest
+        #: the users by the digest of their token
         self._users: Mapping[str, str] = {}
 
     def visitor(self, authorization: str | None) -> Visitor | None:
-        """Return the user whose token this header holds, if it does. Digests of tokens are compared."""
+        """Return the user whose token this header has, if any, by comparing digests of tokens."""
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -152,7 +154,7 @@ class UserTokens:
             self._users = {digest: user for user, digest in read_digests(self._path).items()}
         except ServiceError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in own_folder.WANTING:
-                return  # it is read again next time
+                return  # the next request reads the file again
             print(f"mallob-py web: {error}", flush=True)
             self._users = {}
         self._signature = signature

@@ -1,11 +1,10 @@
-"""Jobs, users and the service as HTTP tells of them: what the schemas describe, what it is made of, and how
-it was in the last minutes.
+"""Jobs, users and the service in the form of HTTP: schemas, their construction, and the last minutes.
 
-A job is seen in three ways: in the service's status, as a record of what was handed in here, or in what
-the service tells of jobs that ended.
+A job has three sources: the service's status, the record of a submission over HTTP, and the service's history
+of ended jobs.
 
-*Solutions* come as integers in lines or JSON, or as bytes. A reply holds integers, bytes in Base64, or
-names a file of either (see `service.jobs.reply`). Bytes with a number of `variables` are a packed model:
+*Solutions* are integers, sent as lines or JSON, or bytes. A reply contains integers, bytes in Base64, or the
+name of a file with either (see `service.jobs.reply`). Bytes with a number of `variables` are a packed model:
 bit v - 1 is variable v's value.
 """
 
@@ -44,7 +43,7 @@ Solution: TypeAlias = "Integers | bytes"
 
 
 def solution_of(result: Mapping[str, Any], content: bytes | None) -> Solution:
-    """From a reply's `result` and the content of the file it names, if it does."""
+    """Return the solution of a reply's `result`, or of the content of the file that it names."""
     if "solution-format" in result:
         data = base64.b64decode(result["solution"]) if content is None else content
         return _unpacked(data, result["variables"]) if "variables" in result else data
@@ -61,7 +60,7 @@ def solution_of(result: Mapping[str, Any], content: bytes | None) -> Solution:
 
 
 def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, Any]:
-    """`solutions` is there if several were asked for: then each ends with a 0."""
+    """Return a solution as JSON. `solutions` is set if several were requested: then each ends with a 0."""
     answer: dict[str, Any] = {"resultcode": result["resultcode"]}
     if "solutions" in result:
         answer["solutions"] = result["solutions"]
@@ -71,12 +70,12 @@ def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, An
 
 
 def form_of(application: str) -> ApplicationForm:
-    """Raises ApiError for an application that is not offered here."""
+    """Return an application's form. Raise ApiError for an application that is not offered here."""
     try:
         declared = declaration_of(application)
     except UnknownApplication as error:
         raise ApiError(404, str(error), "application") from None
-    except Exception as error:  # of somebody's own application, which may lack something here
+    except Exception as error:  # an error of an application that lacks a package on this host
         raise ApiError(
             409, f"{application} cannot be loaded by this server: {error}", "application"
         ) from None
@@ -87,7 +86,7 @@ def form_of(application: str) -> ApplicationForm:
 
 
 def answer_lines(application: str, result: Mapping[str, Any], solution: Solution) -> str:
-    """A result as text, as its application has it. Raises ApiError if it has none."""
+    """Return a result as the text that its application defines. Raise ApiError if it defines none."""
     try:
         return "".join(f"{line}\n" for line in declaration_of(application).answer_lines(result, solution))
     except (UnknownApplication, ValueError) as error:
@@ -115,14 +114,14 @@ class ServiceState(msgspec.Struct, frozen=True):
     up: float = 0.0
     states: Mapping[str, int] = {}
     hosts: list[HostStatus] = []
-    #: by name (`service/telemetry/measures.py`), without those of users
+    #: values by name (`service/telemetry/measures.py`), without the users' values
     measures: Mapping[str, Value] = {}
-    #: names of those that are installed
+    #: names of the installed applications
     applications: list[str] = []
 
 
 class UserState(msgspec.Struct, frozen=True):
-    """A user with live jobs: their workers, and the PEs that they deserve, not rounded."""
+    """A user with live jobs: the number of their workers, and their fair share in PEs, not rounded."""
 
     user: str
     jobs: int
@@ -131,10 +130,10 @@ class UserState(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
+    """A job. Times in seconds; `volume` is its number of workers, `fair_share` its fair share in PEs.
 
-    `back_in`: when a job that rests goes on, about. `number` is its number in the service, once it has one.
-    `progress` and `interim` are there if its application tells them, `ended` once it has a reply.
+    `back_in`: the estimated time until a resting job continues. `number` is its number in the service, once
+    it has one. `progress` and `interim` are set if its application reports them, `ended` once it has a reply.
     """
 
     user: str
@@ -156,13 +155,13 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_seconds: float = 0.0
     progress: JobProgress | None = None
     interim: JobInterim | None = None
-    #: of a job without workers: what it waits for
+    #: the reason why a job without workers waits
     why: str = ""
     ended: Ended | None = None
 
 
 class FormField(msgspec.Struct, frozen=True):
-    """A key of an application's configuration: what its value is, in a word and in a sentence."""
+    """A key of an application's configuration: the type of its value, and its meaning in a sentence."""
 
     key: str
     metavar: str
@@ -178,31 +177,31 @@ class ApplicationForm(msgspec.Struct, frozen=True):
 
 
 class EndedJobs(msgspec.Struct, frozen=True):
-    """One page of the jobs that have ended: `total` match what was asked for."""
+    """One page of the ended jobs; `total` is the number of jobs that match the search."""
 
     total: int
     jobs: list[Job]
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """Live jobs (all that run, some of those that wait), their users, and what ended last, of all clients."""
+    """Live jobs (all running and some waiting ones), their users, and the last ended jobs, of all clients."""
 
     service: ServiceState
     users: list[UserState]
     jobs: list[Job]
     recent: list[Job]
-    #: whose token was shown; empty: the operator's
+    #: the user of the shown token; empty for the operator's token
     user: str = ""
     #: whether /api/batch has something to show
     batch: bool = False
-    #: those with live jobs
+    #: the groups with live jobs
     groups: list[GroupState] = []
 
 
 def job_of_status(
     job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float], why: str = ""
 ) -> Job:
-    """Live, as the service tells. `ids`: submissions by client and name; `shares`: by number."""
+    """Return a live job of the status. `ids`: submissions by client and name; `shares`: by number."""
     return Job(
         user=job.user,
         name=job.name,
@@ -227,24 +226,24 @@ def job_of_status(
     )
 
 
-#: to say of each where it stands takes a look at all others
+#: the number of jobs whose wait is explained, as each explanation looks at all other jobs
 _EXPLAINED_MAX = 50
 
 
 def reasons_of_waiting(status: ServiceStatus) -> dict[int, str]:
-    """Why the first jobs of those without workers wait, by number."""
+    """Return, by number, the reasons why the first jobs without workers wait."""
     waiting = [job for job in status.jobs if not job.volume][:_EXPLAINED_MAX]
     return {job.id: " ".join(reasons(status, job)) for job in waiting}
 
 
 def queued_job(record: Record) -> Job:
-    """Handed in, and not yet in the service's status."""
+    """Return a job that was submitted and is not yet in the service's status."""
     age_s = max(0.0, now() - record.submitted)
     return _job_of_record(record, "queued", age_s)
 
 
 def ended_job(record: Record) -> Job:
-    """Handed in here, and its reply has been seen."""
+    """Return a job that was submitted over HTTP and whose reply has been read."""
     assert record.ended is not None
     total_s = record.ended.stats.get("time", {}).get("total", 0.0)
     return _job_of_record(record, "ended", total_s)
@@ -274,7 +273,7 @@ def users_of(status: ServiceStatus) -> list[UserState]:
 
 
 def job_told_of(job: EndedJob, error_text: str) -> Job:
-    """An end that the service tells of; `error_text` is what may be shown of its error."""
+    """Return an ended job of the service's history; `error_text` is the error text that may be shown."""
     error = {"field": "", "message": error_text} if error_text else None
     stats = {"time": {"total": job.total_s}, "used_pe_seconds": job.pe_s, "used_cpu_seconds": job.cpu_s}
     code = UNKNOWN if job.code is None and not job.result else job.code
@@ -297,11 +296,11 @@ def job_told_of(job: EndedJob, error_text: str) -> Job:
 
 
 def end_of(job: Job) -> float:
-    """When it was (since 1970); 0 if it is to come."""
+    """Return the time of a job's end (since 1970); 0 if the job is live."""
     return 0.0 if job.ended is None else job.ended.at
 
 
-#: of a reply's result: what is told elsewhere, or may be large
+#: keys of a reply's result that are sent elsewhere, or may be large
 _TOLD_APART = {
     *("outcome", "resultcode", "resultstring", "solver", "result-files"),
     *("solution", "solutions", "solution-file", "solution-size", "solution-format"),
@@ -310,7 +309,7 @@ _RESULT_BYTES_MAX = 4096
 
 
 def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
-    """A reply in short; `signature` is that of its file, None if it was not kept."""
+    """Return a reply in short; `signature` is that of its file, None if the file was not kept."""
     result = reply.get("result", {})
     further = {key: value for key, value in result.items() if key not in _TOLD_APART}
     if len(msgspec.json.encode(further)) > _RESULT_BYTES_MAX:
@@ -331,7 +330,7 @@ def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
 
 SAMPLES_MAX = 600
 _BYTES_MAX = 8 << 20
-#: the largest ones; the rest is one sum
+#: the number of the largest jobs in a sample; the remaining jobs are one sum
 _JOBS_MAX = 50
 
 
@@ -339,9 +338,9 @@ class Sample(msgspec.Struct, frozen=True):
     """A sample of the service at `time` (since 1970). `volumes` and `shares` (in PEs) are by number of the
     job.
 
-    The volume of a job that takes turns with others is a mean since the sample before. `others` is the volume
-    of the jobs that are not named. `workers`: on this PE, of this job, the worker of
-    this index, whose parent has the index (index - 1) // 2; null if nobody was looking then.
+    The volume of a job that takes turns with others is a mean since the previous sample. `others` is the
+    volume of the jobs that are not named. `workers`: the job and worker index of each PE; null if no page was
+    open. The parent of the worker of index i has the index (i - 1) // 2.
     """
 
     time: float
@@ -354,7 +353,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class JobName(msgspec.Struct, frozen=True):
-    """The name of the job whose volumes these are."""
+    """The name of a job in samples."""
 
     user: str
     name: str
@@ -369,7 +368,7 @@ class HistoryPart(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A sample as it is sent: many of them are kept, and most are sent once."""
+    """A sample in encoded form, as many samples are kept and most are sent once."""
 
     time: float
     encoded: bytes
@@ -379,8 +378,8 @@ class _Kept(msgspec.Struct, frozen=True):
 class History:
     """The last minutes, for the slider of the page. All methods may be called from any thread.
 
-    Bounded in number and in bytes, the oldest samples go first. Taken from the status that the service writes
-    in any case; trees are in it only while somebody looks.
+    Samples are bounded in number and in bytes; the oldest are removed first. They come from the status that
+    the service writes in any case; trees are in it only while a page is open.
     """
 
     def __init__(self) -> None:
@@ -388,12 +387,12 @@ class History:
         self._kept: deque[_Kept] = deque()
         self._size_bytes = 0
         self._names: dict[int, JobName] = {}
-        #: in how many samples
+        #: the number of samples that contain each job
         self._uses: Counter[int] = Counter()
         self._before: ServiceStatus | None = None
 
     def note(self, status: ServiceStatus) -> None:
-        """Keep this moment, unless it is kept already."""
+        """Keep the current sample, unless it is kept already."""
         with self._mutex:
             if self._kept and status.time <= self._kept[-1].time:
                 return
@@ -408,7 +407,9 @@ class History:
                 self._drop(self._kept.popleft())
 
     def since(self, time_s: float, user: str | None = None) -> bytes:
-        """Return the samples after a time, a `HistoryPart` in JSON; with a user, other jobs have no name."""
+        """Return the samples after a time as a `HistoryPart` in JSON; with a user, other users' jobs have no
+        name.
+        """
         with self._mutex:
             part = [kept for kept in self._kept if kept.time > time_s]
             names = {job: self._names[job] for kept in part for job in kept.jobs}
@@ -426,7 +427,7 @@ class History:
 
 
 def _mean_volumes(status: ServiceStatus, before: ServiceStatus | None) -> dict[int, float]:
-    """Return the volume of each job: of those that take turns what they had since `before`, on average."""
+    """Return the volume of each job; for a job that takes turns, its mean volume since `before`."""
     volumes: dict[int, float] = {job.id: job.volume for job in status.jobs}
     if before is not None and (since_s := status.time - before.time) > 0.0:
         had_s = {job.id: job.pe_s for job in before.jobs if job.share}
