@@ -1,13 +1,13 @@
-"""Bags of tasks with known answers: trees to be counted, sums over the vertices of a graph, samples.
+"""Bags of tasks with known results: the nodes of trees, sums over the vertices of a graph, samples.
 
-They are examples of `mallob_py.kit.bags` and measures of it.
+The bags are examples and benchmarks of `mallob_py.kit.bags`.
 
-betweenness  how central the vertices of a graph are; `graphs` makes one
+betweenness  the centrality of a graph's vertices; `graphs` generates the graph
 pi           points in a circle
 queens       solutions of the n queens problem
-uts          nodes of unbalanced trees: `trees` says how many children, `sha1` which
-ranges       bags of tasks known by number
-compiled     kernels compiled by Numba, if there is one
-declaration  what a service knows of them without importing any
-numbers      what configurations hold
+uts          nodes of unbalanced trees: `trees` defines the numbers of children, `sha1` their states
+ranges       bags of tasks that are identified by number
+compiled     kernels compiled by Numba, if it is installed
+declaration  the declarations of the applications, which a service reads without NumPy
+numbers      checks of numbers and words in configurations
 """

@@ -1,14 +1,15 @@
 """BC, betweenness centrality: on how many shortest paths of a graph is each vertex?
 
-The sum over all sources s of their dependencies: of all shortest paths from s, the share that leads through a
-vertex. The bag holds sources; the graph is the payload, made once for all workers.
+A vertex's centrality is the sum, over all sources s, of the share of all shortest paths from s that contain
+the vertex (the dependency of s). The bag contains sources; the graph is the payload, generated once for all
+workers.
 
-Order does not matter: a source's dependencies are floats, but they are the same whoever works them out, and
-each is rounded to a multiple of 2^-(62 - 2n) before it is added, as a whole number. A vertex is on fewer than
-4^n paths, so sums of 64 bits do not overflow.
+The result does not depend on the order of sources: a source's dependencies are floats that each worker
+computes alike, and each is rounded to a multiple of 2^-(62 - 2n) and added as an integer. A vertex is on
+fewer than 4^n paths, so sums of 64 bits do not overflow.
 
-A source of a large graph takes longer than a worker may be deaf for. So it is done in parts; what is to go on
-stays here, and whoever gets the bag as bytes does that source anew.
+A source of a large graph takes longer than a worker may ignore messages. So it is processed in parts. Its
+intermediate state stays in this process; a worker that receives the bag as bytes restarts the source.
 
 Source: Brandes, "A Faster Algorithm for Betweenness Centrality" (2001).
 """
@@ -33,7 +34,7 @@ from mallob_py.kit.bags import Bag, BagApplication
 N_MAX = 26
 SEED_MAX = 2**63 - 1
 
-# how far the source in work is (progress[0]): none; vertices are being reached; dependencies come back
+# phases of the current source (progress[0]): not begun; vertices are being reached; dependencies are summed
 _NONE, _OUT, _BACK = 0, 1, 2
 
 _READ_ONLY = 'Array(int64, 1, "C", True), Array(int32, 1, "C", True)'
@@ -53,7 +54,7 @@ def _advance(
     total: NDArray[np.int64],
     budget: int,
 ) -> int:
-    """Go on with a source until some `budget` of edges is used up; what is left of it."""
+    """Continue a source until about `budget` edges are processed; return the rest of the budget."""
     phase, at, reached = progress[0], progress[1], progress[2]
     if phase == _NONE:
         phase, at, reached = _OUT, 0, 1
@@ -103,7 +104,7 @@ def _advance(
 
 
 class _Desk(NamedTuple):
-    """The needs of a source in work for each vertex. Bags that are on their way have none."""
+    """The arrays per vertex for the current source. Bags in messages have none."""
 
     distance: NDArray[np.int32]
     paths: NDArray[np.float64]
@@ -121,12 +122,12 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to be done. Tasks are edges that are looked at, on the way out from a source and back."""
+    """Sources to be processed. Tasks are edges that are looked at, on the way out from a source and back."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)
         self._graph = graph
-        #: the source in work
+        #: the source that is being processed
         self._source: int | None = None
         self._progress = np.zeros(3, dtype=np.int64)
         self._desk: _Desk | None = None
@@ -167,11 +168,11 @@ class BetweennessBag(NumberedBag):
         return self._source is None and super().is_empty()
 
     def expected_tasks(self) -> float:
-        """As if each source reached all: every edge, and one more for each vertex, is looked at twice."""
+        """Estimate as if each source reached all vertices: every edge and vertex counts twice."""
         return 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) * super().expected_tasks()
 
     def to_bytes(self) -> bytes:
-        """The source in work is to be done as a whole: its dependencies are not in any result yet."""
+        """Encode the sources, the current one as a whole: no result contains its dependencies yet."""
         begun = b"" if self._source is None else np.array([self._source, self._source + 1], "<i8").tobytes()
         return super().to_bytes() + begun
 
@@ -181,12 +182,12 @@ class BetweennessBag(NumberedBag):
 
 
 def fraction_bits(vertices: int) -> int:
-    """Bits behind the point of sums."""
+    """Return the number of bits behind the point of sums."""
     return 62 - 2 * (vertices - 1).bit_length()
 
 
 class BetweennessApplication(BetweennessDeclaration, BagApplication):
-    """A random graph of 2^`n` vertices and its `seed`; reply: `value` (the sum), `max`, its `vertex`."""
+    """BC for a random graph of 2^`n` vertices and a `seed`; reply: `value` (the sum), `max`, its `vertex`."""
 
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 4}
 

@@ -1,7 +1,7 @@
-"""Kernels are compiled by Numba where it is installed (the extra `fast`); else NumPy or Python runs them.
+"""Kernels, compiled by Numba where it is installed (the extra `fast`), else run by NumPy or Python.
 
-They are compiled when their module is imported, and kept on disk for the next process. So the process that
-workers are forked from has them compiled, and a new worker begins at once.
+Kernels are compiled when their module is imported, and kept on disk for later processes. So the process from
+which workers are forked has compiled kernels, and a new worker begins at once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ except ImportError:
     HAS_NUMBA = False
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """Leave a function as it is: slower, and right."""
+        """Return a function as it is, for runs without Numba."""
         return lambda function: function
 
     def inlined(function: F) -> F:
-        """Leave a function as it is."""
+        """Return a function as it is."""
         return function
 
 else:
     HAS_NUMBA = True
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """Compile for arguments of these types (as Numba writes them), or take what has been kept."""
+        """Compile for arguments of these types (in Numba's notation), or load the kept code."""
         return cast(Callable[[F], F], numba.njit(signature, cache=True, error_model="numpy"))
 
     def inlined(function: F) -> F:
-        """A part of compiled functions of the same module."""
+        """Make a function a part of compiled functions of the same module."""
         return cast(F, numba.njit(forceinline=True)(function))
 
 

@@ -1,8 +1,8 @@
-"""Random graphs whose degrees differ as those of real ones do (R-MAT).
+"""Random graphs whose degrees differ as in real graphs (R-MAT).
 
-Each bit of an edge's two ends is drawn with probabilities a, b, c, d for (0, 0), (0, 1), (1, 0), (1, 1).
-Loops and repeated edges stay. The numbers are those of a counter-based stream: the k-th is a hash of seed
-and k.
+Each bit of an edge's two ends is sampled with probabilities a, b, c, d for (0, 0), (0, 1), (1, 0), (1, 1).
+Loops and repeated edges stay. The random numbers come from a counter-based stream: the k-th number is a hash
+of seed and k.
 
 Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A Recursive Model for Graph Mining" (SDM 2004); stream: Steele,
 Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (2014), with the finalizer of MurmurHash3.
@@ -20,24 +20,24 @@ _A, _B, _C, _D = 0.55, 0.1, 0.1, 0.25
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _33, _11 = np.uint64(33), np.uint64(11)
-#: while a graph is made
+#: the memory per edge while a graph is generated
 _BYTES_PER_EDGE = 48
 
 
 class Graph(NamedTuple):
-    """The edges from vertex v lead to targets[offsets[v] : offsets[v + 1]]."""
+    """A graph. The edges from vertex v lead to targets[offsets[v] : offsets[v + 1]]."""
 
     offsets: NDArray[np.int64]
     targets: NDArray[np.int32]
 
 
 def size_bytes(scale: int) -> int:
-    """About what it takes to make a graph of 2^scale vertices."""
+    """Estimate the bytes needed to generate a graph of 2^scale vertices."""
     return _BYTES_PER_EDGE * EDGES_PER_VERTEX << scale
 
 
 def rmat(scale: int, seed: int) -> Graph:
-    """A graph of 2^scale vertices."""
+    """Generate a graph of 2^scale vertices."""
     vertices = 1 << scale
     edges = EDGES_PER_VERTEX * vertices
     ends = np.zeros((2, edges), dtype=np.int32)
@@ -52,7 +52,7 @@ def rmat(scale: int, seed: int) -> Graph:
 
 
 def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
-    """Numbers `first` and following of the stream, from 0 to below 1."""
+    """Return the numbers of the stream from index `first` on, uniform in [0, 1)."""
     z = np.arange(first + 1, first + count + 1, dtype=np.uint64)
     z *= _GOLDEN
     z += np.uint64(seed)

@@ -10,7 +10,7 @@ from mallob_py.kit import InputError
 
 
 def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> None:
-    """A misspelt key would leave its default in force, and the result would be that of another job."""
+    """Reject unknown keys: a misspelt key would leave its default in force."""
     for key in configuration:
         if key not in known:
             raise InputError(f"unknown key '{key:.40}'; known are {', '.join(known)}", "configuration")
@@ -19,7 +19,7 @@ def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> No
 def whole_number(
     configuration: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:
-    """The number at `key`; without a default it must be there."""
+    """Return the integer at `key`, which is required unless there is a default."""
     value = configuration.get(key, default)
     if value is None:
         raise InputError(f"'{key}' is missing: a whole number from {least} to {most}", "configuration")
@@ -35,7 +35,7 @@ def whole_number(
 def real_number(
     configuration: Mapping[str, Any], key: str, least: float, most: float, default: float
 ) -> float:
-    """The number at `key`."""
+    """Return the number at `key`."""
     value = configuration.get(key, default)
     if isinstance(value, str):
         try:
@@ -51,7 +51,7 @@ def real_number(
 
 
 def chosen(configuration: Mapping[str, Any], key: str, words: Sequence[str], default: str) -> str:
-    """The word at `key`, one of those given."""
+    """Return the word at `key`, which must be one of the given words."""
     value = configuration.get(key, default)
     if value not in words:
         raise InputError(f"'{key}' must be one of {', '.join(words)}, not {value!r:.40}", "configuration")

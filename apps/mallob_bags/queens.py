@@ -15,13 +15,13 @@ from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
 N_MAX = 30
-#: a board with so few rows left is finished by whoever has it
+#: the number of remaining rows from which a board is not shared any more
 ROWS_NOT_SHARED = 5
 
 
 @compiled("i8(i8[:,::1], i8, i8, i8, i8[::1])")
 def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDArray[np.int64]) -> int:
-    """Take up to `count` boards off the stack and put their successors on it; its size then.
+    """Replace up to `count` boards of the stack by their successors; return the new size of the stack.
 
     A board is (occupied columns, diagonals, other diagonals): bits that the next row must avoid.
     """
@@ -47,12 +47,12 @@ def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDAr
 
 
 class QueensBag(Bag):
-    """Boards whose first rows are filled; a stack, the fullest on top."""
+    """Boards whose first rows are filled, as a stack with the fullest board on top."""
 
     def __init__(self, n: int, boards: NDArray[np.int64]) -> None:
         self._n = n
         self._size = len(boards)
-        #: a board of n rows leaves at most n - 1 successors of each of its predecessors
+        #: enough places: a board of n rows leaves at most n - 1 successors of each of its predecessors
         self._stack = np.zeros((len(boards) + n * n + 1, 3), dtype=np.int64)
         self._stack[: self._size] = boards
         self._found = np.zeros(2, dtype=np.int64)
@@ -62,7 +62,7 @@ class QueensBag(Bag):
         return int(self._found[1])
 
     def split(self) -> QueensBag | None:
-        """Every other board that has enough rows left."""
+        """Split off every other board with enough remaining rows."""
         boards = self._stack[: self._size]
         filled = _bits(boards[:, 0])
         large = np.flatnonzero(self._n - filled > ROWS_NOT_SHARED)
@@ -100,7 +100,7 @@ def _bits(words: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class QueensApplication(QueensDeclaration, BagApplication):
-    """`n` queens; reply: `value`, the number of solutions."""
+    """QUEENS for `n` queens; reply: `value`, the number of solutions."""
 
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 8}
 

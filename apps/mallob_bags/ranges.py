@@ -1,4 +1,4 @@
-"""Bags whose tasks are known by number from the start: sources of a graph, chunks of a sample."""
+"""Bags whose tasks are numbered from the start: sources of a graph, chunks of a sample."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mallob_py.kit.bags import Bag
 
 
 class NumberedBag(Bag):
-    """Tasks are whole numbers, kept as ranges: rows (first, behind the last). A subclass does them."""
+    """A bag of integers, kept as ranges: rows (first, behind the last). A subclass performs the tasks."""
 
     def __init__(self, ranges: NDArray[np.int64]) -> None:
         self._ranges = [(int(first), int(end)) for first, end in ranges if first < end]
 
     @abstractmethod
     def _with(self, ranges: NDArray[np.int64]) -> Self:
-        """A bag of the same kind."""
+        """Return a bag of the same kind with these ranges."""
 
     def take(self, count: int) -> range:
-        """Take at most `count` tasks out, to be done now."""
+        """Remove at most `count` tasks, which the caller must perform now."""
         if not self._ranges:
             return range(0)
         first, end = self._ranges.pop()
@@ -35,7 +35,7 @@ class NumberedBag(Bag):
         return self._without(self._open() // 2)
 
     def split_into(self, parts: int) -> list[Bag]:
-        """Split into bags of equal size, this one included."""
+        """Split into bags of equal size; this bag keeps one of the parts."""
         each = self._open() // (parts + 1)
         bags = [self._without(max(1, each)) for _ in range(min(parts, self._open() - 1))]
         return [bag for bag in bags if bag is not None]
@@ -44,7 +44,7 @@ class NumberedBag(Bag):
         return sum(end - first for first, end in self._ranges)
 
     def _without(self, count: int) -> Self | None:
-        """Take out a bag of `count` tasks."""
+        """Split off a bag of `count` tasks."""
         given: list[tuple[int, int]] = []
         while count > 0:
             first, end = self._ranges.pop(0)

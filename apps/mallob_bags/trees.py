@@ -1,12 +1,12 @@
-"""The trees of UTS: how many children a node has, by its depth and the last word of its state.
+"""The trees of UTS: a node's number of children, by its depth and the last word of its state.
 
-A node at depth d has a number of children drawn by its state: v = last word & 0x7fffffff is uniform. In
-geometric trees the mean b(d) follows a shape and the number is int(log(1 - v / 2^31) / log(b / (1 + b))); in
-binomial ones the root has `branching` children and any other node m of them with probability q, else none;
-hybrid ones are geometric in their upper half and binomial below.
+The state of a node at depth d determines its number of children: v = last word & 0x7fffffff is uniform. In
+geometric trees, the mean b(d) depends on the shape and the number is int(log(1 - v / 2^31) / log(b / (1 +
+b))). In binomial trees, the root has `branching` children and any other node has m children with probability
+q, else none. Hybrid trees are geometric in their upper half and binomial below.
 
-All of this is looked up: a `ChildTable` has, for each depth, the values of v from which on there is one child
-more, found with the very formula, so that not even rounding makes a difference.
+Numbers of children are looked up: for each depth, a `ChildTable` contains the values of v from which on there
+is one child more. The table is computed with the formula itself, so that even rounding is the same.
 
 Source: Olivier et al., "UTS: An Unbalanced Tree Search Benchmark" (LCPC 2006), and its C program, whose limit
 of 100 children per node holds here too.
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 CHILDREN_MAX = 100
 _V_END = 1 << 31
-#: the upper bits of v say where in a table to begin
+#: the shift to the upper bits of v, which determine where the search in a table begins
 BIN_SHIFT = 21
 _BINS = _V_END >> BIN_SHIFT
 
@@ -38,7 +38,7 @@ class TreeType(Enum):
 
 
 class Shape(Enum):
-    """The ways in which the mean number of children of geometric trees goes with the depth."""
+    """The functions of depth that define the mean number of children in geometric trees."""
 
     FIXED = "fixed"
     LINEAR = "linear"
@@ -47,7 +47,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Tree:
-    """`depth`: of geometric trees (of cyclic ones: a period); q and m: of binomial ones."""
+    """A tree. `depth`: for geometric trees (for cyclic ones: a period); q and m: for binomial trees."""
 
     type: TreeType = TreeType.GEOMETRIC
     shape: Shape = Shape.FIXED
@@ -58,11 +58,11 @@ class Tree:
     m: int = 4
 
     def is_geometric_at(self, depth: int) -> bool:
-        """Whether nodes at this depth have geometrically many children."""
+        """Return whether nodes at this depth have a geometric number of children."""
         return self.type is TreeType.GEOMETRIC or (self.type is TreeType.HYBRID and 2 * depth < self.depth)
 
     def mean_children(self, depth: int) -> float:
-        """b(d), where the tree is geometric."""
+        """Return b(d), where the tree is geometric."""
         if depth == 0:
             return self.branching
         match self.shape:
@@ -77,24 +77,24 @@ class Tree:
 
 
 class ChildTable(NamedTuple):
-    """By the depth of a node; the last row holds for all greater depths, too.
+    """Numbers of children by the depth of a node; the last row holds for all greater depths, too.
 
-    Of a node with v, the number of thresholds at or below v says which of `children` it has; `first` says
-    with which of them to begin to count, by the upper bits of v.
+    For a node with v, the number of thresholds at or below v is the index in `children`; `first` is the index
+    at which the count begins, by the upper bits of v.
     """
 
     thresholds: NDArray[np.uint32]
     children: NDArray[np.int64]
     first: NDArray[np.uint8]
-    #: none can have children
+    #: whether no node at this depth can have children
     is_leaf: NDArray[np.bool_]
-    #: expected number of nodes of the tree below one, with it
+    #: the expected number of nodes of the tree below a node, with the node itself
     size: NDArray[np.float64]
 
 
 @cache
 def child_table(tree: Tree) -> ChildTable:
-    """The table of a tree. Bags come often, and of one tree."""
+    """Return the table of a tree. It is cached, as many bags of the same tree arrive."""
     depths = _depths(tree)
     thresholds = np.full((depths, CHILDREN_MAX + 1), _V_END, dtype=np.uint32)
     children = np.zeros((depths, CHILDREN_MAX + 2), dtype=np.int64)
@@ -119,7 +119,7 @@ def child_table(tree: Tree) -> ChildTable:
 
 
 def _depths(tree: Tree) -> int:
-    """Return the number of depths that differ."""
+    """Return the number of depths with different distributions."""
     match tree.type:
         case TreeType.BINOMIAL:
             return 1
@@ -139,7 +139,7 @@ def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
 
 @cache
 def geometric_thresholds(b: float) -> list[int]:
-    """The least v with at least 1, 2, ... children where the mean is b; as many as there are."""
+    """Return the least v with at least 1, 2, ... children for the mean b, as far as there are such v."""
     if b <= 0.0:
         return []
     p = 1.0 / (1.0 + b)
@@ -154,7 +154,7 @@ def geometric_thresholds(b: float) -> list[int]:
 
 
 def _first_at_least(bound: float, rising: Callable[[int], float], near: int) -> int:
-    """The least v at which a function that rises reaches a bound; not far from `near`."""
+    """Return the least v at which a rising function reaches a bound; the search begins at `near`."""
     v = min(max(near, 0), _V_END - 1)
     while v > 0 and rising(v - 1) >= bound:
         v -= 1

@@ -1,9 +1,9 @@
-"""UTS, unbalanced tree search: how many nodes has a tree that is drawn as it is walked?
+"""UTS, unbalanced tree search: how many nodes has a tree that is generated while it is searched?
 
-A node is a SHA-1 state, and its children's are hashes of it and their numbers (`sha1`), so that a tree is the
-same everywhere although it is in no memory. `trees` says how many children a node has. The bag is a
-stack of nodes with the range of their children that are still to be looked at. Children at the depth where
-all are leaves are counted without being hashed.
+A node is a SHA-1 state, and its children's states are hashes of the node and their numbers (`sha1`), so that
+a tree is the same everywhere although no memory contains it. `trees` defines a node's number of children. The
+bag is a stack of nodes with the range of their unsearched children. Children at the depth where all nodes are
+leaves are counted without being hashed.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from mallob_bags.trees import (
 from mallob_py.kit import InputError, Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
-#: nodes, leaves, depth
+#: numbers of nodes and leaves, and depth
 Counts: TypeAlias = tuple[int, int, int]
 Rows: TypeAlias = NDArray[np.uint32]
 
 DEPTH_MAX = 100
-#: of the root of a binomial tree
+#: the largest number of children of a binomial tree's root
 BRANCHING_MAX = 1_000_000
-#: q times m from which on binomial trees are taken to be endless (of the well-known ones, one has 1.00007)
+#: q times m from which on binomial trees count as endless (one of the well-known trees has 1.00007)
 CRITICAL = 1.001
 SEED_MAX = 2**31 - 1
-#: a bag with fewer nodes to be expected is not worth a message
+#: the expected number of nodes below which a bag is not worth a message
 NODES_NOT_SHARED = 20_000
 
-# A row of the stack: the state (5 words), the depth, and which children are open: from lower to below upper.
+# Row of the stack: the state (5 words), the depth, and the range of unsearched children (lower, upper).
 _DEPTH, _LOWER, _UPPER, _WORDS = 5, 6, 7, 8
 _V_BITS = 0x7FFFFFFF
-#: hashed at once without Numba
+#: the number of children hashed at once without Numba
 _BATCH = 16384
 
 
@@ -65,7 +65,7 @@ def _expand(
     is_leaf: NDArray[np.bool_],
     counts: NDArray[np.int64],
 ) -> int:
-    """Look at children until `count` nodes are counted or the stack is full; the size of the stack then."""
+    """Search children until `count` nodes are counted or the stack is full; return the stack's size."""
     parents, states = np.zeros((6, LANES), dtype=np.uint32), np.zeros((5, LANES), dtype=np.uint32)
     depths = np.zeros(LANES, dtype=np.int64)
     last_depth = len(is_leaf) - 1
@@ -120,7 +120,7 @@ def _expand(
 def _expand_arrays(
     stack: NDArray[np.uint32], size: int, table: ChildTable, counts: NDArray[np.int64]
 ) -> Rows:
-    """Process one batch with NumPy. Returns what is left of the stack, and the children that have some."""
+    """Process one batch with NumPy. Return the rest of the stack, and the children that have children."""
     rows = stack[max(0, size - _BATCH) : size][::-1]
     is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
     before = np.cumsum(is_open) - is_open
@@ -168,9 +168,10 @@ def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) 
 
 @compiled("UniTuple(i8, 2)(u4[:,::1], i8, u4[:,::1])")
 def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
-    """Half of the open children of each node, and of nodes with one every other, go to `given`.
+    """Move half of each node's unsearched children to `given`; of the nodes with one, move every other
+    node's.
 
-    Returns how many rows are left, and how many went.
+    Return the numbers of remaining and of moved rows.
     """
     left, gone, gives_single = 0, 0, False
     for at in range(size):
@@ -191,9 +192,9 @@ def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
 
 
 class UtsBag(Bag):
-    """Nodes with children to be looked at; the deepest on top.
+    """Nodes with unsearched children, as a stack with the deepest node on top.
 
-    The root itself, which has no parent, stands there with no children until it is looked at.
+    The root itself, which has no parent, is in the stack without children until it is searched.
     """
 
     def __init__(self, tree: Tree, table: ChildTable, rows: Rows) -> None:
@@ -202,7 +203,7 @@ class UtsBag(Bag):
         self._counts = np.zeros(3, dtype=np.int64)
 
     def _set(self, rows: Rows) -> None:
-        """With room for more on top."""
+        """Replace the stack, with room for further nodes on top."""
         self._size = len(rows)
         self._stack = np.zeros((2 * len(rows) + 64 * LANES, _WORDS), dtype=np.uint32)
         self._stack[: self._size] = rows
@@ -243,7 +244,7 @@ class UtsBag(Bag):
             self._size = 0
 
     def split(self) -> UtsBag | None:
-        """Half of the open children of each node; of nodes with one, every other."""
+        """Split off half of each node's unsearched children; of the nodes with one, every other node's."""
         if self.expected_tasks() < NODES_NOT_SHARED:
             return None
         given = np.empty((self._size, _WORDS), dtype=np.uint32)
@@ -267,7 +268,7 @@ class UtsBag(Bag):
 
 
 class UtsApplication(UtsDeclaration, BagApplication):
-    """`type`, `shape`, `depth`, `branching`, `seed`, `q`, `m`; reply: `value` (nodes), `leaves`, `depth`."""
+    """UTS for a tree by `type`, `shape`, `depth` and so on; reply: `value` (nodes), `leaves`, `depth`."""
 
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"depth": 8}
 
@@ -296,12 +297,14 @@ class UtsApplication(UtsDeclaration, BagApplication):
 
 @lru_cache(maxsize=8)
 def _checked_tree(configuration: tuple[tuple[str, Any], ...]) -> Tree:
-    """Return the tree of a configuration that was found right. Bags come often, and of one tree."""
+    """Return the tree of a checked configuration. It is cached, as many bags of the same tree arrive."""
     return tree_of(dict(configuration))
 
 
 def tree_of(configuration: Mapping[str, Any]) -> Tree:
-    """Raises InputError. Fields that say nothing about a tree of its type may be anything within bounds."""
+    """Return the tree of a configuration. Fields that do not apply to its type may have any value within
+    bounds. Raises InputError.
+    """
     tree_type = TreeType(chosen(configuration, "type", [each.value for each in TreeType], "geometric"))
     is_binomial = tree_type is TreeType.BINOMIAL
     tree = Tree(

@@ -1,9 +1,9 @@
 """CALLS: calls of Python functions for an `Executor` (mallob_py.api.executor), which its workers connect to.
 
 app          the application
-declaration  what it declares
-inner        calls that calls want
-worker       a worker: one thread calls, another one talks
+declaration  its declaration
+inner        calls that are submitted within calls
+worker       a worker: one thread runs calls, another thread exchanges messages
 """
 
 from mallob_calls.app import CallsApplication

@@ -1,4 +1,4 @@
-"""The application CALLS: a job is nothing but workers, which get calls from the executor that wants them."""
+"""The application CALLS: a job consists of workers, which fetch calls from the executor that needs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mallob_py.kit import Application, InputError, JobInput, Payload, Result, Wo
 
 
 class CallsApplication(CallsDeclaration, Application):
-    """Its configuration is that of an executor, and says where the executor is."""
+    """The application CALLS. Its configuration is an executor's and contains the executor's address."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         _meeting(configuration)
@@ -22,7 +22,7 @@ class CallsApplication(CallsDeclaration, Application):
         return {}
 
     def prepare(self) -> None:
-        import mallob_calls.inner  # noqa: F401 (what calls may want)
+        import mallob_calls.inner  # noqa: F401 (for calls that submit calls)
 
     def run(self, context: WorkerContext) -> Result | None:
         return Worker(context, _meeting(context.configuration)).run()

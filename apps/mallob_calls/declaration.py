@@ -1,4 +1,4 @@
-"""The declaration of CALLS, for those that do not run it."""
+"""The declaration of CALLS, for processes that do not run it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mallob_py.kit.declaration import DONE, Declaration
 
 
 class CallsDeclaration(Declaration):
-    """Calls of Python functions."""
+    """The declaration of calls of Python functions."""
 
     name: ClassVar[str] = "CALLS"
     takes_input: ClassVar[bool] = False

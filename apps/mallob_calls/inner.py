@@ -1,13 +1,12 @@
-"""Calls that a running call wants: done by a thread of this process, and by other workers that have nothing
-to do.
+"""Calls that a running call submits: done by a thread of this process, and by other idle workers.
 
-Each executor that is made within a call is a pool with one thread, so that a call that waits for its calls
-always gets on, however deep that goes. Calls that have not begun are offered to the executor outside; it asks
-for some when workers are idle, and brings back what they have come to. What an outer worker loses is its own
-matter: here the calls have just not been answered yet.
+Each executor that is created within a call is a pool with one thread, so that a call that waits for its calls
+always continues, however deep calls are nested. Waiting calls are offered to the outer executor. It fetches
+some of them when workers are idle, and returns their outcomes. The outer executor handles the loss of a
+worker: in this process the calls are just not answered yet.
 
-Function and arguments are taken as they are when a call is submitted, and its result as it is when the call
-returns, wherever it is done. What cannot be pickled is done here with the objects themselves.
+Function and arguments are pickled when a call is submitted, and its result when the call returns, on any
+worker. A call that cannot be pickled is done in this process with the objects themselves.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from mallob_py.kit.calls.values import (
 )
 from mallob_py.kit.calls.wire import Buffer
 
-#: calls of which this many are waiting are told anew when their number has doubled
+#: the number of waiting calls at the first offer; an offer is repeated when the number has doubled
 _OFFER_FIRST = 1
 
 
 class _Entry(NamedTuple):
-    """A call that was submitted; `pickled` is None if it cannot be done elsewhere."""
+    """A call that was submitted; `pickled` is None if no other process can do the call."""
 
     function: Callable[..., Any]
     pickled: Pickled | None
@@ -51,14 +50,14 @@ class _Entry(NamedTuple):
 
 
 class Pools:
-    """All of a worker's process; used by several threads."""
+    """All pools of a worker's process; used by several threads."""
 
     def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
         self._mutex = threading.Lock()
         self.deliverer = Deliverer("mallob-py-inner-results")
         self._pools: list[_Pool] = []
-        #: calls given away, by group
+        #: calls that other workers do, by group
         self._away: dict[int, list[_Entry]] = {}
         self._groups = 0
         self._offered = 0
@@ -71,7 +70,7 @@ class Pools:
         return pool
 
     def offer(self, is_news: bool = False) -> None:
-        """Tell how many calls others could do, if that is another order of magnitude."""
+        """Offer the waiting calls to other workers if their number has changed by a factor of two."""
         with self._mutex:
             count = sum(len(pool.waiting) for pool in self._pools)
             if not is_news and not (count >= 2 * self._offered or count * 2 < self._offered):
@@ -82,7 +81,7 @@ class Pools:
         self._send(messages.Offered(count))
 
     def give(self, count: int) -> None:
-        """Let others have up to so many calls of one function."""
+        """Give up to `count` calls of one function to other workers."""
         entries: list[_Entry] = []
         with self._mutex:
             for pool in self._pools:
@@ -113,7 +112,7 @@ class Pools:
 
 
 class _Pool:
-    """Calls of one executor that was made within a call (see `kit.calls.here.InnerPool`)."""
+    """The calls of one executor that was created within a call (see `kit.calls.here.InnerPool`)."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -155,7 +154,7 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """A call of the same function as the others, if there are any; None: no call, or not of that one."""
+        """Remove the last call if it has the function of the earlier ones; None if there is no such call."""
         try:
             entry = self.waiting.pop()
         except IndexError:
@@ -180,7 +179,7 @@ class _Pool:
 
 
 def _outcome(entry: _Entry) -> tuple[bool, Any]:
-    """Do a call here: whether it has returned, and a snapshot of its result, or the exception."""
+    """Do a call here. Return whether it has returned, and a snapshot of its result or the exception."""
     try:
         function, known = entry.function, entry.pickled
         if known is not None and not known.is_kept:
@@ -202,7 +201,7 @@ class _Itself(NamedTuple):
 
 
 def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
-    """Give a future its outcome; an exception comes as it is, or dumped."""
+    """Set the outcome of a future; an exception is an object, or dumped."""
     if is_ok:
         try:
             result = value.value if isinstance(value, _Itself) else restored(value)

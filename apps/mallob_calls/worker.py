@@ -1,13 +1,12 @@
-"""A worker of calls: this process's main thread calls functions, another one talks to the executor and the
-job.
+"""A worker of calls: the main thread runs calls, a second thread exchanges messages with executor and job.
 
-So the executor can ask back what has not begun while a call takes its time, and a call may use what only main
-threads may. Calls that belong together come as one batch; their results go back together, or after 10 ms
-those that are there. Each call has its arguments to itself, and its result is pickled when it returns.
+So the executor can recall waiting calls while a call runs, and a call may use functions that only main
+threads may use. Calls of a batch arrive together. Their results are returned together, but finished results
+wait at most 10 ms. No two calls share argument objects, and each result is pickled when its call returns.
 
-A call whose result is not wanted any more is interrupted as by Ctrl-C. If it goes on, the process ends.
+A call whose result is not wanted any more is interrupted as by Ctrl-C. If it continues, the process ends.
 
-Nothing needs to be handed over when the worker is suspended or killed: the executor knows what it had.
+A worker that is suspended or killed needs no handover: the executor knows which calls it had.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from mallob_py.kit.declaration import DONE, UNKNOWN
 if TYPE_CHECKING:
     from mallob_calls.inner import Pools
 
-#: results that are there for so long do not wait for others of their batch
+#: the time that a finished result waits at most for the rest of its batch
 _FLUSH_S = 0.01
 _TOLD_S = 0.1
 _CONNECT_S = 10.0
-#: who hears nothing for so long looks at the clock
+#: the time after which a thread without messages checks its deadlines
 _LOOK_S = 0.25
-#: how long an interrupted call may take to end
+#: the time that an interrupted call may take to end
 _STOP_S = 1.0
-#: it says so often where it is, which tells that it is not suspended
+#: the period of messages to the executor, which show that the worker is not suspended
 _PLACE_S = 0.5
 
 
@@ -62,23 +61,23 @@ class Stopped(KeyboardInterrupt):
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """Where the executor is: a job's configuration."""
+    """A job's configuration: the address of the executor."""
 
-    #: of its host, and the socket there
+    #: the executor's host, and its socket on that host
     host: str
     socket: str
-    #: its key, in hexadecimal digits; none if it is another user's, whom the kernel knows
+    #: the executor's key in hexadecimal digits; empty if the kernel identifies its user
     secret: str
-    #: user id of its process
+    #: the user id of the executor's process
     user: int
-    #: which of its jobs this is
+    #: the number of the job among the executor's jobs
     lane: int
     serial: int
-    #: its Python, such as "3.11"
+    #: the executor's Python version, such as "3.11"
     python: str
-    #: TCP addresses for other hosts
+    #: the executor's TCP addresses for other hosts
     hosts: list[tuple[str, int]] = []
-    #: where it looks for modules
+    #: the executor's path of modules
     path: list[str] = []
 
 
@@ -88,7 +87,7 @@ class _Batch:
     def __init__(self, told: messages.Calls, buffers: list[Buffer]) -> None:
         self.told = told
         self.buffers = buffers
-        #: calls that have not begun; taken from the left, given back from the right
+        #: calls that have not begun; the worker starts the leftmost and gives back the rightmost
         self.order = deque(range(told.count))
 
 
@@ -99,26 +98,26 @@ class Worker:
         self._context = context
         self._meeting = meeting
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
-        #: those that may have calls that are not begun
+        #: batches that may have waiting calls
         self._open: dict[int, _Batch] = {}
         self._raw_functions: dict[int, list[Buffer]] = {}
         self._functions: dict[int, Any] = {}
-        #: functions that are unpickled once
+        #: functions that are unpickled once for several calls
         self._kept: set[int] = set()
         self._is_idle = True
-        #: batch and place of the call that is running
+        #: batch and place of the running call
         self._running: tuple[int, int] | None = None
-        #: calls that nobody wants: batch, places, and when the process ends if one is still running
+        #: unwanted calls: batch, places, and the time at which the process ends if one of them still runs
         self._unwanted: tuple[int, frozenset[int], float] | None = None
         self._next_told_s = 0.0
         self._mutex = threading.Lock()
-        #: of the job, as the executor has told: calls done, and all
+        #: the executor's numbers for the job: calls done, all calls
         self._progress: tuple[int, int] | None = None
         self._pools: Pools | None = None
         self._process = os.getpid()
 
     def run(self) -> Result | None:
-        """None: there is nothing to do for this worker."""
+        """Run calls until the job ends; return None if the executor needs no worker."""
         if self._meeting.python != (python := f"{sys.version_info.major}.{sys.version_info.minor}"):
             raise InputError(
                 f"the executor runs Python {self._meeting.python}, workers of the service {python};"
@@ -149,7 +148,7 @@ class Worker:
         return None
 
     def connect(self) -> socket.socket | None:
-        """None: the executor has no use for us any more."""
+        """Connect to the executor; None if it needs no worker."""
         meeting, key = self._meeting, bytes.fromhex(self._meeting.secret)
         addresses: list[tuple[int, Any]] = []
         if meeting.host == socket.gethostname() and os.path.exists(meeting.socket):
@@ -203,7 +202,7 @@ class Worker:
             item, items[place] = items[place], None
             try:
                 is_ok, value = self._call(told, place, function, item)
-            except Stopped as error:  # it came when the call had just ended
+            except Stopped as error:  # the interrupt arrived when the call had just ended
                 self._running = None
                 is_ok, value = False, dump_error(error, __file__)
             self._end_if_forked(None)
@@ -219,7 +218,7 @@ class Worker:
             self._send_outcomes(outcomes, time.perf_counter() - begun_s)
 
     def _call(self, told: messages.Calls, place: int, function: Any, item: Any) -> tuple[bool, Any]:
-        """Return whether a call has returned, and a snapshot of its result, or the exception dumped."""
+        """Run a call. Return whether it has returned, and a snapshot of its result or dumped exception."""
         tries = told.retries
         while True:
             is_read = False
@@ -230,11 +229,12 @@ class Worker:
                 is_read = True
                 value = callee(*arguments[0], **arguments[1]) if told.has_keywords else callee(*arguments)
                 if type(value) not in ATOMS:
-                    # What has buffers is sent before another call begins, so that these need no copy.
+                    # A result with buffers is sent before the next call begins, so that its buffers need no
+                    # copy.
                     value = dump(value, "its result", is_copied=told.is_whole)
                 self._running = None
                 return True, value
-            except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too
+            except BaseException as error:  # SystemExit and KeyboardInterrupt also come from the user's code
                 self._running = None
                 self._end_if_forked(error)
                 if tries > 0 and is_read and isinstance(error, Exception):
@@ -257,7 +257,7 @@ class Worker:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
     def _look_after_stopped(self, now_s: float) -> None:
-        """End the process if the call that was interrupted goes on: the job gets another worker for it."""
+        """End the process if the interrupted call continues: the job gets another worker."""
         if (unwanted := self._unwanted) is None:
             return
         if not self._is_running(unwanted):
@@ -266,7 +266,7 @@ class Worker:
             os._exit(1)
 
     def _end_if_forked(self, error: BaseException | None) -> None:
-        """End a process that a call has forked and that comes back from the call: its parent answers."""
+        """End a process that a call has forked and that returns from the call: only its parent may answer."""
         if os.getpid() == self._process:
             return
         code = 0 if error is None else 1
@@ -280,7 +280,7 @@ class Worker:
         os._exit(code & 0xFF)
 
     def _function(self, number: int) -> Any:
-        """Return a function that is kept; None: one that each call gets anew."""
+        """Return a function that is kept for several calls; None if each call must unpickle it anew."""
         if number not in self._kept:
             return None
         if number not in self._functions:
@@ -296,14 +296,14 @@ class Worker:
         outcomes.clear()
 
     def report_progress(self, done: float, total: float | None) -> None:
-        """Report progress as `mallob_py.kit.calls.here.Here` has it."""
+        """Report progress as defined by `mallob_py.kit.calls.here.Here`."""
         now_s, running = time.monotonic(), self._running
         if running is not None and now_s >= self._next_told_s:
             self._next_told_s = now_s + _TOLD_S
             self.send(messages.Told(*running, float(done), None if total is None else float(total)))
 
     def inner_pool(self) -> here.InnerPool:
-        """Return the inner pool as `mallob_py.kit.calls.here.Here` has it."""
+        """Return the inner pool, as defined by `mallob_py.kit.calls.here.Here`."""
         from mallob_calls.inner import Pools
 
         with self._mutex:
@@ -312,7 +312,7 @@ class Worker:
         return self._pools.new()
 
     def send(self, message: messages.FromWorker, buffers: Sequence[Buffer] = ()) -> None:
-        """From any thread. If the executor is gone, the other thread sees to that."""
+        """Send a message from any thread. If the executor is gone, the message thread handles the loss."""
         data = messages.encode(message)
         with self._mutex:
             self._writer.put(data, buffers)
@@ -326,7 +326,7 @@ class Worker:
             self._listen()
         except PeerGone:
             self._lose_executor()
-        except BaseException:  # the rank is gone, or the job goes on without us
+        except BaseException:  # the rank is gone, or the job continues without this worker
             os._exit(0)
         os._exit(0)
 
@@ -395,13 +395,13 @@ class Worker:
             self.send(messages.GivenBack(number, places))
 
     def _finish(self, result: Result) -> NoReturn:
-        """End the job, whatever the main thread is at."""
+        """End the job, whether or not the main thread runs a call."""
         with suppress(BaseException):
             self._context.finish(result)
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """End, as no executor waits for results any more; the root ends the job, others wait for that."""
+        """End, as no executor waits for results: the root ends the job, other workers await its end."""
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:
@@ -412,7 +412,7 @@ class Worker:
 
 
 class _Outcomes:
-    """Results and exceptions on their way back."""
+    """Results and exceptions to be sent to the executor."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -431,7 +431,7 @@ class _Outcomes:
 
 
 def _unreadable(error: BaseException) -> tuple[bytes | None, str, str]:
-    """An error of unpickling, with what to do."""
+    """Return an error of unpickling, with advice."""
     _, told, text = dump_error(error, __file__)
     where = f"on {socket.gethostname()} with {sys.executable}"
     hint = "the function or its arguments cannot be read by the worker; is their module installed there?"

@@ -21,7 +21,7 @@ _DONE = 10
 
 
 def _refuse_input(job: JobInput) -> None:
-    """For callers that read although `takes_input` is false: say so rather than ignore data."""
+    """Reject input: a caller that reads input although `takes_input` is false must not lose data silently."""
     if job.files:
         raise InputError("this application takes no files", "files")
     if job.literals is not None:
@@ -29,7 +29,7 @@ def _refuse_input(job: JobInput) -> None:
 
 
 class NoopApplication(Application):
-    """Answers as soon as the root has started; other workers wait for that."""
+    """An application that answers as soon as the root has started; other workers wait for the answer."""
 
     name: ClassVar[str] = "NOOP"
     takes_input: ClassVar[bool] = False
@@ -46,13 +46,13 @@ class NoopApplication(Application):
 
 
 class SleepApplication(Application):
-    """Holds its workers until the job is ended from outside."""
+    """An application that holds its workers until the job is ended from outside."""
 
     name: ClassVar[str] = "SLEEP"
     takes_input: ClassVar[bool] = False
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        """Any configuration is fine: replayed streams carry those of other applications."""
+        """Accept any configuration: replayed streams contain configurations of other applications."""
 
     def read(self, job: JobInput) -> Payload:
         _refuse_input(job)

@@ -1,14 +1,14 @@
-"""For programs whose number of processes a batch scheduler changes while they run.
+"""Interface for programs whose number of processes a batch scheduler changes at runtime.
 
-A program defines a handler of four methods and says who starts and ends its processes:
+A program defines a handler of four methods and an object that starts and ends its processes:
 
     malleable.define_malleable_handler(handler, processes)
 
-From then on until `disable_malleable_handler()`, orders of the scheduler that has started it are carried
+Until `disable_malleable_handler()`, the orders of the scheduler that started the program are carried
 out, one at a time, in a thread of this module's. Without such a scheduler, the program runs as it is.
 
 Source: the malleable APGAS programs of ElasticJobScheduler ("On the Performance of Malleable APGAS Programs
-and Batch Job Schedulers", 2024); `wire` has their protocol, `orders` says what happens in which order.
+and Batch Job Schedulers", 2024); `wire` has their protocol, `orders` the order of steps.
 """
 
 from __future__ import annotations

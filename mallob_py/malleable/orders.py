@@ -1,10 +1,10 @@
-"""A malleable program shrinks or grows as it is told, without sockets or threads.
+"""Orders to shrink or grow, carried out without sockets or threads.
 
     shrink   pre_shrink chooses the places and moves their work away -> their processes end
-             -> the scheduler is told their hosts -> post_shrink
+             -> the scheduler receives their hosts -> post_shrink
     grow     pre_grow -> processes start on the new hosts -> post_grow
 
-A host is named to the scheduler only when its process is gone: the next job starts there at once.
+A host must be reported to the scheduler only after its process has ended: the next job starts there at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mallob_py.malleable.wire import Grow, Order, Shrink
 
 
 class OrderError(Exception):
-    """An order, or what a handler makes of it, is impossible. One line says why."""
+    """An error: an order, or a handler's result, is impossible. One line states the reason."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -29,39 +29,39 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class MalleableHandler(Protocol):
-    """The knowledge of a program's author. Methods are called from one thread, an order at a time."""
+    """The program's part of an order. Methods are called from one thread, one order at a time."""
 
     def pre_shrink(self, count: int) -> Sequence[Place]:
-        """Choose so many places and move all work away from them: their processes end when this returns."""
+        """Choose `count` places and move all work away from them: their processes end after this call."""
         ...
 
     def post_shrink(self, now: int, removed: Sequence[Place]) -> None:
-        """Take note that so many places are left; the processes of the removed ones are gone."""
+        """Called after a shrink: `now` places are left, and the processes of the removed ones have ended."""
         ...
 
     def pre_grow(self, count: int) -> None:
-        """Take note that so many processes are about to start."""
+        """Called before growth: `now` processes are running, and further ones will start."""
         ...
 
     def post_grow(self, now: int, continued: Sequence[Place], added: Sequence[Place]) -> None:
-        """There are so many places now: those that there were, and the added ones, which run."""
+        """Called after growth: `now` places in all, the continued and the added ones, which run."""
         ...
 
 
 class Processes(Protocol):
-    """The processes of a program are started and ended here; `PlaceProcesses` does so for plain ones."""
+    """Starts and ends the processes of a program; `PlaceProcesses` does so for plain processes."""
 
     @property
     def places(self) -> Sequence[Place]:
-        """Where processes run."""
+        """Return the places of running processes."""
         ...
 
     def start(self, hosts: Sequence[str]) -> Sequence[Place]:
-        """Start a process on each of the hosts, which may be named several times; return their places."""
+        """Start a process on each of the hosts, of which some may be repeated; return their places."""
         ...
 
     def end(self, places: Sequence[Place]) -> None:
-        """End these processes, and return when they are gone."""
+        """End these processes; return when they have ended."""
         ...
 
 
@@ -71,7 +71,7 @@ def carry_out(
     processes: Processes,
     release: Callable[[Sequence[str]], None],
 ) -> None:
-    """Shrink or grow; `release` is told the hosts that the program has left. Raises OrderError."""
+    """Shrink or grow; `release` is called with the hosts that the program has left. Raises OrderError."""
     match order:
         case Shrink(count):
             _shrink(count, handler, processes, release)

@@ -1,4 +1,4 @@
-"""One process for each place of a program that starts them itself, as children of its own."""
+"""One process per place, for a program that starts its processes itself, as its own children."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from mallob_py.malleable.orders import Place
 
-#: how long a process may take to end after it was asked to
+#: the time that a process may take to end after SIGTERM
 GRACE_S = 10.0
 
 
 def allotted_hosts() -> list[str]:
-    """The hosts that this program was started with, one for each process: the lines of `NODE_FILE`.
+    """Return the hosts with which this program was started, one for each process: the lines of `NODE_FILE`.
 
-    Without a scheduler: as many times this host as `NODES` says, or once. Raises OSError, ValueError.
+    Without a scheduler: this host, `NODES` times or once. Raises OSError, ValueError.
     """
     if path := os.environ.get("NODE_FILE"):
         return Path(path).read_text(encoding="utf-8").split()
@@ -25,9 +25,9 @@ def allotted_hosts() -> list[str]:
 
 
 class PlaceProcesses:
-    """Starts processes by `start(place)`, and ends them by SIGTERM, after `grace_s` seconds by SIGKILL.
+    """Processes that are started by `start(place)` and ended by SIGTERM, after `grace_s` seconds by SIGKILL.
 
-    `hosts` are those to begin with, by default those that were allotted. Raises what `start` raises.
+    `hosts` are the initial hosts, by default the allotted ones. Raises what `start` raises.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PlaceProcesses:
             return list(self._processes)
 
     def process(self, place: Place) -> subprocess.Popen[str] | subprocess.Popen[bytes]:
-        """Raises KeyError for a place that there is no more."""
+        """Return the process of a place. Raises KeyError if the place does not exist any more."""
         with self._lock:
             return self._processes[place]
 

@@ -1,12 +1,14 @@
-"""A program that takes orders: the socket at which they come, and a thread that carries them out.
+"""A program that accepts orders: the socket at which they arrive, and a thread that carries them out.
 
-The scheduler says by the environment where it is. On one host with others, `SCHEDULER_SOCKET` is the path of
-its socket and `JOB_SOCKET` that of ours, both in folders of the user's own. Elsewhere `SCHEDULER_IP` and
-`SCHEDULER_PORT` are its address, and we listen at our own address and the same port, as ElasticJobScheduler
-wants it. (`127.0.0.1` is no scheduler there.) If there is neither, nobody gives orders.
+Environment variables contain the scheduler's address. If jobs share a host, `SCHEDULER_SOCKET` is the path of
+its socket and `JOB_SOCKET` the path of the program's socket, both in folders of the user. Otherwise
+`SCHEDULER_IP` and `SCHEDULER_PORT` are its address, and the program listens at its own address and the same
+port, as ElasticJobScheduler requires. (`127.0.0.1` is no scheduler there.) Without any of these variables,
+there is no scheduler.
 
-Nobody else does: the folders are the user's, and over IP, orders of the scheduler's address alone are taken.
-(The protocol knows no secret: who can log in there can give orders as well.)
+Only the scheduler can give orders: the folders are the user's, and over IP, only connections from the
+scheduler's address are accepted. (The protocol has no secret: any user who can log in there can give orders
+as well.)
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from mallob_py.malleable.wire import (
     parse_order,
 )
 
-#: until the scheduler is asked again where nobody has listened: it may be starting anew
+#: the time until the next attempt to reach the scheduler, which may be restarting
 _RETRY_S = 0.5
-#: for one line from the scheduler or to it
+#: the time limit of one line from the scheduler or to it
 _LINE_S = 20.0
-#: until a program that takes no more orders ends, heard or not
+#: the time limit of the last message to the scheduler
 _LAST_LINE_S = 5.0
 _LOCAL = "127.0.0.1"
 
@@ -44,10 +46,10 @@ _program: _Program | None = None
 
 
 def define_malleable_handler(handler: MalleableHandler, processes: Processes) -> bool:
-    """From now on, carry out the orders of the scheduler; returns whether there is one.
+    """Begin to carry out the scheduler's orders; return whether there is a scheduler.
 
-    A program can do this once: RuntimeError. Raises OSError if we cannot listen. What a method of the handler
-    raises ends the taking of orders, with its traceback; the program goes on with the places that it has.
+    Raises RuntimeError if a program does this twice, OSError if the program cannot listen. An exception of a
+    handler's method is printed and ends the acceptance of orders; the program continues with its places.
     """
     global _program
     if _program is not None:
@@ -59,11 +61,12 @@ def define_malleable_handler(handler: MalleableHandler, processes: Processes) ->
 
 
 def ask_for_processes(count: int) -> None:
-    """Ask the scheduler for so many processes more, as an evolving job can; the handler hears if they come.
+    """Request `count` further processes from the scheduler, for an evolving job; the handler is called if
+    they start.
 
-    What was asked for before and has not come is not asked for any more. A scheduler that starts anew knows
-    nothing of it. RuntimeError without a handler that takes orders; ValueError for a count below 1;
-    OSError if the scheduler does not listen.
+    A new request replaces an unmet earlier one. A restarted scheduler does not know the request. Raise
+    RuntimeError without a handler that accepts orders, ValueError for a count below 1, OSError if the
+    scheduler does not listen.
     """
     if _program is None or _program.takes_no_orders.is_set():
         raise RuntimeError("there is no scheduler to ask; see define_malleable_handler")
@@ -73,23 +76,23 @@ def ask_for_processes(count: int) -> None:
 
 
 def disable_malleable_handler() -> None:
-    """Take no more orders, and say so to the scheduler; returns when the one being carried out is.
+    """Stop accepting orders and report this to the scheduler; return after the current order.
 
-    From now on the program is rigid, for good.
+    The program must remain rigid from now on.
     """
     if _program is not None:
         _program.stop()
 
 
 def _addresses() -> tuple[Address, Address] | None:
-    """Where the scheduler listens, and where we do. Raises OSError."""
+    """Return the addresses of the scheduler and of this program. Raises OSError."""
     ours, theirs = os.environ.get("JOB_SOCKET"), os.environ.get("SCHEDULER_SOCKET")
     if ours and theirs:
         return theirs, ours
     ip, port = os.environ.get("SCHEDULER_IP", _LOCAL), os.environ.get("SCHEDULER_PORT", "")
     if ip == _LOCAL or not port.isdecimal():
         return None
-    # Our own address towards the scheduler; nothing is sent.
+    # Find this host's address towards the scheduler; nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((ip, int(port)))
         return towards.getpeername(), (towards.getsockname()[0], int(port))
@@ -112,7 +115,7 @@ class _Program:
     def stop(self) -> None:
         self.takes_no_orders.set()
         if threading.current_thread() is not self._thread:
-            # Wakes it up where it waits for a connection, if it has not left by itself.
+            # Wake the thread where it waits for a connection, unless it has ended.
             with contextlib.suppress(OSError):
                 connect(self._ours, _LINE_S).close()
             self._thread.join()
@@ -142,7 +145,7 @@ class _Program:
         return False
 
     def _announce(self) -> None:
-        """Tell the scheduler that we are ready, as soon as there is one to listen."""
+        """Report to the scheduler that the program is ready, as soon as the scheduler listens."""
         while not self.takes_no_orders.is_set():
             try:
                 self._told(Ready(self._address)).close()
@@ -152,9 +155,9 @@ class _Program:
                 self.takes_no_orders.wait(_RETRY_S)
 
     def _say_farewell(self) -> None:
-        """Tell the scheduler that no order is taken any more, and await that it has heard so.
+        """Report to the scheduler that no order is accepted any more, and wait until it has read the report.
 
-        An order that comes meanwhile finds a closed socket, of which the scheduler then knows why.
+        An order that arrives meanwhile finds a closed socket, and the report explains it to the scheduler.
         """
         self.takes_no_orders.set()
         if self._is_announced:
@@ -164,11 +167,11 @@ class _Program:
                 connection.recv(1)
 
     def ask_for(self, count: int) -> None:
-        """Raises OSError."""
+        """Send a request for processes. Raises OSError."""
         self._told(Wanted(count, self._address)).close()
 
     def _told(self, notice: Notice) -> socket.socket:
-        """Return the connection by which the scheduler was told. Raises OSError."""
+        """Return the connection by which the scheduler received a message. Raises OSError."""
         connection = connect(self._scheduler, _LINE_S)
         try:
             connection.sendall(f"{notice_line(notice)}\n".encode())

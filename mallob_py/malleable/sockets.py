@@ -1,6 +1,6 @@
 """Listening and connecting at addresses: the path of a Unix socket, or an IP address and a port.
 
-A path may be longer than the 107 bytes that the system takes: it is reached by its folder.
+A path longer than the system's limit of 107 bytes is reached through its folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Address = str | tuple[str, int]
 
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """A short name of the same file."""
+    """Return a short name of the same file."""
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
@@ -26,7 +26,7 @@ def short_path(path: str) -> Iterator[str]:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that takes connections there; the path of a former one is taken over. Raises OSError."""
+    """Return a socket that listens at an address; a former socket at the path is replaced. Raises OSError."""
     if isinstance(address, tuple):
         return socket.create_server(address)
     server = socket.socket(socket.AF_UNIX)
@@ -45,7 +45,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def connect(address: Address, timeout_s: float | None = None) -> socket.socket:
-    """A connection to who listens there; `timeout_s` holds for all that is done with it. Raises OSError."""
+    """Return a connection to an address; `timeout_s` holds for all its operations. Raises OSError."""
     if isinstance(address, tuple):
         return socket.create_connection(address, timeout_s)
     connection = socket.socket(socket.AF_UNIX)

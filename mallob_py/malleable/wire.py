@@ -2,61 +2,61 @@
 
     scheduler to program   shrink <n>                    answered by n lines: hosts without process now
                            grow <n> <host1> ... <hostn>  not answered
-    program to scheduler   APGAS-Ready:<address>         orders are taken from now on
-                           APGAS-Unready:<address>       orders are taken no more (a line of ours)
+    program to scheduler   APGAS-Ready:<address>         orders are accepted from now on
+                           APGAS-Unready:<address>       orders are accepted no more (an extension)
                            Evolving;Release;<host>:<address>
                            Evolving;Request;<n>:<address>
 
 Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, as each job
 has nodes for itself, and orders go to the port of the scheduler. Where jobs share a host, it is the path of
-the socket at which the job takes orders.
+the socket at which the job accepts orders.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: a line without its end; hosts of a very large order
+#: the longest line without its end, enough for the hosts of a very large order
 LINE_MAX_BYTES = 1 << 20
 
 
 class WireError(ValueError):
-    """A line that the protocol does not know. One line says why."""
+    """An error: the protocol does not define this line. One line states the reason."""
 
 
 class Shrink(msgspec.Struct, frozen=True):
-    """Release so many hosts."""
+    """An order to release `count` hosts."""
 
     count: int
 
 
 class Grow(msgspec.Struct, frozen=True):
-    """These hosts are yours as well; one occurs as often as it has room for processes."""
+    """An order to use further hosts; a host is repeated once for each process that it has room for."""
 
     hosts: tuple[str, ...]
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The program that takes orders at this address can be resized."""
+    """A notice: the program that accepts orders at this address can be resized."""
 
     address: str
 
 
 class Unready(msgspec.Struct, frozen=True):
-    """The program takes no more orders at this address, and never will again."""
+    """A notice: the program at this address accepts no more orders, for ever."""
 
     address: str
 
 
 class Release(msgspec.Struct, frozen=True):
-    """An evolving program has no process on this host any more."""
+    """A notice: an evolving program has no process on this host any more."""
 
     host: str
     address: str
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """An evolving program wants so many processes more; it takes the order to grow at this address."""
+    """A notice: an evolving program requests `count` further processes; orders to grow go to this address."""
 
     count: int
     address: str
@@ -75,7 +75,7 @@ def order_line(order: Order) -> str:
 
 
 def parse_order(line: str) -> Order:
-    """Raises WireError."""
+    """Return the order of a line. Raises WireError."""
     word, *rest = line.split()[:2] or [""]
     count = _count(rest[0]) if rest else 0
     if word not in ("shrink", "grow") or not count:
@@ -101,7 +101,7 @@ def notice_line(notice: Notice) -> str:
 
 
 def parse_notice(line: str) -> Notice:
-    """Raises WireError."""
+    """Return the notice of a line. Raises WireError."""
     said, colon, address = line.partition(":")
     if colon and address:
         if said == "APGAS-Ready":
@@ -117,5 +117,5 @@ def parse_notice(line: str) -> Notice:
 
 
 def _count(text: str) -> int:
-    """0: it is no number of processes."""
+    """Return a number of processes; 0 if the text is none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -248,7 +248,7 @@ class Jobs:
         return job_of_status(found, {(client_index, identity): submission}, seen.shares)
 
     def get(self, key: str, client_index: int | None = None) -> Job:
-        """Return a live or ended job. A client is needed only for a key "user.name". Raise ApiError."""
+        """Return a live or ended job. A client is needed only for a key "user.name". Raises ApiError."""
         if is_submission(key):
             record = self._settled(self._record(key))
             if record.ended is not None:
@@ -268,7 +268,7 @@ class Jobs:
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
         """Return the client and the names of files in its `out/`. One of the files appears when this job
-        ends. Raise ApiError.
+        ends. Raises ApiError.
         """
         if is_submission(key):
             record = self._record(key)
@@ -329,7 +329,7 @@ class Jobs:
     def submit(
         self, fields: dict[str, Any], upload: Upload, upload_bytes: int, is_name_unique: bool
     ) -> Record:
-        """Submit a job whose input is the upload or stands in the fields. Raise ApiError.
+        """Submit a job whose input is the upload or stands in the fields. Raises ApiError.
 
         `is_name_unique`: see `Record`.
         """
@@ -368,7 +368,7 @@ class Jobs:
         return record
 
     def interrupt(self, key: str, client_index: int | None) -> None:
-        """Request the end of a live job. Raise ApiError."""
+        """Request the end of a live job. Raises ApiError."""
         if is_submission(key):
             record = self._record(key)
             identity, client_index = record.identity, record.client
@@ -385,7 +385,7 @@ class Jobs:
     # --- results --------------------------------------------------------------------------------
 
     def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
-        """Return the reply of a job, without paths of the host. Raise ApiError.
+        """Return the reply of a job, without paths of the host. Raises ApiError.
 
         With the job's `number` in the service, the reply must be of this job and not of another one of its
         name.
@@ -409,7 +409,7 @@ class Jobs:
         return self._reply(record.identity, record.client)
 
     def output(self, key: str, client_index: int | None = None) -> bytes:
-        """Return the text that a job's workers have printed, as far as it is kept. Raise ApiError."""
+        """Return the text that a job's workers have printed, as far as it is kept. Raises ApiError."""
         job = self.get(key, client_index)
         number = job.number if job.ended is None else job.ended.number
         try:
@@ -418,7 +418,7 @@ class Jobs:
             raise ApiError(409, f"its output cannot be read: {error.strerror}") from None
 
     def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
-        """Return the solution that a reply contains or names. Raise ApiError."""
+        """Return the solution that a reply contains or names. Raises ApiError."""
         result = reply.get("result", {})
         content: bytes | None = None
         if "solution-file" in result:
@@ -430,7 +430,7 @@ class Jobs:
         return solution_of(result, content)
 
     def result_file(self, reply: Mapping[str, Any], name: str, client_index: int | None = None) -> BinaryIO:
-        """Return a file that the job has written, by the key that names the file. Raise ApiError."""
+        """Return a file that the job has written, by the key that names the file. Raises ApiError."""
         files = reply.get("result", {}).get("result-files", {})
         if name not in files:
             raise ApiError(404, f"the job has written no such file; there are: {', '.join(files) or 'none'}")
@@ -480,7 +480,7 @@ class Jobs:
         return record
 
     def _checked_client(self, client_index: int | None) -> int:
-        """Return the index of an existing client. Raise ApiError."""
+        """Return the index of an existing client. Raises ApiError."""
         index = self.client if client_index is None else client_index
         if index != self.client and not self._folder_of(index).is_dir():
             raise ApiError(404, f"there is no client {index}")

@@ -46,7 +46,7 @@ class TooMuchMemory(Exception):
 
 
 def decompressed_size(path: Path, limit_bytes: int) -> int:
-    """Return the decompressed size, counted until it exceeds the limit. Raise TooMuchMemory."""
+    """Return the decompressed size, counted until it exceeds the limit. Raises TooMuchMemory."""
     size = 0
     try:
         with open(path, "rb") as file:
@@ -130,7 +130,7 @@ class Receiver:
     _looked_at: Places = field(default_factory=lambda: Places(_LOOKED_AT, _LOOKED_AT_MAX))
 
     async def receive(self, request: Request, user: str | None = None) -> Record:
-        """Submit the job of this request, as a job of `user` if one is given. Raise ApiError."""
+        """Submit the job of this request, as a job of `user` if one is given. Raises ApiError."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             raise ApiError(415, "send the input itself as the body, such as with curl --data-binary")
@@ -272,7 +272,7 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 def _add_settings(fields: dict[str, Any], text: str | None) -> None:
     """Add settings to the configuration. Texts are converted by the type of the application's option, or else
-    as by `--set`. Raise ApiError.
+    as by `--set`. Raises ApiError.
     """
     if text is None:
         return
@@ -303,7 +303,7 @@ def _json_or_text(text: str) -> Any:
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
     """Fill in user and name if they are missing. Return whether no other job can have the name.
 
-    Raise ApiError if `user` is given and the job, or the job that it continues, is another user's.
+    Raises ApiError if `user` is given and the job, or the job that it continues, is another user's.
     """
     fields.setdefault("user", user or _DEFAULT_USER)
     if user is not None:

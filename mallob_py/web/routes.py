@@ -461,7 +461,7 @@ class Interface:
         return _json({"key": key}, 202)
 
     async def _admitted(self, request: Request) -> tuple[str, int | None]:
-        """Return key and client of the requested job. Raise ApiError if the job is not the visitor's."""
+        """Return key and client of the requested job. Raises ApiError if the job is not the visitor's."""
         key, client = _key(request), _client(request)
         if (user := _user(request)) is not None:
             await run_in_threadpool(self.jobs.check_owner, key, client, user)

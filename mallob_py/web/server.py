@@ -40,7 +40,7 @@ def serve(
     limits: Limits,
     look_at_batch: Callable[[], object] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raise ServiceError."""
+    """Serve until SIGINT or SIGTERM. `look_at_batch`: see `Interface`. Raises ServiceError."""
     _allow_descriptors(WAITING_MAX + _CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
     listening = _listen(host, port)
     store = Store(api_dir)

@@ -112,7 +112,7 @@ class Answers:
     async def kept(self, response: Response, user: str) -> tuple[Response, Callable[[], None]]:
         """Return the response, streamed from a file if it is large, and a callback for when it has been read.
 
-        Raise ApiError.
+        Raises ApiError.
         """
         if isinstance(response, StreamingResponse) or len(response.body) <= LARGE_BYTES:
             return response, lambda: None

@@ -115,7 +115,7 @@ class Upload:
         shutil.rmtree(self._hidden, ignore_errors=True)
 
     def keep(self, record: Record, flush_policy: FlushPolicy) -> None:
-        """Move the upload to its place, with its record. Raise OSError."""
+        """Move the upload to its place, with its record. Raises OSError."""
         record_path = self._hidden / _RECORD
         record_path.write_bytes(msgspec.json.encode(record))
         flush_policy.flush([self.path, record_path, self._hidden])
@@ -174,7 +174,7 @@ class Store:
         return former if former.exists() else self._folder / submission / _INPUT
 
     def begin(self) -> Upload:
-        """Create a place for an upload. Raise OSError."""
+        """Create a place for an upload. Raises OSError."""
         return Upload(self._folder)
 
     def add(self, record: Record) -> None:
@@ -268,7 +268,7 @@ def _close_to_others(folder: int) -> None:
 
 
 def _tidy(folder: int, path: Path) -> None:
-    """Remove uploads that were cut off, and close the remaining ones to other users. Raise ServiceError.
+    """Remove uploads that were cut off, and close the remaining ones to other users. Raises ServiceError.
 
     Unknown files stay, and so does the mode of a folder that contains unknown files.
     """
@@ -328,7 +328,7 @@ class Token:
 
 
 def load_token(path: Path) -> Token:
-    """Return the token of this file, which is created if it is missing. Raise ServiceError."""
+    """Return the token of this file, which is created if it is missing. Raises ServiceError."""
     try:
         return Token(path, _create(path), is_new=True)
     except FileExistsError:

@@ -43,7 +43,7 @@ def path_of(api_dir: Path) -> Path:
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """Return the digest of each user's token. Raise ServiceError if the file is not as `grant` writes it."""
+    """Return the digest of each user's token. Raises ServiceError if the file is not as `grant` writes it."""
     try:
         return msgspec.json.decode(own_folder.read_file(path, bytes_max=_BYTES_MAX), type=dict[str, str])
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read_digests(path: Path) -> dict[str, str]:
 
 
 def grant(api_dir: Path, user: str) -> str:
-    """Return a new token for this user and make an older one invalid. Raise ServiceError."""
+    """Return a new token for this user and make an older one invalid. Raises ServiceError."""
     token = secrets.token_urlsafe(32)
     with _changing(api_dir) as digests:
         digests[user] = _digest(token)
@@ -65,14 +65,14 @@ def grant(api_dir: Path, user: str) -> str:
 
 
 def revoke(api_dir: Path, user: str) -> bool:
-    """Make the user's token invalid; return whether there was one. Raise ServiceError."""
+    """Make the user's token invalid; return whether there was one. Raises ServiceError."""
     with _changing(api_dir) as digests:
         return digests.pop(user, None) is not None
 
 
 @contextlib.contextmanager
 def _changing(api_dir: Path) -> Iterator[dict[str, str]]:
-    """Lock the digests to change them; write them at the end if they were changed. Raise ServiceError."""
+    """Lock the digests to change them; write them at the end if they were changed. Raises ServiceError."""
     path = path_of(api_dir)
     try:
         own_folder.make(path.parent)
@@ -106,7 +106,7 @@ def _lock(folder: int, path: Path) -> None:
 
 
 def _write(digests: dict[str, str], folder: int) -> None:
-    """Write the digests. Raise OSError."""
+    """Write the digests. Raises OSError."""
     temporary = f"~{_NAME}.{secrets.token_hex(8)}"
     try:
         with open(own_folder.open_to_write(temporary, 0o600, folder), "wb") as file:

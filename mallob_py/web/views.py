@@ -70,7 +70,7 @@ def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, An
 
 
 def form_of(application: str) -> ApplicationForm:
-    """Return an application's form. Raise ApiError for an application that is not offered here."""
+    """Return an application's form. Raises ApiError for an application that is not offered here."""
     try:
         declared = declaration_of(application)
     except UnknownApplication as error:
@@ -86,7 +86,7 @@ def form_of(application: str) -> ApplicationForm:
 
 
 def answer_lines(application: str, result: Mapping[str, Any], solution: Solution) -> str:
-    """Return a result as the text that its application defines. Raise ApiError if it defines none."""
+    """Return a result as the text that its application defines. Raises ApiError if it defines none."""
     try:
         return "".join(f"{line}\n" for line in declaration_of(application).answer_lines(result, solution))
     except (UnknownApplication, ValueError) as error:
