@@ -19,7 +19,8 @@ from mallob_py.runtime.world.session_folder import PrivateFolder
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
-#: longest wait for the rank that removes its host's folder: if it dies, other ranks must do that
+#: longest wait for the rank that removes the host's folder, and pause between checks; if that rank dies,
+#: another one removes the folder
 _KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
 #: how a peer is lost that does not read
 DOES_NOT_READ = "does not take its messages any more"
@@ -50,7 +51,7 @@ class Carrier:
     def keeper_of(self, rank: int) -> int | None:
         """Return the lowest rank on the host of `rank` that is not lost, if there is one."""
         lowest = self.hosts[rank]
-        if lowest in self.hosts and lowest not in self._lost:  # it may have gone before this rank came
+        if lowest in self.hosts and lowest not in self._lost:  # `lowest` may have ended before this rank came
             return lowest
         here = (each for each, host in self.hosts.items() if host == lowest and each not in self._lost)
         return min(here, default=None)
@@ -76,7 +77,7 @@ class Carrier:
             self.lose(dest, DOES_NOT_READ)
 
     def is_congested(self, dest: int) -> bool:
-        """Tell whether so much waits to be sent that only indispensable messages should be sent."""
+        """Tell whether so many bytes wait for a rank that only indispensable messages should be sent."""
         waiting_bytes = self._waiting_bytes(dest)
         return waiting_bytes > UNCONGESTED_BYTES and (
             waiting_bytes > CONGESTED_BYTES
@@ -105,7 +106,7 @@ class Carrier:
         for arrival in self.links.receive():
             self._heard.add(arrival.source)
             yield arrival
-        # After all their messages.
+        # Ended links are reported after all their messages.
         if self.links.ended:
             for peer, how in self.links.take_ended():
                 self.lose(peer, how)
@@ -162,7 +163,7 @@ class Carrier:
             self._how_lost[peer] = how
 
     def answer_lost(self, peer: int, data: bytes) -> None:
-        """Answer a message from a peer that was given up on: it lives, and must know."""
+        """Answer a message from a peer that was given up on, since the peer must learn its fate."""
         self.links.send(peer, Channel.CONTROL, data)
 
     # --- leaving
@@ -175,10 +176,10 @@ class Carrier:
     ) -> bool:
         """Finish all sends and meet the other ranks; messages that still arrive are dropped.
 
-        All ranks call it. `then`: called before this host's folder is removed. `dead`: returns ranks whose
-        processes have ended since its last call. Returns False if a peer has failed, or the others were not
-        met in time (the remaining ones are met anyway): then MPI_Finalize might hang, so the process should
-        end by `leave`.
+        All ranks must call `close`. `then`: called before this host's folder is removed. `dead`: returns
+        ranks whose processes have ended since its last call. Returns False if a peer has failed, or the
+        others were not met in time (the remaining ranks are met anyway): then MPI_Finalize might hang, so the
+        process should end by `leave`.
         """
         if self._closed:
             return not self._lost

@@ -1,11 +1,11 @@
 """Deadlines for calls that may block inside MPI: a rank must neither wait for ever nor outlive its launcher.
 
-MPI's start, its end and its collective calls return when all ranks have come. If a rank never comes (its host
-hangs, it was stopped), the others would wait without end, each at a whole core. `at_most` then ends this
-process: a thread reports what did not come. Some calls of mpi4py hold Python's lock, so that no thread runs;
-so a kernel timer, too, ends the process a little later (SIGALRM). Guards and launchers report that.
+MPI's start, its end and its collective calls return when all ranks have joined. If a rank never joins (its
+host hangs, it was stopped), the others would wait without end, each at a whole core. Then `at_most` ends this
+process: a thread reports what was missing. Some calls of mpi4py hold Python's lock, so that no thread runs;
+so a kernel timer also ends the process, a little later (SIGALRM). Guards and launchers report that signal.
 
-For everything else a rank waits in its event loop, which watches its launcher itself.
+All other waiting is done in the rank's event loop, which watches the launcher itself.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def at_most(
 ) -> Iterator[None]:
     """Context manager that ends this process with `exit_code` if its body takes too long.
 
-    `waits_for` names for people what has not come. For the main thread, and not nested. An exception in the
-    body ends this process, too, within ABORT_PATIENCE_S.
+    `waits_for` names the missing thing for people. Only for the main thread, and not nested. An exception in
+    the body ends this process, too, within ABORT_PATIENCE_S.
     """
     is_done = threading.Event()
     deadline_s = time.monotonic() + patience_s

@@ -47,7 +47,7 @@ class Bell(NamedTuple):
 
 
 class Doorbell:
-    """This rank's bell and the addresses of all others. Made by `Doorbell.hang`."""
+    """This rank's bell and the addresses of all other bells. Made by `Doorbell.hang`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Doorbell:
             None if peer == rank or bell is None else self._target(own, bell)
             for peer, bell in enumerate(bells)
         ]
-        #: whether every peer can wake this rank, so that it may park for long
+        #: whether every peer can wake this rank, so that the rank may park for long
         self.available = all(
             bool(own.unix_name if _share_sockets(own, bell) else own.udp_port) for bell in others
         )
@@ -118,7 +118,7 @@ class Doorbell:
         target = self._targets[peer]
         if target is None:
             return
-        # EAGAIN: it has unseen rings. ECONNREFUSED: it has left. Neither needs anything.
+        # EAGAIN: the peer has unseen rings. ECONNREFUSED: it has left. In both cases nothing must be done.
         with contextlib.suppress(OSError):
             target[0].sendto(self._secret, target[1])
 

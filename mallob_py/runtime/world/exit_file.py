@@ -18,11 +18,11 @@ from mallob_py.runtime.world.mpi import RUNNING
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the file says at the end."""
+    """The file's content at the end."""
 
-    #: None: no rank left a code
+    #: exit code; None: no rank left one
     code: int | None
-    #: whether the ranks came to work
+    #: whether the ranks have been at work
     had_come_up: bool
 
 

@@ -83,7 +83,7 @@ class Ring:
     def __init__(self, rank: int, members: Sequence[int], timeout_s: float | None = None) -> None:
         self._rank = rank
         self.timeout_s = timeout_s
-        #: descriptor of the touched file; None: it may still come
+        #: descriptor of the touched file; None: the file may still be made
         self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
         #: watches of previous ranks, nearest first: as many as may be silent, at least one
@@ -121,7 +121,7 @@ class Ring:
             self.go_on([each for each in self._members if each != rank])
 
     def heard(self, ranks: Container[int]) -> None:
-        """Note that these ranks were heard from."""
+        """Note that a message came from these ranks."""
         for rank, watch in self._watches.items():
             if rank in ranks:
                 watch.heard()
@@ -189,12 +189,12 @@ def process_here(pid: int | None = None) -> RankProcess:
 class LocalPeers:
     """The other ranks of this host as processes: deaths are noticed at once, and hanging ones can be ended.
 
-    A dying rank says nothing, and MPI does not tell. But the kernel does: a process's descriptor (`pidfd`)
-    becomes readable at its end. So each rank holds one for every other rank on its host, and tells all ranks
-    of a death. Only the end of a whole host is left to the beats.
+    A dying rank sends nothing, and MPI does not report its death. But a process's descriptor (`pidfd`)
+    becomes readable at the process's end. So each rank holds such a descriptor for every other rank on its
+    host, and reports a death to all ranks. Only the end of a whole host is noticed by missing beats.
 
-    A hanging rank is ended by those on its host: so its locks, such as a client's folder, are released, and
-    it cannot come back at a bad moment.
+    The other ranks of its host kill a hanging rank: so its locks, such as a client's folder, are released,
+    and it cannot come back at a bad moment.
 
     A process id may be reused, and means nothing in another namespace (containers). So a peer counts as local
     only if the process with its id began when the peer says.
@@ -208,7 +208,7 @@ class LocalPeers:
         self._rank_of: dict[int, int] = {}
         #: ranks whose end is not noticed, for want of a descriptor
         self._unwatched: dict[int, RankProcess] = {}
-        #: ranks that were gone when this one came
+        #: ranks that were gone when this rank started
         self._gone: list[int] = []
         for peer, process in processes.items():
             if peer != rank:
@@ -222,7 +222,7 @@ class LocalPeers:
     def _watch(self, peer: int, process: RankProcess) -> None:
         try:
             descriptor = _pidfd_of(process)
-        except OSError:  # for want of descriptors; then only its silence shows
+        except OSError:  # for want of descriptors; then only the peer's silence shows its end
             self._unwatched[peer] = process
             return
         if descriptor is None:
@@ -253,7 +253,7 @@ class LocalPeers:
         return peer in self._unwatched
 
     def end(self, peer: int) -> None:
-        """Kill a hanging rank, if it is on this host."""
+        """Kill a hanging rank of this host; leave ranks of other hosts alone."""
         if (descriptor := self._pidfds.get(peer)) is not None:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)

@@ -1,16 +1,16 @@
 """Forked worlds: all ranks of a world on this machine are forks of one process, which imports for them.
 
 With mpiexec each rank is a program of its own, which starts an interpreter, imports, and loads the MPI
-library. Here one process imports for all ranks, its forks; if all run one application, a second process
-imports it meanwhile for all their fork servers (`ForkedServers`). This process is also the process manager
-that MPICH asks for the other ranks' addresses. Open MPI asks for more, so its worlds are started by mpiexec
-(`launch.py`).
+library. Here one process imports for all ranks, which are its forks; if all run one application, a second
+process imports that application meanwhile for all their fork servers (`ForkedServers`). This process is also
+the process manager that MPICH asks for the other ranks' addresses. Open MPI asks for more, so its worlds are
+started by mpiexec (`launch.py`).
 
 The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, as mpiexec does on the descriptor
 that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one line, barriers
 by one line to all. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra, Slurm and others have
-served unchanged for twenty years. Served is only what a world of fixed size on one host asks; all else
-(spawning ranks) is declined.
+served unchanged for twenty years. Only the questions of a world of fixed size on one host are served; others
+(spawning ranks) are declined.
 
 Guarantees, as in `launch.launch_world`: signals are passed on to the ranks; a second Ctrl-C, or ranks that
 are not gone after STOP_GRACE_S, end all by force; a rank that crashes ends the others, unless they must
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
     from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: limits told to ranks, as hydra tells them
+#: limits reported to ranks, as by hydra
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
 
@@ -145,9 +145,9 @@ def library_allows_forks() -> bool:
 
 
 class ForkedServers:
-    """The fork servers of all future ranks, by one process that begins to import at once.
+    """The fork servers of all future ranks, forked by one process that begins to import at once.
 
-    The caller must have a single thread. Without `open`, nothing comes of it.
+    The caller must have a single thread. Without `open`, no server is made.
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ class ForkedWorld:
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
-        #: links by rank, by which it calls `guard.may_be_lost`
+        #: links by rank, through which the rank calls `guard.may_be_lost`
         self._links: list[int] = []
         #: live ranks' processes
         self._pids: dict[int, int] = {}
@@ -289,7 +289,7 @@ class ForkedWorld:
         if self._rank_loss is RankLoss.SURVIVE:
             # The last speaker says how all ended, the other ranks end with 0.
             status = max(sound, default=status)
-        # Ranks killed after another one's crash, or by somebody, do not count.
+        # Ranks that were killed, from outside or after another rank's crash, do not count.
         status_of_crash = next(
             (each for each in self._crashes if each != -signal.SIGKILL), next(iter(self._crashes), status)
         )
@@ -312,12 +312,12 @@ class ForkedWorld:
             self._signal_all(signal.SIGTERM)
 
     def _serve(self, rank: int) -> bool:
-        """Answer a rank's question; return False if it has none any more."""
+        """Answer a rank's question; return False if the rank asks no more."""
         try:
             data = self._sockets[rank].recv(_RECEIVE_BYTES)
             for asker, answer in self._pmi.receive(rank, data):
                 self._sockets[asker].sendall(answer)
-        except OSError:  # it has died meanwhile, and will be reaped
+        except OSError:  # the rank has died meanwhile, and will be reaped
             return False
         return bool(data)
 
@@ -338,7 +338,7 @@ class ForkedWorld:
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._end_by_force(rank, pid)
-        else:  # all end now with messages of their own, unless a caller waits
+        else:  # all ranks end now with their own messages, unless a caller waits
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _said_by(self, rank: int) -> bytes:

@@ -40,7 +40,7 @@ __all__ = [
 _link: int | None = None
 #: whether the parent leaves the process manager in this rank's name
 _takes_leave = False
-#: the process that reads there
+#: the process that reads the link's other end
 _parent = 0
 
 

@@ -1,7 +1,7 @@
 """The program of a rank's guard (`guard.py`): waits for the rank, and leaves in its name if it dies.
 
-Each rank has one all its life. So it runs in an interpreter of its own that imports almost nothing, not even
-`site`: 4 MB, where a fork of the rank grew to 10.
+Each rank has a guard all its life. So the guard runs in an interpreter of its own that imports almost
+nothing, not even `site`: 4 MB, while a fork of the rank grew to 10 MB.
 
     guard_process.py PLACE RANK_PID LINK        PLACE: where mallob_py is imported from
 """
@@ -43,8 +43,8 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
     """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end accordingly.
 
-    The signals to pass on are blocked before. A rank that does not end within `grace_s` after it was asked to
-    is killed: it hangs, and mpiexec would wait for it.
+    The caller must block the signals to pass on. A rank that does not end within `grace_s` after a stop
+    signal is killed: it hangs, and mpiexec would wait for it.
     """
     from mallob_py.runtime.notices import tell, with_time_stamps
 

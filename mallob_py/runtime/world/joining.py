@@ -43,7 +43,7 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class JoinError(Exception):
-    """This process does not become a rank; the message says why."""
+    """Error: this process does not become a rank; the message says why."""
 
 
 def is_invited(env: Mapping[str, str]) -> bool:
@@ -85,7 +85,7 @@ def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
 
 
 def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
-    """Run until it is a member. Messages for the member go back to the links."""
+    """Run the newcomer until it is a member. Messages for the member go back to the links."""
     waiting: list[Arrival] = []
     _do_all(newcomer, links, carrier)
     while newcomer.generation is None:
@@ -108,7 +108,7 @@ def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
 
 
 def _do_all(newcomer: Newcomer, links: Links, carrier: Carrier) -> bool:
-    """Execute its effects; return whether its last message is for the member. Raises JoinError."""
+    """Execute the newcomer's effects; return whether its last message is for the member. Raises JoinError."""
     is_kept = False
     while newcomer.effects:
         match newcomer.effects.popleft():

@@ -146,8 +146,8 @@ def run_world(
 ) -> WorldEnd:
     """Run a world to its end; nothing of it is alive afterwards. A single rank needs no mpiexec.
 
-    It is ended by force if rank 0, once at work, is silent for one and a half times `rank_timeout_s`, since
-    the ranks, which know more, come first.
+    The world is ended by force if rank 0, once at work, is silent for one and a half times `rank_timeout_s`:
+    the ranks, which know more, may react first.
     """
     if ranks > 1:
         launcher = find_launcher()
@@ -223,7 +223,7 @@ class _World:
                     self.was_silent = True
                     deadline_s = now + exit_file.grace_s
                     process.send_signal(self._stop_signal)
-                bury_orphans({process.pid})  # left by lost ranks, such as fork servers
+                bury_orphans({process.pid})  # orphans of lost ranks, such as fork servers
                 stops.wait(exit_file.look_s, descriptor)
         finally:
             os.close(descriptor)
@@ -232,7 +232,7 @@ class _World:
         return process.returncode
 
     def _end_by_force(self) -> None:
-        # mpiexec's helpers see it vanish and kill the ranks; others become orphans soon.
+        # mpiexec's helpers notice its end and kill the ranks; other processes soon become orphans.
         self._process.kill()
         self._process.wait(_FORCE_GRACE_S)
 

@@ -1,27 +1,26 @@
 """Connections to ranks that MPI cannot reach, or should not: stream sockets, never blocking.
 
-They go to ranks that joined later, which MPI's world does not have; and, where the loss of a rank is to be
-survived, to those of other hosts (`transport.py` says why).
+They reach ranks that joined later, which are not in MPI's world, and, if the loss of a rank must be survived,
+ranks of other hosts (`transport.py` has the reason).
 
-Why not MPI: its processes can connect afterwards (`MPI_Comm_accept`), but each pair would have to do so by
-itself, as collective calls would need ranks that may be dead. A call stops both event loops (20 to 35 ms,
-measured with MPICH), for ever if the other one dies before its call; and Open MPI cannot do it at all between
-two launches. What MPI spawns dies with its parents. A socket connects without the other's loop, tells of the
-other's death by itself, and is the same whatever has started the ranks.
+Why not MPI: its processes can connect afterwards (`MPI_Comm_accept`), but each pair would have to do so
+separately, since collective calls would need ranks that may be dead. Such a call stops both event loops (20
+to 35 ms, measured with MPICH), for ever if one rank dies before its call; and Open MPI cannot connect two
+launches at all. Processes that MPI spawns die with their parents. A socket connects without the peer's loop,
+reports the peer's death by itself, and works with any launcher.
 
-A rank `listen`s from when somebody is to join. Whoever joins `connect`s to all others, and names itself by
-the secret of the session. Between ranks of a host the socket is AF_UNIX, in the session's folder, otherwise
-TCP. What is sent is queued and written by `flush`, control messages before large data.
+A rank `listen`s as soon as ranks may join. A joining rank `connect`s to all others, and identifies itself by
+the session's secret. Within a host the socket is AF_UNIX, in the session's folder, otherwise TCP. Messages
+are queued, and written by `flush`, control messages before large data.
 
-A connection within a host ends with its peer, and tells of that. One between hosts may break while both
-ends live: then it is mended (`mending.py`), and the messages go on where they were (`Stream`). The peer
-counts as lost when its port refuses connections, or after `patience_s` without one. Even then it is looked
-for, at leisure: where a network fell into parts which hear each other again, each is told so (`take_back`).
+A connection within a host ends with its peer, and the end is noticed at once. A connection between hosts may
+break while both ends live: it is mended (`mending.py`), and its messages continue (`Stream`). The peer counts
+as lost when its port refuses connections, or after `patience_s` without a connection. Rare attempts continue
+even then: when a divided network is whole again, both ranks hear of it (`take_back`).
 
-Guarantees: messages of one rank arrive once and in the order of sending within a channel. Who connects and
-does not know the secret is sent away, unanswered, after as many bytes as a rank says first. Without links
-there is nothing to do: `is_used` is False. Nothing is encrypted, as nothing is that MPI sends: the network is
-to be one whose users are trusted.
+Guarantees: messages of one rank arrive once and in the order of sending within a channel. A connection that
+does not send the secret first is closed without an answer. Without links there is nothing to do: `is_used` is
+False. As in MPI, nothing is encrypted: all users of the network must be trusted.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ __all__ = ["MESSAGE_BYTES_MAX", "SECRET_BYTES", "LinkError", "Links"]
 
 SECRET_BYTES = 16
 _JOIN = ord("J")
-#: the first word of whoever connects first: kind, the secret, its address and the port that it listens at
+#: first message of a connecting rank: kind, secret, its address and the port where it listens
 _HELLO = struct.Struct(f"<B{SECRET_BYTES}sIH")
 _HELLO_BYTES = {_JOIN: _HELLO.size, mending.RESUME: mending.HELLO.size}
 _READ_BYTES = 256 << 10
 _STRANGERS_MAX = 64
-#: so many may be connecting at once: all ranks of other hosts do so at the start
+#: most ranks that may be connecting at once: at the start, all ranks of other hosts
 _BACKLOG = 4096
 _CONNECT_TIMEOUT_S = 10.0
-#: what nobody has acknowledged for so long is said again over another connection
+#: time after which unacknowledged data is sent again over another connection
 _UNACKNOWLEDGED_MS = 5000
-#: how often the bounds of what is broken are looked at
+#: longest time between two checks of broken connections' deadlines
 _MENDING_PARK_MAX_S = 0.5
 
 
@@ -75,7 +74,7 @@ LAST = 255
 #: the channel of a frame that says how many bytes have come
 _COUNTED = 254
 _KINDS = frozenset({*Channel, LAST, _COUNTED})
-#: a receiver says how much has come after each so many bytes
+#: number of bytes after which a receiver reports its count
 ACKNOWLEDGED_BYTES = 16 << 10
 _BUFFERS_MAX = 64
 #: a longer message cannot be sent
@@ -85,32 +84,33 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Stream:
-    """A stream of messages between two ranks that outlives the connections which carry it, as one end has it.
+    """One end of a stream of messages between two ranks, which outlives its connections.
 
-    Messages are frames in one sequence of bytes. The receiver counts the bytes that have come and now and
-    then says how many; the sender keeps what it has written until then. When a connection breaks, both go on
-    over the next one from the byte where the receiver stands: no message is lost, none comes twice, and their
-    order stays.
+    Messages are frames in one sequence of bytes. The receiver counts the bytes and now and then reports the
+    count; the sender keeps written bytes until they are counted. When a connection breaks, both ends continue
+    over the next connection at the first byte that the receiver lacks: no message is lost, none arrives
+    twice, and the order stays.
 
-    A stream that `keeps` nothing cannot be resumed: that of a connection which breaks with its peer only, as
-    one within a host. Control messages overtake large data that has not begun to be written.
+    A stream that `keeps` nothing cannot be resumed; it suits connections within a host, which break only when
+    the peer ends. Control messages overtake large data of which nothing is written.
 
-    `begun` is to be written next; `written` tells how much was. What is kept is no more than
-    ACKNOWLEDGED_BYTES and what the connection had room for. Pure: no sockets, no clock.
+    The caller must write `begun` next, and report the bytes by `written`. At most ACKNOWLEDGED_BYTES and what
+    the connection had room for are kept. Pure: no sockets, no clock.
     """
 
     def __init__(self, *, keeps: bool) -> None:
         self._waiting: dict[Channel, deque[memoryview]] = {channel: deque() for channel in Channel}
         self.waiting_bytes = 0
-        #: of frames that are being written: they go first
+        #: parts of frames to be written first, the first one perhaps written in part
         self.begun: deque[memoryview] = deque()
         self._keeps = keeps
-        #: what was written and may have to be written again, and its place among all that was ever written
+        #: written bytes that may have to be written again, and the position of the first of them in the
+        #: stream
         self._kept = bytearray()
         self._kept_from = 0
-        #: how many bytes were ever written, those that are to be written again included
+        #: number of bytes ever written, including bytes that must be written again
         self._written_max = 0
-        #: how many bytes have come
+        #: number of bytes received
         self.received = 0
         self._said_received = 0
         self._data = bytearray()
@@ -118,7 +118,7 @@ class Stream:
     # --- out
 
     def put(self, kind: int, data: Buffer) -> None:
-        """A message of a channel, or LAST."""
+        """Queue a message of a channel, or LAST."""
         queue = self._waiting[Channel.BULK if kind == Channel.BULK else Channel.CONTROL]
         queue.append(memoryview(_FRAME.pack(len(data), kind)))
         if len(data):
@@ -126,7 +126,7 @@ class Stream:
         self.waiting_bytes += _FRAME.size + len(data)
 
     def begin(self) -> None:
-        """Have something in `begun`: some messages, or one of large data, which others are to overtake."""
+        """Fill an empty `begun` with control messages, else with one bulk message, so others can overtake."""
         if self.begun:
             return
         control, bulk = self._waiting[Channel.CONTROL], self._waiting[Channel.BULK]
@@ -138,7 +138,7 @@ class Stream:
                 self.begun.append(queue.popleft())
 
     def written(self, size_bytes: int) -> None:
-        """Note that so much of `begun` has gone."""
+        """Note that this many bytes of `begun` were written."""
         self.waiting_bytes -= size_bytes
         while size_bytes:
             first = self.begun[0]
@@ -153,7 +153,7 @@ class Stream:
                 self.begun.popleft()
 
     def forget_waiting(self) -> None:
-        """But for what is partly written: a frame stays whole."""
+        """Drop all queued messages, except frames that are partly written."""
         for queue in self._waiting.values():
             queue.clear()
         self.waiting_bytes = sum(len(each) for each in self.begun)
@@ -161,7 +161,7 @@ class Stream:
     # --- in
 
     def take(self, data: Buffer) -> list[tuple[int, bytes]]:
-        """Kinds and contents of the messages that are complete with this. Raises WireError."""
+        """Return the kinds and contents of the messages completed by `data`. Raises WireError."""
         self.received += len(data)
         self._data += data
         frames, start = [], 0
@@ -186,12 +186,12 @@ class Stream:
         count: int = _COUNT.unpack(content)[0] if len(content) == _COUNT.size else -1
         if not 0 <= count <= self._kept_to:
             raise WireError("it sends what no rank sends")
-        if count > self._kept_from:  # else it was said before the stream was resumed
+        if count > self._kept_from:  # else the count is from before the stream was resumed
             del self._kept[: count - self._kept_from]
             self._kept_from = count
 
     def say_received(self) -> bool:
-        """Put a word of how much has come, if one is due; whether it was."""
+        """Queue the count of received bytes if it is due; return whether it was."""
         if not self._keeps or self.received - self._said_received < ACKNOWLEDGED_BYTES:
             return False
         self._said_received = self.received
@@ -205,11 +205,11 @@ class Stream:
         return self._kept_from + len(self._kept)
 
     def can_resume(self, received: int) -> bool:
-        """Whether the peer can have received so many bytes, and what comes after them is here."""
+        """Tell whether the peer can have received this many bytes, and all later bytes are kept here."""
         return self._keeps and self._kept_from <= received <= self._written_max
 
     def resume(self, received: int) -> None:
-        """Go on from there, over a new connection."""
+        """Continue over a new connection, after the bytes that the peer has `received`."""
         assert self.can_resume(received)
         if received > self._kept_to:  # an earlier connection delivered the bytes
             self.written(received - self._kept_to)
@@ -222,10 +222,10 @@ class Stream:
 
 
 class _Link:
-    """All that one rank says to another, and the connection that carries it."""
+    """The stream from this rank to one peer, and the connection that carries it."""
 
     def __init__(self, peer: int, connection: socket.socket, secret: bytes, dials: Dials | None) -> None:
-        """`dials`: how it can be mended, None if it cannot."""
+        """`dials`: how the connection can be mended; None: not at all."""
         self.peer = peer
         self.connection = connection
         self.secret = secret
@@ -235,14 +235,14 @@ class _Link:
         self.is_given_up = False
         self.has_sent_last = False
         self.has_left = False
-        #: there is no connection, and there will be none
+        #: whether the connection is gone for good
         self.is_gone = False
-        #: there is no connection, and there is to be one
+        #: attempts to mend the broken connection
         self.mending: Mending | None = None
         self.how_broken = ""
 
     def write(self) -> bool:
-        """Write as much as there is room for, and return whether that was all. Raises OSError."""
+        """Write as much as there is room for; return whether everything was written. Raises OSError."""
         stream = self.stream
         while stream.waiting_bytes:
             stream.begin()
@@ -253,7 +253,7 @@ class _Link:
         return True
 
     def read(self, buffer: bytearray) -> list[tuple[int, bytes]]:
-        """Kinds and contents of what has come. Raises OSError, EOFError at the end."""
+        """Return kinds and contents of the received messages. Raises OSError, EOFError at the end."""
         try:
             size = self.connection.recv_into(buffer)
         except BlockingIOError:
@@ -264,7 +264,7 @@ class _Link:
 
 
 class Links:
-    """All connections of one rank. `fileno` is readable when something has come, or there is room again."""
+    """All connections of one rank. `fileno` is readable when data has arrived, or there is room again."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -274,20 +274,20 @@ class Links:
         self._by_descriptor: dict[int, _Link] = {}
         self._listeners: dict[int, socket.socket] = {}
         self._doorkeeper = Doorkeeper()
-        #: who has not named itself yet, and what it has said of it
+        #: connections that have not identified themselves, with the bytes received
         self._strangers: dict[int, tuple[socket.socket, bytearray]] = {}
         self._owed: set[_Link] = set()
-        #: those that are being mended
+        #: links whose connections are being mended
         self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
-        #: what `take_ended` and `take_back` have to tell
+        #: peers for `take_ended`, with reasons, and for `take_back`
         self.ended: list[tuple[int, str]] = []
         self.back: list[int] = []
-        #: how long a connection may be broken before its peer is lost
+        #: longest time that a connection may be broken before its peer counts as lost
         self.patience_s = math.inf
         self._buffer = bytearray(0)
         self.place: Place | None = None
-        #: whether anybody is, or may be, connected
+        #: whether any rank is, or may be, connected
         self.is_used = False
 
     def fileno(self) -> int:
@@ -299,7 +299,7 @@ class Links:
     # --- who is connected -------------------------------------------------------------------
 
     def listen(self, secret: bytes, folder: Path, *, wide: bool) -> Place:
-        """Let others connect who know the secret: from this host, and (`wide`) from others.
+        """Accept connections of ranks that know the secret: from this host, and (`wide`) from other hosts.
 
         Raises LinkError.
         """
@@ -338,7 +338,7 @@ class Links:
         self._epoll.register(listener.fileno(), select.EPOLLIN)
 
     def connect(self, peer: int, place: Place) -> None:
-        """Raises LinkError. It does not wait for the peer's loop."""
+        """Connect to a rank, without waiting for its loop. Raises LinkError."""
         attempts: list[tuple[socket.AddressFamily, str | tuple[str, int]]] = []
         if os.path.exists(place.path):
             attempts.append((socket.AF_UNIX, place.path))
@@ -361,7 +361,7 @@ class Links:
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
 
     def await_connections(self, peers: Collection[int]) -> None:
-        """Until all of these have connected. Raises LinkError."""
+        """Wait until all these ranks have connected. Raises LinkError."""
         deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
         while missing := [peer for peer in peers if peer not in self._links]:
             left_s = deadline_s - time.monotonic()
@@ -384,11 +384,11 @@ class Links:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         self._by_descriptor[connection.fileno()] = link
-        with contextlib.suppress(FileExistsError):  # it was a stranger's
+        with contextlib.suppress(FileExistsError):  # registered since it was a stranger's
             self._epoll.register(connection.fileno(), select.EPOLLIN)
 
     def _unplug(self, link: _Link) -> None:
-        """It has no connection any more, if it had one."""
+        """Close the link's connection, or its attempts to mend it."""
         if self._by_descriptor.pop(link.connection.fileno(), None) is not None:
             self._epoll.unregister(link.connection.fileno())
         link.connection.close()
@@ -405,12 +405,12 @@ class Links:
             return
         if connection is None:
             return
-        if len(self._strangers) >= _STRANGERS_MAX:  # who says nothing keeps nobody out
+        if len(self._strangers) >= _STRANGERS_MAX:  # silent strangers must not keep ranks out
             self._send_away(next(iter(self._strangers)))
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())
         self._epoll.register(connection.fileno(), select.EPOLLIN)
-        self._get_to_know(connection.fileno())  # a rank has said who it is: no flood can push it out
+        self._get_to_know(connection.fileno())  # a rank's first message is here already: no flood closes it
 
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]
@@ -433,20 +433,20 @@ class Links:
             self._meet_again(descriptor, connection, bytes(said))
 
     def _meet(self, descriptor: int, connection: socket.socket, said: bytes) -> None:
-        """Take in a process that connects for the first time, or says so."""
+        """Add a peer that connects for the first time, if it knows the secret."""
         _, secret, peer, port = _HELLO.unpack(said)
         if not mending.is_same(secret, self._secret) or peer in self._links or peer == self.rank:
             self._send_away(descriptor)
             return
         listener = None
         if connection.family == socket.AF_INET and port:
-            with contextlib.suppress(OSError):  # it has gone already
+            with contextlib.suppress(OSError):  # it has closed the connection already
                 listener = (connection.getpeername()[0], port)
         del self._strangers[descriptor]
         self._add(peer, connection, Dials(False, listener))
 
     def _meet_again(self, descriptor: int, connection: socket.socket, said: bytes) -> None:
-        """A peer, or who says so, has another connection for what was said over one that broke."""
+        """Resume a link over a peer's new connection, if its `hello` is genuine."""
         _, peer, nonce, received, _ = mending.HELLO.unpack(said)
         link = self._links.get(peer)
         if (
@@ -492,16 +492,16 @@ class Links:
         return link.stream.waiting_bytes
 
     def waiting_bytes(self, peer: int) -> int:
-        """Return how many bytes are to be written to that peer, as far as it may ever take them."""
+        """Return the number of bytes to be written to this peer; 0: the peer is gone."""
         link = self._links.get(peer)
         if link is None or link.is_gone or (link.is_given_up and link.mending is not None):
             return 0
         return link.stream.waiting_bytes
 
     def flush(self) -> float:
-        """Write what was sent since the last flush; how long the loop may wait until `receive` is wanted.
+        """Write what was sent since the last flush; return how long the loop may wait before `receive`.
 
-        Of what is to be told by then no descriptor may tell.
+        No descriptor announces what becomes due by that time.
         """
         if self._owed:
             owed, self._owed = self._owed, set()
@@ -528,16 +528,14 @@ class Links:
             self._epoll.modify(link.connection.fileno(), events)
 
     def receive(self) -> Iterator[Arrival]:
-        """Yield the messages that have come, or a part of them if there are many. Who breaks off gets the
-        rest the next time.
-        """
+        """Yield the received messages, or some if there are many; the next call yields the rest."""
         if not self._arrived:
             self._look()
         while self._arrived:
             yield self._arrived.popleft()
 
     def put_back(self, arrivals: Iterable[Arrival]) -> None:
-        """They are received again, before all others."""
+        """Have these messages received again, before all others."""
         self._arrived.extendleft(reversed([*arrivals]))
 
     def _look(self) -> None:
@@ -570,7 +568,7 @@ class Links:
                 self._owed.add(link)
 
     def _break(self, link: _Link, error: Exception) -> None:
-        """Its connection has ended, which may not be the end of its peer."""
+        """Mend the ended connection, unless its end is the peer's end."""
         how = "has ended its connection" if isinstance(error, EOFError) else f"is not connected: {error}"
         if link.dials is None or link.has_left:
             self._end(link, how)
@@ -601,7 +599,7 @@ class Links:
                 self.give_up_on(link.peer)
 
     def _end(self, link: _Link, how: str) -> None:
-        """Its peer is gone, or does not make sense."""
+        """End the link: its peer is gone, or sends what no rank sends."""
         if link.is_gone:
             return
         self._unplug(link)
@@ -610,19 +608,19 @@ class Links:
             self.ended.append((link.peer, how))
 
     def take_ended(self) -> list[tuple[int, str]]:
-        """The peers whose connections have ended since the last call, and how; not those given up on."""
+        """Return the peers, not given up on, whose connections ended since the last call, and how."""
         ended, self.ended = self.ended, []
         return ended
 
     def take_back(self) -> list[int]:
-        """The peers that are connected again after they were given up on, since the last call."""
+        """Return the given-up peers that have connected again since the last call."""
         back, self.back = self.back, []
         return back
 
     def give_up_on(self, peer: int) -> None:
-        """Send it nothing of what does not fit now: it may be about to leave, and live.
+        """Drop what cannot be written to a peer now; the peer may be alive, and about to leave.
 
-        What it sends is still received: it may have to be told.
+        Its messages are still received, since it may need an answer.
         """
         if (link := self._links.get(peer)) is not None:
             link.is_given_up = True
@@ -636,7 +634,7 @@ class Links:
     # --- leaving ---------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Tell all that nothing more comes."""
+        """Tell all peers that nothing more comes."""
         for link in self._links.values():
             if not link.has_sent_last:
                 link.stream.put(LAST, b"")
@@ -644,7 +642,7 @@ class Links:
                 self._owed.add(link)
 
     def has_parted(self) -> bool:
-        """Whether all who are left have said so, too, and have been told all that was to be sent."""
+        """Tell whether all remaining peers have parted, too, and all messages to them are written."""
         left = [link for link in self._links.values() if not link.is_given_up and not link.is_gone]
         return all(link.has_left and not link.stream.waiting_bytes for link in left)
 

@@ -1,16 +1,16 @@
-"""A connection between two ranks that has broken, until there is another one or the peer is known to be gone.
+"""Mending a broken connection between two ranks, until a new one exists or the peer is known to be gone.
 
-A connection that is reset, or cut by what lies between two hosts, says nothing of its ends. So the rank that
-has connected once connects again, and both resume their `Stream`; the other one waits for that. Meanwhile
-each looks whether the peer still listens: the port of a process that has ended refuses connections. So the
-death of a rank is still heard of soon (REFUSED_S), and what does not answer is waited for: that has its
-bound in `links.py`.
+A connection may be reset, or cut between two hosts, while both ends live. So the rank that connected first
+connects again, and both ranks resume their `Stream`; the other rank waits for that. Meanwhile each rank
+checks whether the peer still listens: the port of an ended process refuses connections. So the death of a
+rank is still noticed soon (REFUSED_S); a peer that does not answer is waited for, at most as long as
+`links.py` says.
 
-    who connects -> the other   "R", its rank, a nonce, how many bytes it has received; and a code of all that
-    the other -> who connects   how many bytes it has received; and a code of that and the nonce
+    connecting rank -> other rank   "R", its rank, a nonce, the number of bytes it has received; a code of
+    these other rank -> connecting rank   the number of bytes it has received; a code of this and the nonce
 
-The codes are keyed by the secret of the link. So a process that has got hold of the port of a rank which has
-ended does not learn the secret, and cannot answer.
+The codes are keyed by the link's secret. So a process that has obtained the port of an ended rank neither
+learns the secret nor can answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESUME = ord("R")
 #: kind, rank, nonce, bytes received, code
 HELLO = struct.Struct(f"<BI{NONCE_BYTES}sQ{CODE_BYTES}s")
 ANSWER = struct.Struct(f"<Q{CODE_BYTES}s")
-#: a rank whose port has refused all connections for so long has ended
+#: time after which a rank whose port refuses all connections has ended
 REFUSED_S = 0.5
 _FIRST_PAUSE_S = 0.05
 _PAUSE_MAX_S = 0.5
@@ -47,26 +47,26 @@ class Dials(NamedTuple):
 
 
 def is_same(said: bytes, known: bytes) -> bool:
-    """Whether these are equal, in a time that does not tell where they differ."""
+    """Tell whether two secrets are equal, in a time that does not reveal where they differ."""
     import hmac  # loads a library that few worlds need: those with links
 
     return hmac.compare_digest(said, known)
 
 
 def hello(secret: bytes, rank: int, peer: int, nonce: bytes, received: int) -> bytes:
-    """The first word of `rank` to `peer` over a new connection."""
+    """Return the first message of `rank` to `peer` over a new connection."""
     code = _code(secret, b"resume", struct.pack("<IIQ", rank, peer, received) + nonce)
     return HELLO.pack(RESUME, rank, nonce, received, code)
 
 
 def is_hello_of(said: bytes, secret: bytes, peer: int, rank: int) -> bool:
-    """Whether the peer's link to this rank has been resumed by these words."""
+    """Tell whether `said` is the peer's `hello` to this rank."""
     _, _, nonce, received, _ = HELLO.unpack(said)
     return is_same(said, hello(secret, peer, rank, nonce, received))
 
 
 def answer(secret: bytes, nonce: bytes, received: int) -> bytes:
-    """The word to whoever said `hello` with this nonce."""
+    """Return the answer to a `hello` with this nonce."""
     count = struct.pack("<Q", received)
     return count + _code(secret, b"resumed", count + nonce)
 
@@ -78,14 +78,14 @@ def _code(secret: bytes, purpose: bytes, data: bytes) -> bytes:
 
 
 class Resumed(NamedTuple):
-    """The new connection, and how many bytes the peer had received by the old ones."""
+    """The new connection, and the number of bytes that the peer received over the old ones."""
 
     connection: socket.socket
     received: int
 
 
 class Mending:
-    """The attempts to mend one connection. `turn` is due at `next_s`, and when `epoll` tells of anything."""
+    """The attempts to mend one connection. `turn` is due at `next_s`, and at any event of `epoll`."""
 
     def __init__(
         self,
@@ -97,11 +97,12 @@ class Mending:
         epoll: select.epoll,
         now: float,
     ) -> None:
-        """`received`: how many bytes have come from the peer."""
+        """`received`: number of bytes received from the peer."""
         self.since_s = now
         #: when `turn` is due
         self.next_s = now if dials.listener is not None else math.inf
-        #: whether the peer is thought dead: it may be back in a second or in a day
+        #: whether the peer is taken as lost, so that attempts are rare: it may be back in a second or in a
+        #: day
         self.is_patient = False
         self._rank, self._peer, self._secret, self._dials = rank, peer, secret, dials
         self._received = received
@@ -125,20 +126,20 @@ class Mending:
             if self._refused_since_s is None:
                 self._refused_since_s = now
             self._fail(now)
-        except OSError:  # no way there, or no descriptors: who knows
+        except OSError:  # no route, or no descriptors: the peer may live
             self._refused_since_s = None
             self._fail(now)
         return None
 
     def is_refused(self, now: float) -> bool:
-        """Whether the peer has ended: its port refuses connections."""
+        """Tell whether the peer has ended, since its port refuses connections."""
         since_s = self._refused_since_s
         return self._attempt is None and since_s is not None and now >= since_s + REFUSED_S
 
     def close(self) -> None:
         """Give up the attempt that is under way."""
         if self._attempt is not None:
-            self._attempt.close()  # epoll forgets it by that
+            self._attempt.close()  # which also removes it from epoll
             self._attempt = None
 
     def _begin(self, now: float) -> None:
@@ -156,7 +157,7 @@ class Mending:
             assert self._dials.listener is not None
             problem = attempt.connect_ex(self._dials.listener)
             if problem in _CONNECTED:
-                if not self._dials.is_ours:  # it lives, and will connect
+                if not self._dials.is_ours:  # the peer lives, and will connect
                     raise ConnectionAbortedError
                 self._say_hello(attempt)
             elif problem == errno.ECONNREFUSED:
@@ -180,7 +181,7 @@ class Mending:
             more = attempt.recv(ANSWER.size - len(self._heard))
         except BlockingIOError:
             return None
-        if not more:  # somebody else has that port, or the peer does not know us any more
+        if not more:  # another process has the port, or the peer has dropped this link
             raise ConnectionRefusedError
         self._heard += more
         if len(self._heard) < ANSWER.size:

@@ -1,11 +1,11 @@
-"""The MPI world as a rank sees it: joining it, checking that it is sound, leaving it; and how it ended.
+"""The MPI world as a rank sees it: how to join, check and leave the world; and how the world ended.
 
 `start_mpi` initialises MPI with what the transport needs and refuses a world that a launcher
 of another MPI has split into singletons (each process would take itself for the whole
-service). `leave` ends the process, past MPI_Finalize where that could hang, and hands the
-exit code of rank 0, or of the one that speaks in its place, to `launch_world` if that has started us:
-`mpiexec` itself either mixes the codes of all ranks (MPICH) or takes any but 0 for a crash (Open MPI).
-`WorldEnd` is what whoever started the world makes of its end.
+service). `leave` ends the process, without MPI_Finalize where this could hang, and hands the exit code of
+rank 0, or of its deputy, to `launch_world` if that started the world: `mpiexec` itself either mixes the codes
+of all ranks (MPICH) or takes any but 0 for a crash (Open MPI). `WorldEnd` is the end of a world as seen by
+its starter.
 
 This module imports no MPI by itself, so command-line code may use it freely.
 """
@@ -37,9 +37,9 @@ from mallob_py.runtime.world.deadlines import (
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: set for a world that is started because the one before has crashed, by whoever does that
+#: variable set by the starter of a world that follows a crashed one
 AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
-#: what the exit file holds from when the ranks are at work until rank 0 leaves
+#: content of the exit file while the ranks are at work, until rank 0 leaves
 RUNNING = b"running\n"
 #: set by `launch_world`: a further signal by which the launcher asks ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
@@ -53,21 +53,21 @@ _MPICH_DEFAULTS = {
 #: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
 #: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as is.
 _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
-#: UCX, once it is loaded, would take the signal for its debugger by which a terminal says that it is closed
+#: setting by which UCX leaves SIGHUP alone, which it would take for its debugger
 _UCX_LEAVES_SIGNALS = ("UCX_DEBUG_SIGNO", "0")
 
 
 class Crash(enum.Enum):
-    """The kinds of end of the world before, as told in AFTER_CRASH_VARIABLE."""
+    """The kinds of crash of the former world, as in AFTER_CRASH_VARIABLE."""
 
-    #: by an error, a fault, a rank that hung, or for want of memory
+    #: crash by an error, a fault, a hanging rank, or for want of memory
     OF_ITSELF = "1"
-    #: somebody has killed a rank (signal 9)
+    #: crash by a rank that was killed from outside (signal 9)
     KILLED = "killed"
 
     @classmethod
     def told(cls, env: Mapping[str, str]) -> Crash | None:
-        """Return the crash that the environment tells of; None if there was none, or none is told."""
+        """Return the crash that the environment names; None: it names none."""
         said = env.get(AFTER_CRASH_VARIABLE)
         if said is None:
             return None
@@ -75,13 +75,13 @@ class Crash(enum.Enum):
 
 
 class RankLoss(enum.Enum):
-    """The meanings that the loss of a rank has for the others."""
+    """The consequences of a rank's loss for the other ranks."""
 
-    #: all end; whoever has started them may start them again
+    #: all ranks end; their starter may start them again
     RESTART = "restart"
-    #: they go on, as far as the launcher lets them
+    #: the others go on, if the launcher lets them
     SURVIVE = "survive"
-    #: they go on if ranks of different hosts can be connected for that, which the transport finds out
+    #: the others go on if the transport can connect ranks of different hosts by links
     IF_LINKED = "if linked"
 
     @classmethod
@@ -101,15 +101,15 @@ class OthersRefused(Exception):
 
 
 def spares_others(env: Mapping[str, str]) -> bool:
-    """Whether this rank's launcher lets the others go on when one dies: Open MPI's `mpirun --with-ft ulfm`.
+    """Tell whether the launcher lets other ranks go on when one dies: Open MPI's `mpirun --with-ft ulfm`.
 
-    Slurm's `srun` does so, too, if it is told to, but does not tell its tasks.
+    Slurm's `srun` can do so as well, but does not tell its tasks.
     """
     return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true", "ulfm")
 
 
 def declared_world_size(env: Mapping[str, str]) -> int:
-    """The number of processes that the launcher says it has started (1 without launcher)."""
+    """Return the number of processes that the launcher claims to have started (1 without launcher)."""
     sizes = [1]
     for name in SIZE_VARIABLES:
         with contextlib.suppress(ValueError):
@@ -118,7 +118,7 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 
 
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
-    """Whether this is a rank: started by mpiexec, mpirun, srun or `launch_world`, or by others, to join."""
+    """Tell whether this is a rank: started by mpiexec, mpirun, srun or `launch_world`, or as a newcomer."""
     env = os.environ if env is None else env
     return any(name in env for name in OF_RANKS) or declared_world_size(env) > 1
 
@@ -139,12 +139,12 @@ def is_of_wheel() -> bool:
 
 
 def _library_of_wheel() -> str:
-    """Where MPICH's wheel has its library."""
+    """Return the path of the library in MPICH's wheel."""
     return os.path.join(sys.prefix, "lib", "libmpi.so.12")
 
 
 def load_mpi() -> str:
-    """Load the MPI library without initialising MPI, which is left to forks; which library it is.
+    """Load the MPI library, return its version, and leave initialising MPI to forks.
 
     Raises LaunchError if there is none.
     """
@@ -181,11 +181,11 @@ def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
     return world
 
 
-#: for MPICH's wheel, which talks within a host by memory of its own. Its network module is polled as well, by
-#: a system call each time, unless that module uses memory, too.
+#: settings for MPICH's wheel, which talks within a host by shared memory of its own. Its network module is
+#: also polled, by a system call each time, unless that module uses memory, too.
 _WITHIN_A_HOST = {
     "UCX_TLS": "sysv",
-    # UCX would rewrite the C library's functions that map memory, and wait at each until nobody can be
+    # UCX would rewrite the C library's functions that map memory, and wait at each one until no thread can be
     # inside: 40 ms of a core in all.
     "UCX_MEM_MMAP_HOOK_MODE": "none",
 }
@@ -193,7 +193,7 @@ _WITHIN_A_HOST = {
 
 @contextlib.contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """For what is loaded or initialised meanwhile; programs that are started later do not hear of it."""
+    """Context manager: set variables for loading and initialising MPI; later programs lack them."""
     before = {name: os.environ.get(name) for name in settings}
     ours = {name for name, value in before.items() if value in (None, _UCX_WITHOUT_SHARED_MEMORY)}
     os.environ.update({name: settings[name] for name in ours})
@@ -207,14 +207,14 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-#: between looks whether all have come: at first, and at most
+#: first and longest pause between checks whether all ranks have come
 _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.002
 
 
 def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
     """Return the value that each rank gives, by rank. Collective.
 
-    Those who come early sleep: inside MPI they would keep a core busy, which the last ones need.
+    Early ranks sleep: inside MPI they would keep cores busy that the last ranks need.
     """
     all_are_here = world.Ibarrier()
     delay_s = _LOOK_MIN_S
@@ -226,7 +226,7 @@ def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
 
 
 def refuse_to_start() -> None:
-    """To be called by a rank that ends instead of `start_mpi`: the others wait for it there.
+    """End the start of a rank that ends instead of calling `start_mpi`, where the others wait for it.
 
     Ranks may have options of their own (`mpiexec ... : ...`), so one of them can be wrong alone.
     """
@@ -255,12 +255,12 @@ _FUNNELED = 1
 
 
 def _initialise_wheel() -> None:
-    """Initialise MPI without Python's lock; mpi4py would keep it, so that no deadline could say a word."""
+    """Initialise MPI without Python's lock; mpi4py would keep the lock, so no deadline could be reported."""
     import ctypes
 
     import mpi4py
 
-    mpi4py.rc.finalize = True  # it would leave that to whoever has initialised MPI
+    mpi4py.rc.finalize = True  # mpi4py finalises by itself only if it initialised MPI
     library = ctypes.CDLL(_library_of_wheel())
     found = ctypes.c_int()
     library.MPI_Initialized(ctypes.byref(found))
@@ -294,7 +294,7 @@ def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -
 
 
 def binding_warning() -> str | None:
-    """A complaint if this rank may use one core of several, which its workers would inherit."""
+    """Return a warning if this rank may use only one of several cores, since its workers inherit that."""
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     if usable > 1 or present == 1:
         return None
@@ -305,7 +305,7 @@ def binding_warning() -> str | None:
 
 
 def stop_signals() -> frozenset[signal.Signals]:
-    """The signals that ask a rank to end cleanly. Handlers should be set before `start_mpi`."""
+    """Return the signals that ask a rank to end cleanly. Handlers should be set before `start_mpi`."""
     signals = {signal.SIGINT, signal.SIGTERM}
     further = os.environ.get(STOP_SIGNAL_VARIABLE)
     if further:
@@ -314,10 +314,10 @@ def stop_signals() -> frozenset[signal.Signals]:
 
 
 def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
-    """End this process. `closed` is what `Transport.close` said.
+    """End this process. `closed`: the return value of `Transport.close`.
 
-    Started by `launch_world`, only the code of the rank counts that is the `speaker`, or of the first one
-    that leaves if that has died or hangs; else it is this process's code.
+    In a world of `launch_world`, only the exit code of the rank `speaker` counts or, if it has died or hangs,
+    of the first rank that leaves. Otherwise the code is this process's.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file:
@@ -334,18 +334,18 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
         sys.stderr.flush()
     import ctypes
 
-    if closed:  # else peers have failed or hang: it might wait for them for ever
+    if closed:  # else peers have failed or hang, and MPI_Finalize might wait for ever
         with at_most(FINALIZE_PATIENCE_S, "the other ranks to leave MPI", exit_code=exit_code):
             _finalise()
         signal.setitimer(signal.ITIMER_REAL, FINALIZE_PATIENCE_S)
-        # What the interpreter would tear down piece by piece is gone with the process. Not so the exit
-        # handlers of C: MPICH takes leave of its launcher there, which kills all ranks if one does not.
+        # The interpreter's teardown is skipped, but not C's exit handlers: there MPICH leaves its launcher,
+        # which kills all ranks if one rank does not leave.
         ctypes.PyDLL(None).exit(exit_code)
     os._exit(exit_code)
 
 
 def abort_world(exit_code: int) -> NoReturn:
-    """End all ranks at once after an error that one of them cannot survive."""
+    """End all ranks at once after an error that one rank cannot survive."""
     from mpi4py import MPI
 
     with contextlib.suppress(OSError, ValueError):
@@ -356,45 +356,41 @@ def abort_world(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-#: what MPICH's mpiexec returns when its proxy, the parent of the ranks, is gone
+#: exit code of MPICH's mpiexec when its proxy, the parent of the ranks, is gone
 _PROXY_LOST = 255
 
 
 @dataclass(frozen=True, slots=True)
 class WorldEnd:
-    #: rank 0's exit code; None if it did not come to that
+    #: rank 0's exit code; None: there was none
     code: int | None
-    #: whether the ranks came so far as to work
+    #: whether the ranks have been at work
     had_come_up: bool
-    #: by mpiexec, or by rank 0 where there is none: negative for a signal that killed it
+    #: return code of mpiexec, or of rank 0 without mpiexec: negative for a signal that killed it
     returned: int
     #: the first signal that asked for the end
     stopped_by: int | None
-    #: it had to be ended, as it had fallen silent
+    #: whether the world was ended by force, since it was silent
     was_silent: bool = False
     has_launcher: bool = True
-    #: the kernel has killed processes on this host meanwhile
+    #: whether the kernel killed processes on this host for want of memory meanwhile
     was_out_of_memory: bool = False
 
     @property
     def exit_code(self) -> int:
-        """The exit code, as a shell has it: 128 + the signal's number of a world that was stopped before it
-        could answer.
-        """
+        """Return the exit code, as in a shell: 128 + signal number of a world stopped before its answer."""
         if self.code is not None:
             return self.code
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         if self.returned < 0:
             return 128 - self.returned
-        # Of ranks that were killed their guards take leave: mpiexec takes that for a good end.
+        # Guards leave for killed ranks, so mpiexec reports a good end.
         return self.returned or int(self.had_come_up)
 
     @property
     def crash(self) -> Crash | None:
-        """The crash that the next world is told of; None if the ranks have not brought this one to its
-        end.
-        """
+        """Return the crash to report to the next world; None: there was none."""
         if self.was_silent or self.was_out_of_memory:
             return Crash.OF_ITSELF
         if self.has_launcher and (self.returned < 0 or self.returned == _PROXY_LOST):

@@ -1,6 +1,6 @@
-"""The file in shared memory that MPICH has the ranks of a host share: its name goes, so that nothing stays.
+"""The file in shared memory that MPICH's ranks of a host share: its name is removed early.
 
-MPI_Finalize removes it, which ranks that are killed, or that end without, do not call.
+Otherwise only MPI_Finalize would remove the file, which killed ranks never call.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _PREFIX = "/dev/shm/mpich_shm_"
 
 
 def forget_shared(prefix: str = _PREFIX) -> None:
-    """Take the names of the files away that this process has mapped whose paths begin so.
+    """Unlink the files mapped by this process whose paths begin with `prefix`.
 
-    Who has them mapped keeps them, and nothing stays however the processes end. For MPICH's it is time once
-    all ranks of the host have left MPI_Init; its MPI_Finalize does not ask for them.
+    Processes keep what they have mapped; afterwards nothing is left on the host. For MPICH's files, all ranks
+    of the host must have left MPI_Init; its MPI_Finalize does not need the names.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -26,9 +26,9 @@ def forget_shared(prefix: str = _PREFIX) -> None:
 
 
 def shared_by(world: str) -> str:
-    """Return the path of the file that the ranks of a world of that name share.
+    """Return the path of the file that the ranks of the world with this name share.
 
-    It has the FNV-1a hash of the name in its own.
+    The path contains the FNV-1a hash of the world's name.
     """
     digest = 0x811C9DC5
     for byte in world.encode():
@@ -37,7 +37,7 @@ def shared_by(world: str) -> str:
 
 
 def unlink_if_same(path: str, inode: int) -> None:
-    """Remove a regular file of ours, unless another one has come in its place."""
+    """Remove a regular file of this user, unless another file has replaced it."""
     with contextlib.suppress(OSError):
         status = os.lstat(path)
         if (status.st_ino, status.st_uid) == (inode, os.geteuid()) and stat.S_ISREG(status.st_mode):

@@ -1,11 +1,11 @@
 """The processes of ranks that join: on this host, or by a remote shell on another one.
 
 A remote shell starts a guard there (this module's `main`), which starts the rank. One line of JSON on
-standard input says what to run, and the rank's invitation with its secret, so that nothing of it stands on a
-command line. The shell stands for the rank: it lives as long, and whoever kills it ends the rank.
+standard input holds the command and the rank's invitation, so the invitation's secret is on no command line.
+The shell lives as long as the rank, and killing the shell ends the rank.
 
-Guarantees: when the shell is gone, and with it the guard's standard input, nothing of the rank is left on the
-other host; when the rank has ended, so do guard and shell. The shell does not need who has started it.
+Guarantees: when the shell is gone, and thus the guard's standard input, nothing of the rank is left on the
+other host; when the rank ends, guard and shell end. The shell outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
 
-#: what tells a rank that it is one of MPI's world: not for those that are not. Nor is the exit file:
-#: the code of one that outlives all whom the launcher has started would be taken for the end of all work.
+#: prefixes of the variables for ranks of MPI's world, which newcomers must not get. They must not get the
+#: exit file either: the exit code of a newcomer that outlives the launcher's ranks would count as the world's
 _OF_MPI = (*PREFIXES, EXIT_FILE_VARIABLE)
-#: what goes to other hosts, but for what is true on this one only
+#: prefix of the variables passed to other hosts, except `_OF_THIS_HOST`
 _TAKEN_ALONG = "MALLOB_PY_"
 _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
-#: the guard has nothing to look for: it is woken up
+#: period of the guard's looks: long, since events wake it up
 _LOOK_S = 3600.0
 
 
 class Site(NamedTuple):
-    """Where a rank is to start. `shell`: what starts a command there; empty: it is this host."""
+    """The host of a rank to start. `shell`: the command that runs commands there; empty: this host."""
 
     host: str
     shell: tuple[str, ...] = ()
 
 
 class NewcomerProcess:
-    """The process that was started for one rank: that itself, or the remote shell."""
+    """The process started for one rank: the rank itself, or its remote shell."""
 
     def __init__(
         self,
@@ -58,29 +58,29 @@ class NewcomerProcess:
         host: str,
         words: tuple[Path, subprocess.Popen[bytes]] | None = None,
     ) -> None:
-        """`words`: a file of what it says on standard error, and who writes that, if it is kept."""
+        """`words`: the file with the end of its standard error, and the process that writes this file."""
         self._process = process
         self._host = host
         self._words = words
         self.pid = process.pid
 
     def kill(self) -> None:
-        """With what it has started here."""
+        """Kill the process and all that it started here."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, until_s: float) -> None:
-        """For its end, but no longer than to that time."""
+        """Wait for the end of the process, at most until `until_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, until_s - time.monotonic()))
 
     def how_ended(self) -> str:
-        """It has; to be asked once."""
+        """Return how the ended process ended; must be called once only."""
         code = self._process.wait()
         if self._words is None:
             return "has died"
         words, writer = self._words
-        # What the shell has left behind may hold it open.
+        # Processes that the shell left behind may hold the writer's input open.
         with contextlib.suppress(subprocess.TimeoutExpired):
             writer.wait(_LAST_WORDS_S)
         lines = []
@@ -92,7 +92,7 @@ class NewcomerProcess:
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """To the guard: run `mallob-py ARGUMENTS...` in this folder, with these variables and this input."""
+    """Order to the guard: run `mallob-py ARGUMENTS...` in this folder, with this environment and input."""
 
     arguments: list[str]
     folder: str
@@ -103,7 +103,7 @@ class Begin(msgspec.Struct, frozen=True):
 def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     """Run this process's command again, as a rank that joins. Raises OSError.
 
-    What a remote shell says on standard error goes to ours, and the end of it to the file `words`.
+    A remote shell's standard error is passed to ours, and its end is kept in the file `words`.
     """
     env = _newcomers_environment(os.environ)
     if not site.shell:
@@ -137,7 +137,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
 
 
 def _newcomers_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what is true only of ranks that MPI's launcher has started."""
+    """Return our environment without variables that hold only for ranks started by MPI's launcher."""
     kept = {name: value for name, value in env.items() if not name.startswith(_OF_MPI)}
     return kept | import_places() | {INVITED_VARIABLE: "1"}
 

@@ -1,18 +1,18 @@
 """The private folder that the ranks of a host share while they run: descriptions, doorbells, the board.
 
-The lowest rank of each host, or who forks it, makes it in shared memory (or in the temporary folder, where
-there is none), after it has removed what dead sessions left there; the others join it. The folders of a
-session have its name in theirs, by which a rank that comes later finds that of its host
+The lowest rank of each host, or the process that forks that rank, makes the folder in shared memory (else in
+the temporary folder), after removing what dead sessions left there; the other ranks of the host join it. All
+folders of a session bear the session's name, by which a rank that joins later finds its host's folder
 (`session_folder_here`).
 
-Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by others,
-who could have us wait at a pipe, write through a link, or read what they wrote. So a session has one folder
-of its own, which nobody else may enter (`PrivateFolder`): mode 0700, a name that cannot be guessed. All
-processes of the session on a host hold a lock on it. What they leave behind when they are killed has no
-such lock; the next session of the same user on that host removes it.
+Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by other
+users, who could have us wait at a pipe, write through a link, or read what they wrote. So a session has a
+folder of its own, closed to other users (`PrivateFolder`): mode 0700, a name that cannot be guessed. All
+processes of the session on a host hold a lock on the folder. When they are killed, the folder stays without a
+lock, and the next session of the same user on that host removes it.
 
-Guarantees: a folder that another user made is never used, and none that a living process holds or another
-user owns is removed. Where the file system has no locks on folders (NFS), nothing is removed.
+Guarantees: a folder of another user is neither used nor removed; a folder that a living process holds is not
+removed. Where the file system has no locks on folders (NFS), nothing is removed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
-#: the number of the host: the lowest rank that was ever there, or the one that came first
+#: file with the host's number: the lowest rank ever there, or the first rank that joined there
 _HOST = ".host"
 _TRIES_MAX = 3
-#: of a folder, with the slash before it
+#: most bytes of a folder's name, with the slash before it
 _NAME_BYTES_MAX = len("/mallob-py.4194304-") + 16
 
 
@@ -57,13 +57,13 @@ class PrivateFolder:
         while True:
             path = parent / f"mallob-py.{os.getpid()}-{session or new_session()}"
             os.mkdir(path, 0o700)
-            # In between, somebody's `sweep` may find it without a lock.
+            # Another process's `sweep` may remove the new folder before it is locked.
             with contextlib.suppress(FileNotFoundError):
                 return cls.join(path)
 
     @classmethod
     def join(cls, path: Path) -> PrivateFolder:
-        """Take part in one that another process of ours has made. Raises OSError."""
+        """Join a folder that another process of this user has made. Raises OSError."""
         descriptor = _open(path)
         try:
             status = os.fstat(descriptor)
@@ -79,16 +79,16 @@ class PrivateFolder:
         return cls(path, descriptor)
 
     def rename(self, path: Path) -> PrivateFolder:
-        """Call the folder `path`. Raises OSError, such as if another one is there."""
+        """Rename the folder to `path`. Raises OSError, such as if `path` exists."""
         self.path.rename(path)
         return PrivateFolder(path, self._descriptor)
 
     def close(self) -> None:
-        """Leave it to those who still hold it."""
+        """Release the folder; other processes may still hold it."""
         os.close(self._descriptor)
 
     def leave(self) -> None:
-        """Leave it to those who still hold it, and remove it if there are none."""
+        """Release the folder, and remove it if no other process holds it."""
         self.close()
         with contextlib.suppress(OSError):
             _sweep_one(self.path)
@@ -105,7 +105,7 @@ def new_session() -> str:
 
 
 def session_of(folder: PrivateFolder) -> str:
-    """The name of the session that this is the folder of, on this host."""
+    """Return the name of the session to which the folder belongs."""
     match = _NAME.fullmatch(folder.path.name)
     assert match is not None
     return match[1]
@@ -121,9 +121,9 @@ def sweep(parent: Path) -> None:
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Be the parent of all processes of a world, and leave neither one of these nor what they shared.
+    """Context manager: adopt all processes of a world; at the end, kill them and remove what they shared.
 
-    A rank that joined ends by itself after the founders; its starter, who would wait for it, may be dead.
+    A rank that joined ends by itself after the founders; the rank that started it may be dead by that time.
     """
     with contextlib.ExitStack() as stack:
         # The folder of a process that had to be killed has no lock only after that.
@@ -154,15 +154,15 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-#: in a process that forks ranks, and in these: their folder, which is there before they start MPI
+#: in a process that forks ranks, and in its forks: the ranks' folder, made before they start MPI
 _of_forks: PrivateFolder | None = None
 
 
 def open_for_forks() -> PrivateFolder:
-    """Make the folder of ranks to come that are forks of this process. Raises LaunchError.
+    """Make the folder of the ranks that this process will fork. Raises LaunchError.
 
-    Whatever of them is killed, the next session finds what they have left, MPICH's shared file, too: their
-    world is to be called `world_of_forks`.
+    If they are killed, the next session finds and removes their remains, even MPICH's shared file if their
+    world has the name `world_of_forks`.
     """
     global _of_forks
     _of_forks, problem = _created(new_session(), 0)
@@ -172,12 +172,12 @@ def open_for_forks() -> PrivateFolder:
 
 
 def world_of_forks(session: str) -> str:
-    """Return the name for MPI of the world whose ranks are forks, and have that session's folder."""
+    """Return MPI's name for the world of forked ranks that share this session's folder."""
     return f"mallob_py_{session}"
 
 
 def shared_folder() -> Path:
-    """Where session folders lie: shared memory if there is any, else the temporary folder."""
+    """Return the parent of session folders: shared memory if there is any, else the temporary folder."""
     if os.access(SHARED_MEMORY, os.W_OK):
         return SHARED_MEMORY
     import tempfile  # commands start sooner without it
@@ -188,8 +188,8 @@ def shared_folder() -> Path:
 def temporary_folder(path_max: int | None = None) -> PrivateFolder:
     """Make a folder for this process among temporary files, after removing those of killed processes.
 
-    `path_max`: the most bytes its path may have, as for a socket in it; else it lies in /tmp. Raises OSError
-    that says what to do.
+    `path_max`: the most bytes of its path, such as for a socket in it; if its path would be longer, the
+    folder is made in /tmp. Raises OSError that says what to do.
     """
     import tempfile
 
@@ -204,9 +204,9 @@ def temporary_folder(path_max: int | None = None) -> PrivateFolder:
 
 
 def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:
-    """This host's folder (collective over `comm`). `hosts` names for each rank the lowest one on its host.
+    """Open this host's folder (collective over `comm`). `hosts`: for each rank, the lowest rank on its host.
 
-    Raises LaunchError where it cannot be made or entered, OthersRefused on all other ranks.
+    Raises LaunchError where the folder cannot be made or entered, OthersRefused on all other ranks.
     """
     rank = comm.Get_rank()
     keeper = hosts[rank]
@@ -228,7 +228,7 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
 
 
 def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
-    """The folder of this host, and the host's number: `rank`, if none was here before. Raises OSError."""
+    """Return this host's folder and the host's number: `rank` if no rank was here before. Raises OSError."""
     parent = shared_folder()
     for _ in range(_TRIES_MAX):
         for path in sorted(parent.glob(f"mallob-py.*-{session}")):
@@ -238,7 +238,7 @@ def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
         folder = PrivateFolder.create(parent)
         try:
             (folder.path / _HOST).write_text(str(rank))
-            # Of several that come at once, one is the first.
+            # If several ranks come at once, only one can rename its folder.
             return folder.rename(_free_name(parent, session)), rank
         except OSError as error:
             folder.remove()
@@ -247,7 +247,7 @@ def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
 
 
 def _free_name(parent: Path, session: str) -> Path:
-    """The name that all who come here would take; one of our own, if another user has that already."""
+    """Return the name that any joining rank would choose; if another user has taken it, a name of our own."""
     path = parent / f"mallob-py.0-{session}"
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(path).st_uid != os.geteuid():
@@ -257,7 +257,7 @@ def _free_name(parent: Path, session: str) -> Path:
 
 def _with_its_host(path: Path) -> tuple[PrivateFolder, int]:
     """Raises OSError, ValueError."""
-    folder = PrivateFolder.join(path)  # what others have put there is not looked into
+    folder = PrivateFolder.join(path)  # also checks that the folder is ours
     try:
         return folder, int((path / _HOST).read_text())
     except BaseException:
@@ -272,7 +272,7 @@ def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]
         folder = PrivateFolder.create(parent, session)
         (folder.path / _HOST).write_text(str(host))
     except OSError as error:
-        if folder is not None:  # such as where no room is left
+        if folder is not None:  # for example, no room for the file
             folder.remove()
         return None, f"cannot make a folder in {parent}: {error.strerror}"
     return folder, None

@@ -3,22 +3,21 @@
 A large description is a file in shared memory, which all workers of a host map. The lowest
 rank of each host that lives is its *keeper*: ranks ask their keeper for a description, the keeper gets
 it once from the keeper of another host (the parent's in the job tree, or the client's) in
-chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A keeper that
-is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
-wait for each other.
+chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A keeper that is still waiting
+accepts waiting keepers only if it waits for the client's keeper: so no two hosts wait for each other.
 
 Room for the whole description is reserved before its first byte is asked for; if there is none, the keeper
-looks for room a few times more, about once a second. Each time a keeper asks
-another one, it gives that transfer a new number; chunks are taken in the order of their offsets, those of
-any other transfer are refused, which ends it at its sender. So a file is what it should be or is not there.
+looks for room a few times more, about once a second. Each time a keeper asks another one, it gives that
+transfer a new number. Chunks are taken in the order of their offsets; chunks of any other transfer are
+refused, which ends it at its sender. So a file is either complete and right, or absent.
 
-A rank holds a shared lock on each description that its workers need. What nobody on the host has locked can
-be dropped when memory is short, but on the client's host, which others may ask.
+A rank holds a shared lock on each description that its workers need. When memory is short, unlocked
+descriptions can be dropped, except on the client's host, which other hosts may ask.
 
-When ranks are lost, all that is on its way is given up (`halt`), and asked for again afterwards; the keeper
-may be another one then, which finds the files of the one before, and removes what that had no time to. What
-a lost rank's client was having read goes, too; a process that reads on for nobody removes what it wrote.
-That a job is over may have been said to those who are gone only: what nobody speaks of any more is removed.
+When ranks are lost, all transfers are given up (`halt`), and descriptions are asked for again afterwards. The
+new keeper finds the former one's files, and removes those that it should have removed. Inputs that a lost
+rank's client was having read are removed, too; a process that still reads for that client removes nothing.
+Only lost ranks may have heard that a job is over: descriptions that no rank mentions any more are removed.
 
 Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
@@ -50,9 +49,9 @@ from mallob_py.runtime.world.envelope import WireError
 
 CHUNK_BYTES = 256 << 10
 WINDOW = 4
-# Requests that were under way when their job ended are late by milliseconds, not by so many jobs.
+# Requests under way at their job's end arrive milliseconds late, before this many more jobs end.
 _OVER_MAX = 10_000
-#: looks for room in shared memory, which others may have filled for a moment
+#: most looks for room in shared memory, which other processes may have filled for a moment
 _LOOKS_MAX = 5
 
 
@@ -88,14 +87,14 @@ class _Incoming:
     def __init__(self, size: int, sources: tuple[int, ...], path: Path) -> None:
         self.size = size
         self.sources = list(sources)
-        #: of the present transfer, and who sends it
+        #: number of the present transfer, and its sender
         self.number = -1
         self.sender = -1
         self.received = 0
-        #: why those asked so far do not have it
+        #: reasons of the keepers asked so far, which do not have the description
         self.missing: list[str] = []
         self.path = path
-        #: asked for at the client's host, which has it as long as the job lives
+        #: whether the client's host was asked, which has the description as long as the job lives
         self.is_from_origin = False
         self.waiting: set[int] = set()
         self.wanted_by: list[tuple[int, FileWanted]] = []
@@ -122,7 +121,7 @@ class _Roomless:
 
 
 class _Outgoing:
-    """A description on its way from this host to another keeper, as that one's transfer `number`."""
+    """A description on its way from this host to another keeper, for which it is transfer `number`."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -135,9 +134,9 @@ class _Outgoing:
 class Transfer:
     """One rank's part. `send(rank, message)` and `send_bulk(rank, data)` never block.
 
-    `keeper_of(rank)` names the keeper of that rank's host; None: no rank there lives.
+    `keeper_of(rank)` returns the keeper of that rank's host; None: no rank lives there.
     `on_here(job)` is called when a description that this rank asked for is on its host,
-    `on_failed(job, reason, fault)` when it cannot be had there.
+    `on_failed(job, reason, fault)` when the host cannot get it.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class Transfer:
         self._send_bulk = send_bulk
         self._on_here = on_here
         self._on_failed = on_failed
-        #: of this host, in shared memory
+        #: folder of this host, in shared memory
         self.folder = folder
         self._incoming: dict[int, _Incoming] = {}
         self._roomless: dict[int, _Roomless] = {}
@@ -168,19 +167,21 @@ class Transfer:
         self._used: dict[int, int] = {}
         #: locked files of descriptions that this rank's client has read
         self._brought: dict[int, int] = {}
-        #: what this rank has asked its keeper for
+        #: unanswered requests of this rank to its keeper
         self._asked: dict[int, FileNeeded] = {}
-        #: of a keeper: descriptions that came from other hosts, the one used last at the end
+        #: for a keeper: descriptions that came from other hosts, in order of last use
         self._fetched: OrderedDict[int, None] = OrderedDict()
-        #: of a keeper: jobs whose descriptions were here when the world changed, and were not spoken of since
+        #: for a keeper: jobs whose descriptions were here when the world changed, and that no rank has
+        #: mentioned since
         self._inherited: list[int] = []
-        #: of a keeper: jobs whose descriptions were here then; ranks that are gone may have brought them
+        #: for a keeper: jobs whose descriptions were here when the world changed, perhaps brought by lost
+        #: ranks
         self._found: set[int] = set()
-        #: jobs whose descriptions were to be removed while somebody had them locked
+        #: jobs whose descriptions must be removed, but were locked by another process
         self._lingering: set[int] = set()
 
     def halt(self) -> None:
-        """The world changes: who waits for a description will ask for it again, when all have halted."""
+        """Give up all transfers, as the world changes; waiting ranks ask again when all have halted."""
         for job, taker in list(self._outgoing):
             self._stop_sending(job, taker)
         for incoming in self._incoming.values():
@@ -190,7 +191,7 @@ class Transfer:
         self._asked.clear()
 
     def go_on(self, members: Container[int]) -> None:
-        """The world has changed, as `keeper_of` knows."""
+        """Go on in the changed world, which `keeper_of` reflects."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
         names = [path.name for path in self.folder.glob("[0-9]*")] if self._keeper == self._rank else []
         for name in names:
@@ -201,11 +202,11 @@ class Transfer:
             self._tidy_up(names)
         self._inherited = [int(name) for name in names if name.isdecimal()]
         self._found = set(self._inherited)
-        # A job whose client was lost before it had told the reply is live again, under the same number.
+        # A job whose client was lost before its reply was published is live again, under the same number.
         self._over.clear()
 
     def _tidy_up(self, names: Iterable[str]) -> None:
-        """Remove what the lost keeper was about to: parts of descriptions, and those of ended jobs."""
+        """Remove, for the lost keeper, parts of descriptions, and descriptions of ended jobs."""
         for name in names:
             job = name.removesuffix("~")
             if job.isdecimal() and (job != name or int(job) in self._over):
@@ -223,7 +224,7 @@ class Transfer:
         self._inherited.clear()
 
     def path_of(self, job: int) -> Path:
-        """The file of a description on this host."""
+        """Return the path of a description on this host."""
         return self.folder / str(job)
 
     def fetch(self, job: int, size: int, sources: tuple[int, ...]) -> None:
@@ -238,7 +239,7 @@ class Transfer:
             self._send(self._keeper, self._asked[job])
 
     def _use(self, job: int) -> bool:
-        """Keep a description from being dropped, if it is here."""
+        """Lock a description, if it is here, so that it is not dropped; return whether it is."""
         if job in self._used:
             return True
         try:
@@ -255,7 +256,7 @@ class Transfer:
         return True
 
     def keep_only(self, jobs: Set[int]) -> None:
-        """No worker of this rank needs any other description now. Called about once a second."""
+        """Release all other descriptions, which no worker here needs. Called about once a second."""
         for job in self._used.keys() - jobs:
             os.close(self._used.pop(job))
         lingering, self._lingering = self._lingering, set()
@@ -267,7 +268,7 @@ class Transfer:
                 self._need(rank, job, roomless.size, roomless.sources, roomless.looks)
 
     def drop_unused(self, wanted_bytes: int) -> int:
-        """Remove descriptions that no rank of the host needs, until so much has come free; how much has."""
+        """Remove unneeded descriptions of the host until `wanted_bytes` are free; return the bytes freed."""
         given_bytes = 0
         for job in list(self._fetched):
             if given_bytes < wanted_bytes:
@@ -278,7 +279,7 @@ class Transfer:
         path = self.path_of(job)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # another rank of the host was the last to need it
+        except FileNotFoundError:  # another rank of the host has removed it
             del self._fetched[job]
             return 0
         try:
@@ -292,16 +293,16 @@ class Transfer:
             os.close(file)
 
     def forget(self, job: int) -> None:
-        """The job is over: remove what is here of its description, and take none in any more."""
+        """Remove an ended job's description, or its part here, and accept it no more."""
         self._over[job] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
         self.let_go(job)
 
     def let_go(self, job: int) -> None:
-        """Remove what is here of a description, which may be asked for again.
+        """Remove a description, or its part here; it may be asked for again.
 
-        Who has nothing to do with a description does not look for its file: most jobs have none.
+        Ranks that never used the description do not look for its file, as most jobs have none.
         """
         self._asked.pop(job, None)
         may_be_here = job in self._found or job in self._fetched
@@ -321,10 +322,10 @@ class Transfer:
             self._remove(job)
 
     def _remove(self, job: int) -> None:
-        """Remove a description; later, if a rank of the host needs it still.
+        """Remove a description; if a rank of the host still needs it, later.
 
-        A job that was given up may have come again already, as its client's rank knows. A process that is
-        being started has for a moment what its rank has open, and so the locks.
+        A job that was given up may have been submitted again, which its client's rank knows. A process that
+        is being started shares its rank's open files, and thus locks, for a moment.
         """
         try:
             file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
@@ -341,13 +342,13 @@ class Transfer:
             os.close(file)
 
     def path_to_read(self, job: int) -> str:
-        """Where this rank's client may have the input of a job read; `bring` follows."""
+        """Return the path to which this rank's client may have a job's input read; `bring` follows."""
         return f"{self.folder}/{job}+{self._rank}"
 
     def bring(self, job: int, path: str) -> None:
-        """Have what this rank's client has read be the description of its job, until the job is over.
+        """Make the input that this rank's client has read the job's description, until the job is over.
 
-        Ranks that are late may still hear of the job's former end.
+        Late ranks may still hear of the end of the job's former life.
         """
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -383,7 +384,7 @@ class Transfer:
                     self._stop_sending(job, source)
 
     def _outgoing_to(self, taker: int, job: int, number: int) -> _Outgoing | None:
-        """Return what is on its way there as that transfer of the taker's; not what was, or will be."""
+        """Return the taker's transfer of this number if it is under way, else None."""
         outgoing = self._outgoing.get((job, taker))
         return outgoing if outgoing is not None and outgoing.number == number else None
 
@@ -391,7 +392,7 @@ class Transfer:
         os.close(self._outgoing.pop((job, taker)).file)
 
     def _find(self, job: int) -> None:
-        """The keeper has told that a description is here. It may be gone again: then ask once more."""
+        """Use a description that the keeper reports as here; if it is gone again, ask once more."""
         if (asked := self._asked.pop(job, None)) is not None:
             self.fetch(job, asked.size, asked.sources)
         else:
@@ -402,7 +403,8 @@ class Transfer:
             self._tell(rank, job)
             return
         if job in self._over:
-            # As a rule the rank that asks will hear of it soon; else the job runs again, and it asks anew.
+            # Usually the asking rank hears of the job's end soon; else the job runs again, and the rank asks
+            # anew.
             del self._over[job]
             self._refuse([rank], job, "the job was over", Fault.NOBODY)
             return
@@ -428,7 +430,7 @@ class Transfer:
         self._ask_next(job, incoming)
 
     def _ask_next(self, job: int, incoming: _Incoming) -> None:
-        """Ask the next host that may have it; hosts are named by their keepers."""
+        """Ask the keeper of the next host that may have the description."""
         while incoming.sources:
             keeper = self._keeper_of(incoming.sources.pop(0))
             if keeper is not None and keeper != self._rank:
@@ -445,7 +447,7 @@ class Transfer:
         if (incoming := self._incoming.get(job)) is not None and incoming.is_from_origin:
             incoming.wanted_by.append((taker, wanted))
             return
-        if (job, taker) in self._outgoing:  # of a transfer that has failed there
+        if (job, taker) in self._outgoing:  # left from a transfer that has failed at the taker
             self._stop_sending(job, taker)
         try:
             outgoing = _Outgoing(self.path_of(job), wanted.number)
@@ -506,7 +508,7 @@ class Transfer:
         return f"cannot store the job's description in {self.folder}: {error.strerror}"
 
     def _give_up(self, job: int, reason: str, fault: Fault) -> None:
-        """A description on its way here will not come: who waits for it cannot work for this job."""
+        """Give up a description on its way here, and refuse it to all that wait for it."""
         incoming = self._incoming.pop(job)
         incoming.discard()
         for taker, wanted in incoming.wanted_by:

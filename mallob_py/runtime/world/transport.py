@@ -1,41 +1,42 @@
 """The transport: bytes between ranks over MPI, without ever blocking the event loop.
 
-One thread per rank uses it, in turns: `wake` (if the doorbell rang), `receive`, then
-whatever the messages call for, with any number of `send`s, then wait for `doorbell` and
-other descriptors no longer than `park_timeout_s` allows, which flushes.
+One thread per rank uses it, in turns: `wake` (if the doorbell rang), `receive`, handle the messages, with any
+number of `send`s, then wait for `doorbell` and other descriptors, at most as long as `park_timeout_s` (which
+flushes) allows.
 
 Two channels, each a duplicated communicator: CONTROL for protocol messages, BULK for large
 data. Messages from one rank to another arrive exactly once and in the order of sending
 within a channel; between the channels no order is promised.
 
-Flow control: a rank has at most UNACKNOWLEDGED_MAX messages on the way per peer and channel
-that the peer has not seen; the rest wait in a queue of that peer. Reason: MPICH keeps small
-messages in memory cells from one pool per sender (64 by default) until they are received,
-so that a single silent rank would cut the sender off from all peers of its host. That a send
-has completed says nothing (the message may sit in its cell); but every ACKNOWLEDGED_EVERY-th
-is a synchronous send, which completes when it is received, and so are all sent before it.
+Flow control: per peer and channel, at most UNACKNOWLEDGED_MAX messages are on the way unseen by the peer;
+further messages wait in a queue for that peer. Reason: MPICH keeps small messages in memory cells from one
+pool per sender (64 by default) until they are received, so that a single silent rank would cut the sender off
+from all peers of its host. A completed send proves nothing, as the message may still be in its cell; but
+every ACKNOWLEDGED_EVERY-th send is synchronous, and completes when its message and all earlier ones are
+received.
 
-Long control messages travel in pieces: between two of them, messages of others and for others have their
-turn, and each is a sign of life of its sender (`take_heard`). While MPI has yet to complete one that comes
-in, only what follows from the same sender waits for it. A peer whose queue here exceeds WAITING_BYTES_MAX
-does not take its messages any more and counts as lost. Whoever can do without sending asks `is_congested`.
+Long control messages travel in pieces: between two pieces, messages from and to other ranks have their turn,
+and each piece is a sign of life of its sender (`take_heard`). While MPI has not completed an incoming
+message, only later messages of the same sender wait. A peer whose queue here exceeds WAITING_BYTES_MAX does
+not take its messages any more and counts as lost. Senders of messages that can be left out should check
+`is_congested`.
 
-Doorbell rules (see doorbell.py): ring after the send and once per peer and turn; ring again
-when a send that was held up completes, since only then the peer can see it; after a wake
-look several times, because one look may only run MPI's progress; wake up by oneself soon
-while sends are unfinished, since somebody must run that progress.
+Doorbell rules (see doorbell.py): ring after the send, once per peer and turn; ring again when a delayed send
+completes, since the peer can see the message only now; after a wake look several times, because one look may
+only run MPI's progress; while sends are unfinished, wake up soon without a ring, since this rank must run
+MPI's progress.
 
-Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as
-lost (`take_lost`, `how_lost`), as does whoever finds out otherwise (`lose`). What was queued for it is
-dropped, further sends to it are ignored, and nothing waits for it: who is left goes on with the same
-communicators. Only collective calls are over then, so that leaving is done by messages.
+Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as lost (`take_lost`,
+`how_lost`), as does `lose`, called when the loss is noticed otherwise. Messages queued for a lost peer are
+dropped, further sends to it are ignored, and nothing waits for it: the remaining ranks continue with the same
+communicators. Only collective calls are no longer possible, so ranks leave by messages.
 
-Ranks that have joined later are no part of MPI's world: they are reached by links (`links.py`). So are all
-ranks of other hosts if the loss of a rank is to be survived. Reason: when a connection between hosts breaks,
-MPICH 5 crashes at the next send to there (UCX), or aborts as soon as MPI looks at its network (OFI); so the
-death of a rank would be that of all which have not heard of it by then, and the death of a host that of all.
-A link tells of it at once instead. If there can be no links, the loss of a rank is the end of all, unless
-that is ruled out (`RankLoss`). On a host MPICH talks by memory, which nobody's death breaks.
+Ranks that joined later are not in MPI's world: they are reached by links (`links.py`). So are all ranks of
+other hosts if the loss of a rank must be survived. Reason: when a connection between hosts breaks, MPICH 5
+crashes at the next send to the other host (UCX), or aborts as soon as MPI looks at its network (OFI); so the
+death of a rank would end all ranks that have not heard of it, and the death of a host would end all. A link
+reports the loss at once instead. If links are impossible, the loss of a rank ends all ranks, unless that is
+ruled out (`RankLoss`). Within a host MPICH uses shared memory, which survives the death of a rank.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ RANKS_PER_HOST_VARIABLE = "MALLOB_PY_RANKS_PER_HOST"
 
 UNACKNOWLEDGED_MAX = 16
 ACKNOWLEDGED_EVERY = 8
-#: of a control message
+#: most bytes of one piece of a control message
 PIECE_BYTES = 64 << 10
 #: more ranks of several hosts are not all connected with each other unless that is asked for
 LINKED_RANKS_MAX = 1000
@@ -72,23 +73,23 @@ LINKED_RANKS_MAX = 1000
 _WHOLE, _MORE, _LAST = 0, 1, 2
 #: empty looks in a row before the inbox counts as empty; each costs MPI system calls
 EMPTY_LOOKS = 2
-#: a ring tells of each message, but for this long at most nobody is believed
+#: longest time without a look for messages, in case that a ring was lost
 _LOOK_INTERVAL_S = 0.05
 #: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
 _EAGER_SIZE_BYTES = 4000
 
 _PENDING_PARK_MIN_S = 0.0001
 _PENDING_PARK_MAX_S = 0.001
-#: a peer that has taken nothing for so long is likely to hang
+#: time after which a peer that has taken nothing probably hangs
 HUNG_AFTER_S = 1.0
 _HUNG_PARK_S = 0.08
-#: where rings can be lost
+#: shortest and longest wait where rings can be lost
 _REMOTE_PARK_MIN_S = 0.02
 _REMOTE_PARK_MAX_S = 0.08
-#: without doorbell
+#: shortest and longest wait without a doorbell
 _BLIND_PARK_MIN_S = 0.00005
 _BLIND_PARK_MAX_S = 0.001
-#: how long after a UDP ring its message is expected at any moment
+#: time after a UDP ring in which its message is expected at any moment
 _ALERT_S = 0.001
 _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
@@ -121,12 +122,12 @@ class _Lane:
         self.dest = dest
         #: unfinished sends, and how many messages the completion of each acknowledges
         self.in_flight: deque[tuple[MPI.Request, int]] = deque()
-        #: with their tags
+        #: waiting messages with their tags
         self.waiting: deque[tuple[bytes | bytearray | memoryview, int]] = deque()
         self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
-        #: when it was first seen that no further send has finished
+        #: time when a send was first seen unfinished, since one last finished; inf: not seen
         self.stands_since_s = math.inf
 
     def is_open(self) -> bool:
@@ -153,7 +154,7 @@ class _Lane:
             self.in_flight.append((request, 0))
 
     def retire(self) -> bool:
-        """Forget the sends that have finished, oldest first; whether there were any."""
+        """Forget finished sends, oldest first; return whether there were any."""
         in_flight = self.in_flight
         before = len(in_flight)
         while in_flight and in_flight[0][0].Test():
@@ -172,8 +173,8 @@ class _Lane:
 class _Inbox:
     """The receiving end of a channel, and what is being received there.
 
-    `coming` has, by sender, messages that MPI completes behind our back and those that came after them, with
-    their tags. `pieces` has the beginnings of messages.
+    `coming` has, by sender, incomplete messages that MPI is receiving and the messages after them, with their
+    tags. `pieces` has the beginnings of messages.
     """
 
     __slots__ = ("channel", "coming", "comm", "pieces")
@@ -185,14 +186,14 @@ class _Inbox:
         self.pieces: dict[int, bytearray] = {}
 
     def forget(self, source: int) -> Iterator[MPI.Request | bytearray]:
-        """Expect nothing more from there; what MPI may still use."""
+        """Expect nothing more from this rank; yield the objects that MPI may still use."""
         self.pieces.pop(source, None)
         for request, data, _ in self.coming.pop(source, ()):
             yield request
             yield data
 
     def put_together(self, source: int, data: bytes | bytearray, tag: int) -> Arrival:
-        """A whole message, or `_PIECE`. Raises OverflowError."""
+        """Return the whole message, or `_PIECE` if more pieces come. Raises OverflowError."""
         if tag == _WHOLE and source not in self.pieces:
             return Arrival(source, self.channel, data)
         whole = self.pieces.setdefault(source, bytearray())
@@ -213,7 +214,7 @@ class Transport(Carrier):
         super().__init__(rank, dict(enumerate(hosts)), open_session_folder(comm, hosts), Links(rank))
         #: how many ranks MPI's world has
         self.size = comm.Get_size()
-        #: the ranks that are reached by MPI, this one among them
+        #: the ranks reached by MPI, including this one
         self._by_mpi = frozenset(range(self.size))
         #: what the loss of a rank means, RESTART or SURVIVE
         self.rank_loss = rank_loss
@@ -231,13 +232,13 @@ class Transport(Carrier):
         self._owed: set[int] = set()
         #: peers that send nothing any more
         self._left: set[int] = set()
-        #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
+        #: sends to lost peers, and unfinished receptions from them; MPI may use their data, so they are kept
         self._abandoned: list[MPI.Request | bytearray] = []
         self._status = MPI.Status()
         self._buffer = bytearray(_EAGER_SIZE_BYTES)
         self._view = memoryview(self._buffer)
         self._stopped_early = False
-        #: when `receive` looks though nobody has rung
+        #: time from which `receive` looks even without a ring
         self._look_at_s = -math.inf
         self._alert_until_s = 0.0
         self._park_s = _BLIND_PARK_MIN_S
@@ -268,20 +269,20 @@ class Transport(Carrier):
             self._send(Channel.BULK, dest, data)
 
     def _waiting_bytes(self, dest: int) -> int:
-        """Return the bytes that wait to be sent there, on the control channel where MPI reaches it."""
+        """Return the bytes waiting for a rank; for ranks reached by MPI, on the control channel only."""
         if dest not in self._by_mpi:
             return super()._waiting_bytes(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes
 
     def flush(self) -> float:
-        """Ring everybody who has been sent something since the last flush; how long links need no turn."""
+        """Ring all ranks sent to since the last flush; return how long links need no turn."""
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
         return self.links.flush() if self.links.is_used else math.inf
 
     def progress(self) -> None:
-        """See which sends have finished and start those that waited for them."""
+        """Forget finished sends, and start the sends that waited for them."""
         for key, lane in list(self._busy.items()):
             try:
                 self._advance(lane)
@@ -340,7 +341,7 @@ class Transport(Carrier):
         return self.doorbell.fileno(), *super().descriptors()
 
     def wake(self) -> None:
-        """The doorbell has rung: silence it and be prepared for a message."""
+        """Silence the doorbell, which has rung, and expect a message."""
         if self.doorbell.drain():
             self._alert_until_s = time.monotonic() + _ALERT_S
 
@@ -362,19 +363,19 @@ class Transport(Carrier):
         else:
             self._park_s = 0.0
             return wanted_s
-        # Doubles with every turn in vain; `receive` and finished sends start it anew.
+        # The wait doubles with every turn in vain; `receive` and finished sends reset it.
         self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
         return min(wanted_s, self._park_s)
 
     def _waits_for_hung_peers(self) -> bool:
-        """Whether all that is pending is for peers that take nothing."""
+        """Tell whether all pending messages are for peers that take nothing."""
         now = time.monotonic()
         return all(lane.is_stuck(now) for lane in self._busy.values()) and not self._is_receiving()
 
     # --- failed peers
 
     def give_up_on(self, peer: int) -> None:
-        """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
+        """Stop sending to a peer that other ranks have lost; `take_lost` does not report it."""
         is_news = peer not in self._lost
         super().give_up_on(peer)
         if not is_news or peer not in self._by_mpi:
@@ -387,12 +388,12 @@ class Transport(Carrier):
             lane.waiting_bytes = 0
             self._abandoned.extend(self._inboxes[channel].forget(peer))
             self._busy.pop((channel, peer), None)
-        if peer in self._owed:  # it may be about to leave, and live: what is there it shall find
+        if peer in self._owed:  # it may be alive and about to leave: it must notice the messages sent so far
             self.doorbell.ring(peer)
             self._owed.discard(peer)
 
     def answer_lost(self, peer: int, data: bytes) -> None:
-        """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
+        """Answer a message from a peer that was given up on: it lives, and must know."""
         if peer not in self._by_mpi:
             super().answer_lost(peer, data)
             return
@@ -415,10 +416,10 @@ class Transport(Carrier):
     # --- inner parts
 
     def _link_hosts(self, comm: MPI.Intracomm, hosts: tuple[int, ...], must: bool) -> None:
-        """Have links between all ranks of different hosts (collective over `comm`).
+        """Connect all ranks of different hosts by links (collective over `comm`).
 
-        If that fails, all are to end when a rank is lost; unless they `must` be able to go on. Then it raises
-        LaunchError, or OthersRefused if another rank does.
+        If that fails, all ranks end when one is lost, except if `must`: then it raises LaunchError, or
+        OthersRefused if another rank raises it.
         """
         here = frozenset(peer for peer in self._by_mpi if hosts[peer] == hosts[self.rank])
         own, problems = None, [f"there are {self.size} ranks on several hosts"]
@@ -440,14 +441,14 @@ class Transport(Carrier):
             tell(f"{problems[0]}: if a rank is lost, all end, as --rank-loss survive has not been asked for")
 
     def _meet(self, deadline_s: float) -> bool:
-        # MPI_Finalize of MPICH does not flush, so nobody may leave before all have received.
+        # MPI_Finalize of MPICH does not flush, so no rank may leave before all have received their messages.
         with contextlib.suppress(TransportError):
             met = self._meet_world(deadline_s)
             return super()._meet(deadline_s) and met
         return False
 
     def _meet_world(self, deadline_s: float) -> bool:
-        """Whether all of MPI's world have met; who is left meets the others also if some are not."""
+        """Return whether all ranks of MPI's world have met; remaining ranks meet even if some are lost."""
         barrier: MPI.Request | None = None
         while time.monotonic() < deadline_s:
             for _dropped in self.receive():
@@ -466,7 +467,7 @@ class Transport(Carrier):
         return False
 
     def _part(self, deadline_s: float) -> None:
-        """Leave the world: no rank goes before all others have received all that it sent."""
+        """Leave the world once all others have received all that this rank sent."""
         peers = self._reached_by_mpi()
         self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
 
@@ -476,7 +477,7 @@ class Transport(Carrier):
     def _say_last(
         self, peers: set[int], deadline_s: float, is_enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return when these have received all that this rank sent, and it `is_enough`."""
+        """Return when these peers have received all that this rank sent, and `is_enough` holds."""
         comm = self._inboxes[Channel.CONTROL].comm
         last = {peer: comm.Issend([b"", MPI.BYTE], peer, _LAST) for peer in peers}
         self._owed |= peers
@@ -565,7 +566,7 @@ class Transport(Carrier):
         if size_bytes <= _EAGER_SIZE_BYTES and source not in inbox.coming:
             message.Recv([self._buffer, size_bytes, MPI.BYTE])
             return self._hand_over(inbox, source, bytes(self._view[:size_bytes]), tag)
-        # A large message comes in behind our back; later ones of its sender wait for it, which keeps the
+        # MPI receives a large message in the background; later messages of its sender wait, which keeps the
         # order. Receiving it in one blocking call could take for ever if its sender dies meanwhile.
         data = bytearray(size_bytes)
         request = message.Irecv([data, MPI.BYTE])
@@ -575,7 +576,7 @@ class Transport(Carrier):
         return _PIECE
 
     def _blame(self, error: MPI.Exception, peer: int | None) -> None:
-        """Record who has failed: the peers that MPI names, else the one we talked to."""
+        """Record the failed peers: those named by MPI, else the peer of the failed call."""
         failed = self._failed_according_to_mpi() if _says_process_failed(error) else []
         if not failed and peer is not None:
             failed = [peer]
@@ -600,13 +601,13 @@ class Transport(Carrier):
 
 
 def _says_process_failed(error: MPI.Exception) -> bool:
-    # MPIs without fault tolerance lack these classes; mpi4py then gives them no real number.
+    # MPIs without fault tolerance lack these classes; mpi4py gives them no real number there.
     failed, pending = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING
     return error.Get_error_class() in {failed, pending} - {MPI.ERR_UNKNOWN, MPI.SUCCESS}
 
 
 def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """For each rank the lowest rank on its host (collective)."""
+    """Return for each rank the lowest rank on its host (collective)."""
     pretended = int(os.environ.get(RANKS_PER_HOST_VARIABLE) or 0)
     rank = comm.Get_rank()
     if pretended > 0:
@@ -618,7 +619,7 @@ def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def _link(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: Collection[int]) -> str | None:
-    """Connect this rank with all that are not `here` (collective over `comm`); why it cannot, or None."""
+    """Connect this rank with all ranks not `here` (collective over `comm`); return the problem, or None."""
     rank = comm.Get_rank()
     secret: bytes = comm.bcast(os.urandom(SECRET_BYTES))
     place, problem = None, None

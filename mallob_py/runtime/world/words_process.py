@@ -1,6 +1,7 @@
-"""The program that passes on what a remote shell says on standard error, and keeps the end of it in a file.
+"""The program that passes on a remote shell's standard error, and keeps the end of this text in a file.
 
-It outlives whoever has started it, as the shell does. It imports next to nothing (see `guard_process.py`).
+Like the shell, the program outlives the process that started it. It imports almost nothing, as
+`guard_process.py`.
 
     words_process.py FILE
 """
@@ -10,12 +11,12 @@ from __future__ import annotations
 import os
 import sys
 
-#: what the file holds at least of the end, if so much was said, and twice that at most
+#: least size of the end that the file holds, if there was as much text; it holds twice this at most
 KEPT_BYTES = 1 << 12
 
 
 def pass_on(source: int, target: int, path: str) -> None:
-    """Until the end of `source`; what cannot be passed on or kept is not."""
+    """Pass text on until the end of `source`; skip text that cannot be passed on or kept."""
     said = b""
     while more := os.read(source, KEPT_BYTES):
         _write(target, more)
