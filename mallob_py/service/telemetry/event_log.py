@@ -1,27 +1,27 @@
 """The event log: what each rank did and when, as JSON lines; and how to read it back.
 
-One event a line: {"t": seconds since the service started, "rank", "event", ...fields}. "rank" is the
-number of the PE that it happened at; where each rank hosts one PE, that is the rank. PEs keep it when
-ranks come and go. The simulator writes the same, so whatever reads this reads both.
+One event a line: {"t": seconds since the service started, "rank", "event", ...fields}. "rank" is the number
+of the event's PE, which is the rank if each rank hosts one PE. PEs keep their number in logs when ranks come
+and go. The simulator writes the same lines.
 
-Writing stays off the hot path: who logs appends to a list; encoding and the file are touched by `flush`,
-which the event loop calls now and then, and when the list is long. Guarantee: no method raises because of
-the disk. When the file cannot be written, that is said once on standard error, and later events are
-dropped, counted, and the count is logged as soon as writing works again.
+Writing stays off the hot path: callers append to a list; only `flush`, which the event loop calls now and
+then and when the list is long, encodes and writes. Guarantee: no method raises because of the disk. When the
+file cannot be written, this is reported once on standard error; later events are dropped and counted, and the
+count is logged as soon as writing works again.
 
-Parts of a log may be read without those before them, which may be gone: a further part opens with an
-event `continued`, which repeats the fields of `start`, and with `busy` of the PEs that are.
+Earlier parts of a log may be missing: each further part begins with an event `continued`, which repeats the
+fields of `start`, and with an event `busy` for each busy PE.
 
 The folder of logs:
 
     <log-dir>/<run>/<rank>.jsonl       how a rank's log of a run begins
     <log-dir>/<run>/<rank>.<k>.jsonl   its k-th further part
 
-A run is named by when it started (UTC, to the millisecond). Every start is a run of its own, so none
-overwrites another's logs; and ranks on many hosts that share the folder need no word about it, as
-nothing is ever renamed. A rank keeps to `size_max_bytes` over all runs: before it begins a part, its
-oldest ones go. What does not look like ours is never touched. Logs that lie in the folder itself (a
-simulation's; or the folder is that of one run) are a run as well.
+A run's name is its start (UTC, to the millisecond). Every start is a run of its own, so no run overwrites
+another run's logs; files are never renamed, so ranks of many hosts can share the folder. A rank keeps at most
+`size_max_bytes` over all runs: before it begins a part, it removes its oldest parts. Files that do not look
+like ours are never touched. Logs in the folder itself (of a simulation, or if the folder is a run's) are also
+a run.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from mallob_py.log_events import LogEvent
 from mallob_py.runtime.notices import tell
 from mallob_py.service.store import own_folder
 
-#: so many make up the size that is allowed: the tenth part of a log goes at a time
+#: number of parts that make up a log's allowed size: a tenth of the log is removed at a time
 PARTS = 10
-#: a service that fails at each start must not fill the folder with short logs either
+#: most files of a rank: a service that fails at each start must not fill the folder with short logs
 _FILES_MAX = 1000
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
 _PART = re.compile(r"(.+?)(?:\.(\d+))?\.jsonl")
 
 
 def run_name(start_unix_s: float) -> str:
-    """Such as 2026-01-31T12-00-05.123Z; in the order of their names, runs are in that of their starts."""
+    """Return a run's name, such as 2026-01-31T12-00-05.123Z; names and starts of runs have the same order."""
     start = datetime.fromtimestamp(start_unix_s, UTC)
     return f"{start:%Y-%m-%dT%H-%M-%S}.{start.microsecond // 1000:03d}Z"
 
 
 def runs_of(log_dir: Path) -> list[Path]:
-    """The folders of runs that have logged something, oldest first; a file is a run, too. Raises OSError."""
+    """Return the folders of runs with events, oldest first; a file is a run, too. Raises OSError."""
     if log_dir.is_file():
         return [log_dir] if log_dir.stat().st_size else []
     folders = sorted(path for path in log_dir.iterdir() if _RUN.fullmatch(path.name))
@@ -65,23 +65,23 @@ def runs_of(log_dir: Path) -> list[Path]:
 
 
 def parts_of(run: Path) -> list[Path]:
-    """The files of a run, those of each rank in their order."""
+    """Return the files of a run, each rank's files in order."""
     if run.is_file():
         return [run]
     return sorted(run.glob("*.jsonl"), key=author_and_part)
 
 
 def author_and_part(path: Path) -> tuple[str, int]:
-    """Return whose log a file belongs to, and which part of it it is; 0 is the first."""
+    """Return the author of a log file, and the number of this part of the log, from 0."""
     match = _PART.fullmatch(path.name)
     return (match[1], int(match[2] or 0)) if match is not None else (path.name, 0)
 
 
 class LogFiles:
-    """Gives one rank the files of a run, one after the other. Its methods raise OSError."""
+    """The files of one rank in a run, opened one after the other. Methods raise OSError."""
 
     def __init__(self, run: Path, rank: int, size_max_bytes: int | None = None) -> None:
-        """`size_max_bytes`: of this rank's files in all runs beside this one, too; None: no bound."""
+        """`size_max_bytes`: most bytes of this rank's files in all runs together; None: no bound."""
         self._run = run
         self._rank = rank
         self._size_max_bytes = size_max_bytes
@@ -91,21 +91,21 @@ class LogFiles:
 
     @property
     def path(self) -> Path:
-        """The part that is to be written."""
+        """Return the path of the part to be written."""
         return self._run / (f"{self._rank}.{self._part}.jsonl" if self._part else f"{self._rank}.jsonl")
 
     def is_full(self, size_bytes: int) -> bool:
-        """Whether a part of this size is to be the last."""
+        """Tell whether a part of this size is full, so that the next part must begin."""
         return self._size_max_bytes is not None and size_bytes >= self._size_max_bytes // PARTS
 
     def open(self) -> int:
-        """Begin the part; its descriptor."""
+        """Begin the part; return its descriptor."""
         self._run.mkdir(parents=True, exist_ok=True)
         self._make_room()
         return own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def turn_over(self, size_bytes: int) -> None:
-        """The part has this size, and the next one is due."""
+        """Turn to the next part; the present one has this size."""
         self._older.append((self.path, size_bytes))
         self._part += 1
 
@@ -122,7 +122,7 @@ class LogFiles:
             total_bytes -= size_bytes
             with contextlib.suppress(OSError):
                 path.unlink()
-                path.parent.rmdir()  # unless others' logs are there
+                path.parent.rmdir()  # unless other ranks' logs are there
 
     def _of_earlier_runs(self) -> list[tuple[Path, int]]:
         found: list[tuple[Path, int]] = []
@@ -138,10 +138,10 @@ class LogFiles:
         return found
 
 
-#: the events that say what run it is: at its begin, and at the begin of further parts of its logs
+#: the events that describe the run: at its start, and at the start of each further part of a log
 OPENINGS = (LogEvent.START, LogEvent.CONTINUED)
 
-# One flush never has to hold more than this, however long the disk stays full.
+# Most unwritten bytes that are kept while the disk is full.
 _UNWRITTEN_BYTES_MAX = 4 << 20
 
 
@@ -155,17 +155,17 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """One rank's log. Without files it takes events and forgets them."""
+    """One rank's log. Without files it drops all events."""
 
     def __init__(self, files: LogFiles | None, first_pe: int, epoch_start: float) -> None:
-        """`epoch_start` is when the service started, on the clock that `write` is given."""
+        """`epoch_start`: the service's start, on the clock of `write`."""
         self._files = files
         self.is_kept = files is not None
         self._first_pe = first_pe
         self._epoch_start = epoch_start
-        #: what `flush` is to write: when, what, and at which PE it happened
+        #: events for `flush` to write: time, name, fields, PE
         self.taken: list[tuple[float, str, Mapping[str, Any], int]] = []
-        #: with so many, it is time for that
+        #: number of events at which they must be flushed
         self.taken_max = 512
         self._events: list[dict[str, Any]] = []
         self._unwritten = b""
@@ -174,12 +174,12 @@ class EventLog:
         self._encoder = msgspec.json.Encoder(enc_hook=str)
         self._descriptor = -1
         self._part_bytes = 0
-        #: what a further part opens with
+        #: the event with which further parts begin
         self._start: dict[str, Any] = {}
         self._busy: set[int] = set()
 
     def write(self, now: float, event: str, fields: Mapping[str, Any], pe: int | None = None) -> None:
-        """Take down an event that happened at `now`, at `pe` or at the rank as a whole: its first PE."""
+        """Log an event at `now` and `pe`; None: the rank as a whole, logged as its first PE."""
         if self._files is None:
             return
         self.taken.append((now, event, fields, self._first_pe if pe is None else pe))
@@ -212,7 +212,7 @@ class EventLog:
             self._keep(lines, count)
             return
         self._part_bytes += written
-        # A disk that fills up takes the first part of a line; the rest is kept, so no line tears.
+        # A disk that fills up may store only the beginning of a line; the rest is kept and written later.
         self._unwritten = pending[written:]
         if self._dropped:
             notice = {"t": last_t, "rank": self._first_pe, "event": LogEvent.DROPPED, "events": self._dropped}
@@ -220,7 +220,7 @@ class EventLog:
             self._dropped = 0
 
     def close(self) -> None:
-        """Flush and close. Later events are forgotten."""
+        """Flush and close. Later events are dropped."""
         self.flush()
         self._files, self.is_kept = None, False
         self._close_part()
@@ -231,7 +231,7 @@ class EventLog:
             self._descriptor = -1
 
     def _turn_over(self, files: LogFiles) -> None:
-        """The next part is due, and begins with the events that are to be written now."""
+        """Begin the next part, with the events that are written now."""
         self._close_part()
         files.turn_over(self._part_bytes)
         self._part_bytes = 0
@@ -265,12 +265,12 @@ class EventLog:
 
 
 def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:
-    """All ranks' events of the newest run in order of time. `log_dir` may also be one run's folder or file.
+    """Return all ranks' events of the newest run, by time; `log_dir` may also be a run's folder or file.
 
     Ranks share a clock only roughly across hosts, so neighbours may be swapped by that much.
-    A last line that a killed rank left unfinished is passed over; any other unreadable line
-    is too, after `on_bad_line(path, line_number)`. Where the first parts of some rank's log are gone,
-    all begin where that one does.
+    A killed rank's unfinished last line is skipped; so is any other unreadable line, after `on_bad_line(path,
+    line_number)`. If a rank's first parts are missing, the events of all ranks begin where that rank's log
+    begins.
     """
     events: list[Event] = []
     begin_s = -math.inf
@@ -288,7 +288,7 @@ def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None =
 
 
 def _from(begin_s: float, events: list[Event]) -> list[Event]:
-    """Return the events from a time on, after those of the beginning."""
+    """Return the events from `begin_s` on, after the opening events that hold at that time."""
     openings: dict[tuple[int, str], Event] = {}
     for event in events:
         if event.t >= begin_s:

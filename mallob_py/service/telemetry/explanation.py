@@ -1,7 +1,6 @@
-"""Why a job waits, or has the volume that it has, and what became of one that has ended: in words.
+"""The explanation of a job in words: why it waits or has its volume, or how it ended.
 
-Pure: from a status (`status.py`) or a reply to sentences with the numbers that decide. What these do
-not tell is not guessed.
+Pure: makes sentences with the deciding numbers from a status (`status.py`) or a reply. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 
 _NAMED_MAX = 5
-#: so young, a job may not have asked for more than its root yet
+#: age up to which a job may not have asked for more than its root
 _JUST_BEGUN_S = 0.1
-#: a rest of less is not worth telling: in seconds, and beside the time since the start
+#: least rest worth a mention: in seconds, and as a part of the time since the start
 _REST_MIN_S, _REST_MIN_PART = 0.1, 0.01
-#: what of a job's limits counts its rests
+#: the limits of a job that count its rests
 _COUNTS_REST = (
     ("time-limit", "its time-limit does not count that"),
     ("wallclock-limit", "its wallclock-limit counts that"),
@@ -25,7 +24,7 @@ _STATES_AT_WORK = ("reading", "submitted", "waiting", "resting", "running")
 
 
 def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
-    """Return the explanation of a live job: its state, the reasons, what else bears on it."""
+    """Return the explanation of a live job: its state, the reasons, and further influences."""
     told = [_headline(job), *reasons(status, job)]
     told += _priority(status, job)
     told += _crashes(job)
@@ -34,7 +33,7 @@ def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
 
 
 def reasons(status: ServiceStatus, job: JobStatus) -> list[str]:
-    """Why a live job is in its state."""
+    """Return the reasons for a live job's state."""
     by_state = {
         "held": _why_held,
         "queued": _why_queued,
@@ -73,7 +72,7 @@ def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | 
 
 
 def _part(whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object in an object; replies may be of another version."""
+    """Return an object within an object, {} if it is missing; replies may be of another version."""
     part = whole.get(key)
     return part if isinstance(part, Mapping) else {}
 
@@ -98,7 +97,7 @@ def _ending(reply: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def _rested(running_s: object, turns_s: object) -> str:
-    """Return the words for the time that a job rested; "" if that is next to nothing, or not known."""
+    """Return the words for a job's time at rest; "" if this is negligible or unknown."""
     if isinstance(running_s, int | float) and isinstance(turns_s, int | float):
         rested_s = running_s - turns_s
         if rested_s >= max(_REST_MIN_S, _REST_MIN_PART * running_s):
@@ -107,7 +106,7 @@ def _rested(running_s: object, turns_s: object) -> str:
 
 
 def _counted(limits: Mapping[str, Any]) -> str:
-    """Return which limits of a job count that it rested; `limits` by their names in a job file."""
+    """Return the limits that count a job's rests; `limits` by their names in a job file."""
     told = [text for name, text in _COUNTS_REST if limits.get(name)]
     return f"; {' and '.join(told)}" if told else ""
 
@@ -142,7 +141,7 @@ def _why_held(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
     if (other := status.job(identity, job.client)) is not None:
         return f"{identity} ({other.state})"
-    if status.job_count > len(status.jobs):  # it may be one of those that are not listed
+    if status.job_count > len(status.jobs):  # the job may be one of the unlisted ones
         return identity
     return f"{identity} (nobody has handed it in here yet)"
 
@@ -180,7 +179,7 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
-    """Among those that wait like this job."""
+    """Return the job's place among the jobs that wait for the same thing."""
     before = sum(other.state == job.state and other.standing > job.standing for other in status.jobs)
     least = "at least " if status.job_count > len(status.jobs) else ""
     return (
@@ -300,7 +299,7 @@ def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _divided(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], list[JobStatus]]:
-    """Divide jobs: those that share by priority, and those whose part would be less than one worker."""
+    """Divide jobs into jobs that share by priority, and jobs whose part would be below one worker."""
     sharing, least = list(jobs), list[JobStatus]()
     while sharing:
         part = sum(other.volume for other in sharing) / sum(map(_weight, sharing))

@@ -1,11 +1,11 @@
-"""Groups: the jobs of a user that share a name, seen from outside, with what has become of them.
+"""Groups: the jobs of a user with the same group name, seen from outside, and their results.
 
-A group is nothing but the field `group` of job files. Jobs that have ended are told of by the history, live
-ones by their files, or by the status, which is at most a second old. A group exists as long as one of both
-knows a job of it. All clients of a service are looked at; a group of a user is not that of another one.
+A group is only the field `group` of job files. Ended jobs are taken from the history, live jobs from their
+files, or from the status, which is at most a second old. A group exists as long as it has a job there. All
+clients of a service are read; groups of the same name of two users are different groups.
 
-The *time* of a job is its time with a PE, which `time-limit` bounds. PAR-2, the mean over all jobs, takes
-the time of a solved job and twice the cutoff for each other one, as competitions of solvers do.
+The *time* of a job is its time with a PE, which `time-limit` bounds. As in solver competitions, PAR-2 is the
+mean over all jobs of a solved job's time, and of twice the cutoff for an unsolved one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceSta
 
 #: a user, and the name of a group of that user
 GroupKey: TypeAlias = tuple[str, str]
-#: a client by its number, and the name of a job there, whose user the group knows
+#: number of a client, and name of a job there; the user is the group's
 JobKey: TypeAlias = tuple[int, str]
 
-#: between two looks; looking for ended jobs takes a fifth of the time at most
+#: pause between two looks: looking for ended jobs takes at most a fifth of the time
 _LOOK_DELAY_S, _LOOK_SHARE = 0.05, 4.0
-#: between a reply and its line in the history lies a turn of the service
+#: longest wait for a reply's line in the history, which follows in the same turn of the service
 _LINE_TIMEOUT_S = 5.0
 _LIMITS = (Outcome.TIME_LIMIT.value, Outcome.WALLCLOCK_LIMIT.value, Outcome.CPU_LIMIT.value)
 _FAILURES = (Outcome.FAILED.value, REFUSED)
@@ -45,8 +45,8 @@ _FAILURES = (Outcome.FAILED.value, REFUSED)
 class GroupState(msgspec.Struct, frozen=True):
     """A group in numbers. `unsolved` jobs ended without a result and without an error.
 
-    `pe_s` is what ended jobs have used; `left_s` the time until the last one ends, if the jobs go on ending
-    at the rate at which they have ended since the group became live; None if no job has.
+    `pe_s`: use of ended jobs. `left_s`: time until the last job ends, if jobs end at the same rate as since
+    the group became live; None if no job has ended since.
     """
 
     user: str
@@ -62,17 +62,17 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> int:
-        """The number of jobs that have ended."""
+        """Return the number of ended jobs."""
         return self.solved + self.unsolved + self.failed
 
     @property
     def live(self) -> int:
-        """The number of jobs that have not ended."""
+        """Return the number of live jobs."""
         return self.running + self.resting + self.waiting
 
     @property
     def jobs(self) -> int:
-        """The number of all jobs."""
+        """Return the number of all jobs."""
         return self.ended + self.live
 
 
@@ -92,9 +92,9 @@ class Group:
     def state(
         self, status: GroupStatus | None = None, now: float | None = None, live: int | None = None
     ) -> GroupState:
-        """Return the group in numbers; the status tells who of the live jobs runs and rests.
+        """Return the group in numbers; the status tells which live jobs run and rest.
 
-        `live`: the number of live jobs, where not all of them are known by name.
+        `live`: the number of live jobs, if not all are known by name.
         """
         jobs = self.results()
         kinds = Counter(map(kind_of, jobs))
@@ -118,7 +118,7 @@ def _left_s(jobs: Sequence[EndedJob], live: int, status: GroupStatus | None, now
 
 
 def kind_of(job: EndedJob) -> str:
-    """Return solved, unsolved or failed. A result that says nothing, UNKNOWN, solves nothing."""
+    """Return solved, unsolved or failed. A job with the result UNKNOWN is unsolved."""
     if job.outcome in _FAILURES:
         return "failed"
     return "solved" if job.outcome == Outcome.RESULT.value and job.code != UNKNOWN else "unsolved"
@@ -127,10 +127,10 @@ def kind_of(job: EndedJob) -> str:
 def groups_of(
     jobs: Iterable[EndedJob], live: Mapping[GroupKey, Iterable[JobKey]] | None = None
 ) -> dict[GroupKey, Group]:
-    """Put jobs together by their groups, the group whose last job ended first comes first.
+    """Return jobs by group; the group whose last job ended first comes first.
 
-    The last ending of a job counts. A refusal hides no other ending: the file came while the job was live,
-    or says nothing of what the job can do.
+    The last ending of a job counts, except that a refusal hides no other ending: the refused file came while
+    the job was live, or tells nothing about the job.
     """
     groups: dict[GroupKey, Group] = {}
     for job in jobs:
@@ -147,7 +147,7 @@ def groups_of(
 
 
 class GroupWatch:
-    """Looks at the groups of all clients of a service, with or without a running one."""
+    """Watches the groups of all clients of a service, which need not run."""
 
     def __init__(self, api_dir: Path) -> None:
         self._api_dir = api_dir
@@ -171,7 +171,7 @@ class GroupWatch:
         ended = groups_of(jobs)
         for key, names in before.items():
             known = ended[key].ended if key in ended else {}
-            # Its reply is there, and its line in the history comes in the same moment.
+            # A job with a reply counts as live until its line is in the history, a moment later.
             live.setdefault(key, set()).update(name for name in names if name not in known)
         return groups_of(jobs, {key: names for key, names in live.items() if names})
 
@@ -195,7 +195,7 @@ class GroupWatch:
 
 
 def statuses(status: ServiceStatus | None) -> dict[GroupKey, GroupStatus]:
-    """Return what a status says of each group."""
+    """Return each group's entry in a status."""
     return {} if status is None else {(group.user, group.name): group for group in status.groups}
 
 
@@ -208,7 +208,7 @@ def states_of(api_dir: Path, groups: Iterable[Group]) -> list[GroupState]:
 def live_groups(status: ServiceStatus, jobs: Iterable[EndedJob]) -> list[GroupState]:
     """Return the groups that have live jobs, as status and history know them: no job file is read.
 
-    A job that has ended since the status was written is live in it, and counts as that.
+    A job that has ended since the status was written counts as live.
     """
     if not status.groups:
         return []
@@ -231,17 +231,17 @@ def time_of(job: EndedJob) -> float:
 
 
 def is_solved_within(job: EndedJob, cutoff_s: float | None) -> bool:
-    """Whether the job has a result, and had it before the cutoff, if there is one."""
+    """Tell whether the job has a result, found before the cutoff if there is one."""
     return kind_of(job) == "solved" and (cutoff_s is None or time_of(job) <= cutoff_s)
 
 
 def cutoff_of(jobs: Iterable[EndedJob]) -> float | None:
-    """Return the time at which a limit has ended jobs, at most; None if no limit has."""
+    """Return the longest time at which a limit ended a job; None: no limit ended one."""
     return max((time_of(job) for job in jobs if job.outcome in _LIMITS), default=None)
 
 
 def par2(jobs: Sequence[EndedJob], cutoff_s: float | None) -> float | None:
-    """Return the PAR-2 of the jobs; None where it cannot be told: no job, or no cutoff for the unsolved."""
+    """Return the PAR-2 of the jobs; None: there is no job, or no cutoff for unsolved ones."""
     solved = [time_of(job) for job in jobs if is_solved_within(job, cutoff_s)]
     others = len(jobs) - len(solved)
     if not jobs or (others and cutoff_s is None):
@@ -267,7 +267,7 @@ class _Reply(msgspec.Struct):
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """One job of a group: its ending, and what its reply says besides. `settings` are those that differ."""
+    """One job of a group: its ending, and its reply's further fields. `settings`: those that differ."""
 
     job: EndedJob
     input: str
@@ -277,7 +277,7 @@ class ResultRow(msgspec.Struct, frozen=True):
 
     @property
     def answer(self) -> str:
-        """The result of a job that has one, else how the job ended."""
+        """Return the job's result if there is one, else its outcome."""
         return self.job.result if self.job.outcome == "result" else self.job.outcome
 
     def cells(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultR
 
 
 def _reply_to(api_dir: Path, job: EndedJob) -> _Reply:
-    """Return the reply to a job; an empty one if it was removed, or is that of another job of the name."""
+    """Return the reply to a job; an empty one if it was removed, or replaced by a later job of this name."""
     path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         reply = msgspec.json.decode(contents(str(path)), type=_Reply)

@@ -1,9 +1,9 @@
 """The history of a client: one line for each job that has ended, which outlives the service.
 
-`jobs.<i>/history.jsonl` holds `EndedJob`s as JSON, oldest first. At `SIZE_MAX_BYTES` it becomes
-`history.1.jsonl`, and the one before that goes: a client keeps 64 MB at most, some 200,000 jobs. A job's
+`jobs.<i>/history.jsonl` holds `EndedJob`s as JSON, oldest first. At `SIZE_MAX_BYTES` it is renamed to
+`history.1.jsonl`, which replaces the former one: a client keeps at most 64 MB, some 200,000 jobs. A job's
 line is appended in the turn of the event loop in which its reply is decided; a kill at that very moment can
-lose the line, and never the reply. On a full disk lines wait in memory, the last `WAITING_MAX` of them.
+lose the line, but never the reply. On a full disk the last `WAITING_MAX` lines wait in memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mallob_py.service.telemetry.status import EndedJob
 
 SIZE_MAX_BYTES = 32 << 20
 WAITING_MAX = 10_000
-#: of each file, in `RecentHistory`
+#: most bytes at the end of each file that `RecentHistory` reads
 RECENT_BYTES_MAX = 4 << 20
 _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 
 
 class HistoryWriter:
-    """Appends to the history of one client."""
+    """The history of one client, for appending."""
 
     def __init__(self, client_dir: Path) -> None:
         self._path = client_dir / _NAME
@@ -44,7 +44,7 @@ class HistoryWriter:
         self._waiting.append(msgspec.json.encode(job) + b"\n")
 
     def flush(self) -> None:
-        """Append all that waits. Raises OSError; then it goes on waiting."""
+        """Append all waiting lines. Raises OSError, after which they still wait."""
         if not self._waiting:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -53,7 +53,7 @@ class HistoryWriter:
             size_bytes = os.fstat(descriptor).st_size
             data = b"".join(self._waiting)
             if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
-                data = b"\n" + data  # a crash has left half a line
+                data = b"\n" + data  # ends the half line that a crash has left
             if os.write(descriptor, data) < len(data):
                 os.ftruncate(descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -65,13 +65,13 @@ class HistoryWriter:
 
 
 def read_history(api_dir: Path) -> list[EndedJob]:
-    """All ended jobs of all clients, in the order of their ends. Raises OSError."""
+    """Return all ended jobs of all clients, in the order of their ends. Raises OSError."""
     jobs = [job for folder in api_dir.glob("jobs.*") for job in _jobs_in(folder)]
     return sorted(jobs, key=lambda job: job.ended)
 
 
 class RecentHistory:
-    """The last jobs that have ended, some ten thousand for each client; for who asks again and again."""
+    """The last ended jobs, some ten thousand for each client, for callers that ask repeatedly."""
 
     def __init__(self, api_dir: Path) -> None:
         self._api_dir = api_dir
@@ -79,7 +79,7 @@ class RecentHistory:
         self._jobs: list[EndedJob] = []
 
     def jobs(self) -> list[EndedJob]:
-        """In the order of their ends; read again if a file has changed. Raises OSError."""
+        """Return the jobs in the order of their ends, read again if a file has changed. Raises OSError."""
         paths = [folder / name for folder in self._api_dir.glob("jobs.*") for name in (_OLDER_NAME, _NAME)]
         signature = tuple(
             (str(path), (found := path.stat()).st_ino, found.st_size) for path in paths if path.is_file()
@@ -97,7 +97,7 @@ def _jobs_in(client_dir: Path) -> Iterator[EndedJob]:
 
 
 def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
-    """The jobs in the last bytes of a file, or in none if there is none."""
+    """Return the jobs in the last bytes of a file; no jobs if the file is missing."""
     decoder = msgspec.json.Decoder(EndedJob)
     with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
@@ -105,4 +105,4 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
             try:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # half a line of a crash, or of another release
+                continue  # a half line after a crash, or a line of another release

@@ -1,13 +1,13 @@
 """The service's numbers, each declared once: `MEASURES`. `/metrics`, the web interface and `mallob-py status
 --measures` have all of them.
 
-Each is taken from the status that the service writes anyway. What a number needs that is not there goes into
-`ServiceStatus`, and there it is filled in by `status_writer.py`.
+Each number is taken from the status that the service writes anyway. Data that is missing there must be added
+to `ServiceStatus`, and filled in by `status_writer.py`.
 
-*Fair shares* are how many PEs jobs deserve, before anything is rounded: in proportion to their priorities,
-none more than its demand, all PEs together as long as somebody can use them. Volumes (`protocol.volumes`, P
-2.3) are this in whole PEs, at least one for each job while there are enough. So what a job has may differ
-from its share by rounding, and where shares are below one PE.
+A job's *fair share* is the number of PEs that it deserves, not rounded: shares are proportional to
+priorities, no share exceeds its job's demand, and together they use all PEs as long as jobs can use them.
+Volumes (`protocol.volumes`, P 2.3) are shares in whole PEs, at least one for each job while there are enough
+PEs. So a job's volume may differ from its share by rounding, and if its share is below one PE.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Value: TypeAlias = float | Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One of the service's numbers, or several of a kind, which `label` tells apart."""
+    """One of the service's numbers, or several numbers of a kind, distinguished by `label`."""
 
     name: str
     meaning: str
     of: Callable[[ServiceStatus], Value]
     label: str = ""
-    #: it only grows, from 0 at the start of the service
+    #: whether the number only grows, from 0 at the start of the service
     is_counter: bool = False
 
 
 def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -> list[float]:
-    """In PEs, in the order given. Priorities and demands above 0."""
+    """Return jobs' fair shares in PEs, in the given order. Priorities and demands must be above 0."""
     order = sorted(range(len(priorities)), key=lambda job: demands[job] / priorities[job])
-    # From the smallest summand on: differences of sums would lose small priorities beside large ones.
+    # Summed from the smallest one on: differences of sums would lose small priorities beside large ones.
     priorities_from = list(accumulate(priorities[job] for job in reversed(order)))[::-1]
     shares = [0.0] * len(priorities)
     left = pes
@@ -55,14 +55,14 @@ def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -
 
 
 def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Return the fair shares of the listed jobs that are balanced, by id; those in turns know theirs."""
+    """Return the fair shares of the listed jobs that are balanced, by id; jobs with turns report theirs."""
     jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
     shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
     return {job.id: job.share or share for job, share in zip(jobs, shares, strict=True)}
 
 
 def shares_by_user(status: ServiceStatus) -> dict[str, float]:
-    """Return the fair share of each user that has jobs, which is that of all of them together."""
+    """Return the fair share of each user with jobs: the sum over the user's jobs."""
     by_job = shares_by_job(status)
     shares = dict.fromkeys(status.users, 0.0)
     for job in status.jobs:

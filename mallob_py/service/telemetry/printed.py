@@ -1,4 +1,4 @@
-"""What a job's workers have printed, for who asks: the last of it, and what comes while it runs.
+"""The output of a job's workers for readers: its last part, and all that follows while the job runs.
 
 The files are written by `runtime/workers/output.py`, under the job's number, on each host that reaches the
 folder of the service.
@@ -16,12 +16,12 @@ from mallob_py.service.store.entries import reply_name
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import read_live_status
 
-#: a file that is ours is smaller
+#: bound above the size of our files
 _READ_BYTES_MAX = 16 << 20
 
 
 def number_of(api_dir: Path, client: int, identity: str) -> int | None:
-    """Return the number of the live job of this name, or of the last ended, or None. Raises OSError."""
+    """Return the number of the live or last ended job of this name; None: there is none. Raises OSError."""
     status = read_live_status(str(api_dir))
     if status is not None and (job := status.job(identity, client)) is not None:
         return job.id
@@ -35,17 +35,17 @@ def number_of(api_dir: Path, client: int, identity: str) -> int | None:
 
 
 class Printed:
-    """Reads what a job has printed, piece by piece."""
+    """A job's output, read piece by piece."""
 
     def __init__(self, api_dir: Path, job: int) -> None:
         self._folder = api_dir / OUTPUT_FOLDER
         self._older, self._newest = log_names(job)
-        #: the file that was read last (0: none), and how far
+        #: the file that was read last (0: none), and the bytes read of it
         self._file = self._read_bytes = 0
 
     def news(self) -> bytes:
-        """Return what has been printed since the last look; at first all that is kept. Raises OSError: where
-        a file should be there is something else.
+        """Return the output since the last call, at first all kept output. Raises OSError if the path is no
+        file.
         """
         try:
             with own_folder.opened(self._folder) as folder:

@@ -5,18 +5,18 @@ Input is `event_log.read_events`, from real or simulated runs; output are struct
 off anywhere and events of a newer version give tables with gaps, never an exception.
 
 Utilisation is the share of PEs that run an active worker (P 5): a PE is busy from its `busy`
-event to its next `idle`. Logs of older versions do not tell of PEs: each rank was one. Reuse is
-seen in adoptions, of roots too, that continue a suspended worker.
+event to its next `idle`. Logs of older versions name no PEs: each rank was a PE. Reuse is counted in
+adoptions, also of roots, that continue a suspended worker.
 
-Latencies and the worker creation ratio, which are told of simulated runs, too, are defined here and nowhere
-else (P 5). Latencies: `scheduled` is until a job's root is placed (P Fig. 6, left), `adopted` until any
-further worker is (right). A root is adopted, too, but it is in `scheduled` already: it waits for the
-balancing and for its description, which would blur what growing costs.
+Latencies and the worker creation ratio, also of simulated runs, are defined only here (P 5). The latency
+`scheduled` ends when a job's root is placed (P Fig. 6, left), `adopted` when a further worker is placed
+(right). A root counts only in `scheduled`, although it is adopted, too: its wait for the balancing and its
+description would blur the cost of growing.
 
 The worker creation ratio of a job (WCR, P 5.3 and Table 2): its created workers, the root included, over its
-largest volume. A worker that is suspended, not found again and created elsewhere counts twice; one that is
-resumed does not. Asked for are jobs that have ended and had a volume: before its end, a job's largest volume
-is not known. What PEs adopt in ignorance of the end does not count.
+largest volume. A worker that is suspended, not found again and created elsewhere counts twice; a resumed
+worker counts once. The ratio covers ended jobs that had a volume: before its end, a job's largest volume is
+not known. Workers that PEs adopt before they hear of the job's end do not count.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import msgspec
 from mallob_py.log_events import LogEvent
 from mallob_py.service.telemetry.event_log import OPENINGS, Event
 
-#: events that tell a latency, in words
+#: events with a latency, and their meaning in words
 LATENCIES: dict[str, str] = {
     LogEvent.BALANCED: "a job has a volume",
     LogEvent.SCHEDULED: "a job's root is placed",
     LogEvent.ADOPTED: "a further worker is placed",
     LogEvent.STARTED: "a worker's process runs",
 }
-#: what tables say below a creation ratio
+#: text of tables below a creation ratio
 CREATION_RATIO_MEANS = "creation ratio: created workers of a job over its largest volume, for jobs that ended"
 
 
@@ -62,12 +62,12 @@ class CreationRatio(msgspec.Struct, frozen=True):
 
 
 def tells_latency(event: str, fields: Mapping[str, Any]) -> bool:
-    """Whether an event counts among the latencies of its kind."""
+    """Tell whether an event counts among the latencies of its kind."""
     return event in LATENCIES and not (event == LogEvent.ADOPTED and fields.get("index") == 0)
 
 
 def latency_row(kind: str, ordered_ms: Sequence[float]) -> LatencyRow:
-    """Statistics of ordered latencies."""
+    """Return the statistics of ordered latencies."""
     if not ordered_ms:
         return LatencyRow(kind, 0)
     return LatencyRow(
@@ -81,13 +81,13 @@ def latency_row(kind: str, ordered_ms: Sequence[float]) -> LatencyRow:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the ordered values do not exceed."""
+    """Return the smallest value that at least `share` of the ordered values do not exceed."""
     index = -(-len(ordered) * round(share * 1000) // 1000) - 1
     return ordered[max(0, index)]
 
 
 def creation_ratio(jobs: Iterable[tuple[int, int]]) -> CreationRatio:
-    """From (created workers, largest volume) of each job that has ended."""
+    """Return the ratios' figures from (created workers, largest volume) of each ended job."""
     pairs = [(created, volume) for created, volume in jobs if volume]
     if not pairs:
         return CreationRatio(None, None, None)
@@ -107,7 +107,7 @@ UNFINISHED = "unfinished"
 
 
 class JobRow(msgspec.Struct):
-    """One job. None where the log does not say (a job still running, say)."""
+    """One job. None: unknown from the log, such as for a running job."""
 
     job: int
     name: str = "?"
@@ -116,7 +116,7 @@ class JobRow(msgspec.Struct):
     submitted_s: float | None = None
     outcome: str = UNFINISHED
     code: int | None = None
-    #: such as SAT or UNSAT, of a job with a result
+    #: name of the job's result, such as SAT or UNSAT
     result: str | None = None
     response_s: float | None = None
     wallclock_s: float | None = None
@@ -137,14 +137,14 @@ class Utilisation(msgspec.Struct, frozen=True):
 
 
 class VolumeSamples(msgspec.Struct, frozen=True):
-    """Each job's volume at some instants; None while it has none."""
+    """Each job's volume at some instants; None while the job has no volume."""
 
     instants_s: tuple[float, ...]
     jobs: tuple[tuple[int, tuple[int | None, ...]], ...]
 
 
 class ReuseFigures(msgspec.Struct, frozen=True):
-    """The numbers of workers that were made and that were found again."""
+    """The numbers of workers created and of workers resumed."""
 
     created: int
     reused: int
@@ -159,7 +159,7 @@ class Report(msgspec.Struct, frozen=True):
     ranks: int
     pes: int
     started_unix_s: float | None
-    #: where the log begins; not with the run if `is_cut`
+    #: time of the log's beginning, later than the run's if `is_cut`
     begin_s: float
     is_cut: bool
     duration_s: float
@@ -174,7 +174,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def make_report(events: Sequence[Event]) -> Report:
-    """All tables from events in order of time."""
+    """Return all tables from events in order of time."""
     begin_s = events[0].t if events else 0.0
     end_s = events[-1].t if events else 0.0
     starts = [event for event in events if event.event in OPENINGS]
@@ -201,7 +201,7 @@ def make_report(events: Sequence[Event]) -> Report:
     )
 
 
-#: job -> [(time, volume from then on)], in order of time; ends with volume 0
+#: by job: [(time, volume from this time on)], in order of time; ends with volume 0
 VolumeSteps = dict[int, list[tuple[float, int]]]
 
 
@@ -221,7 +221,7 @@ def volume_steps(events: Iterable[Event]) -> VolumeSteps:
 
 
 def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple[JobRow, ...]:
-    """One row per job, in order of their ids."""
+    """Return one row per job, in order of ids."""
     rows: dict[int, JobRow] = {}
     for event in events:
         job = _integer(event, "job")
@@ -268,7 +268,7 @@ def _fill_end(row: JobRow, event: Event) -> None:
 
 
 def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | None:
-    # Over the time that the job had workers: waiting before its first one does not count.
+    # The mean is over the time with workers: waiting for the first worker does not count.
     active = [step for index, step in enumerate(steps) if step[1] > 0 or index > 0]
     if not active:
         return None
@@ -279,7 +279,7 @@ def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | No
 
 
 def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
-    """Latencies in milliseconds by kind, always all kinds."""
+    """Return the latencies in milliseconds of all kinds, even of kinds without events."""
     by_kind: dict[str, list[float]] = {kind: [] for kind in LATENCIES}
     for event in events:
         if tells_latency(event.event, event.fields):
@@ -290,7 +290,7 @@ def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
 
 
 def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
-    """When some PE was busy: (from, to), one span per PE and stretch."""
+    """Return the spans (from, to) of a busy PE, for all PEs."""
     since: dict[int, float] = {}
     spans: list[tuple[float, float]] = []
     for event in events:
@@ -303,7 +303,7 @@ def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float
 
 
 def utilisation(events: Sequence[Event], pes: int, begin_s: float, end_s: float) -> Utilisation:
-    """Busy PEs over all PEs, from the first event to the last."""
+    """Return busy PEs over all PEs, from the first event to the last."""
     width_s = (end_s - begin_s) / UTILISATION_BINS
     if pes < 1 or width_s <= 0:
         return Utilisation(None)
@@ -320,7 +320,7 @@ def utilisation(events: Sequence[Event], pes: int, begin_s: float, end_s: float)
 
 
 def volume_samples(steps: VolumeSteps, begin_s: float, end_s: float) -> VolumeSamples:
-    """Volumes in the middle of equal slices of the run."""
+    """Return the volumes in the middle of equal slices of the run."""
     if end_s <= begin_s:
         return VolumeSamples((), ())
     width_s = (end_s - begin_s) / VOLUME_INSTANTS
@@ -340,7 +340,7 @@ def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> t
 
 
 def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> ReuseFigures:
-    """Workers created and reused in all; creation ratios of jobs that the log knows from first to last."""
+    """Return workers created and reused in all, and the ratios of jobs that the log covers completely."""
     adoptions = [event.fields.get("created") for event in events if event.event == LogEvent.ADOPTED]
     whole = (job for job in jobs if job.submitted_s is not None and job.outcome != UNFINISHED)
     ratio = creation_ratio((job.created_workers, job.max_volume or 0) for job in whole)

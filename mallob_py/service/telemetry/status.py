@@ -1,16 +1,15 @@
 """Status files, in which each client of the service describes itself once a second.
 
-`<api-dir>/status.json` from client 0, which speaks for the service as a whole, and
-`jobs.<i>/.status.json` from each further one, replaced atomically. `read_status` makes one of them.
-A reader takes one that is older than `STALE_AFTER_S` (or missing) as "no service is running": a
-service that was killed leaves its last one behind.
+Client 0 writes `<api-dir>/status.json`, for the service as a whole; each further client writes
+`jobs.<i>/.status.json`. The files are replaced atomically; `read_status` merges them. Readers take a status
+that is missing or older than `STALE_AFTER_S` as "no service is running": a killed service leaves its last
+status behind.
 
-Which PE works for which job is in it only while somebody looks, who says so by `look` every few seconds:
-the service asks its ranks for that, and for nobody it would be in vain.
+The job of each PE is in the status only while a reader calls `look` every few seconds, since the service must
+ask its ranks for it.
 
-With it come counts of what the service has done so far: replies by outcome, times as histograms, for
-whoever watches it over hours (`mallob-py web`, Prometheus). They start at zero with the service and only
-grow. Taking a time down costs a bisection, and happens once per reply.
+The status also has counters for long watches (`mallob-py web`, Prometheus): replies by outcome, times as
+histograms. They start at zero with the service and only grow. Each reply costs a few bisections.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Times taken down: how many fell into each bucket (not cumulative), and their sum."""
+    """Durations: their number in each bucket (not cumulative), and their sum."""
 
     counts: tuple[int, ...]
     sum_s: float
@@ -53,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True):
 
     replies: Mapping[str, int] = {}
     times: Mapping[str, Histogram] = {}
-    #: what ended jobs have used
+    #: use of ended jobs
     pe_s: float = 0.0
     cpu_s: float = 0.0
 
@@ -72,7 +71,7 @@ class Counters:
         self._replies[outcome] += 1
 
     def ended(self, outcome: str, statistics: JobStatistics) -> None:
-        """A job that was handed to the PE has its reply."""
+        """Count the reply of a job that was at its PE."""
         self.replied(outcome)
         self._pe_s += statistics.used_pe_s
         self._cpu_s += statistics.used_cpu_s
@@ -94,7 +93,7 @@ class Counters:
 
 
 def sum_of(all_totals: Iterable[Totals]) -> Totals:
-    """The totals of several clients as one."""
+    """Return the sum of several clients' totals."""
     replies: Counter[str] = Counter()
     times: dict[str, Histogram] = {}
     pe_s = cpu_s = 0.0
@@ -108,13 +107,13 @@ def sum_of(all_totals: Iterable[Totals]) -> Totals:
 
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
-#: below the api folder; its time says when somebody looked last
+#: file below the api folder; its time is that of the last look
 _LOOK_PATH = "web/looking"
 _LOOK_LASTS_S = 5.0
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """A job's progress as its application tells it: `done` of `total`, if known; `rate` per second."""
+    """A job's progress as its application reports it: `done` of `total`, if known; `rate` per second."""
 
     done: float
     rate: float
@@ -123,9 +122,9 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class JobInterim(msgspec.Struct, frozen=True):
-    """The best that its workers have offered: an answer of this `value`, and a `bound` of all values.
+    """The best offers of a job's workers: an answer of this `value`, and a `bound` of all values.
 
-    `label`: what its application calls the value; "" if that is not to be seen.
+    `label`: the application's name for the value; "" if the value must not be shown.
     """
 
     label: str
@@ -137,9 +136,8 @@ class JobInterim(msgspec.Struct, frozen=True):
 class JobStatus(JobTerms, frozen=True):
     """One live job, with the terms that its file asks for.
 
-    `volume` is its number of workers, `client` the one that took it in.
-    `balanced_priority` is what it is balanced with, as its user's share allows; 0 before it is.
-    Limits and bounds of 0 are none.
+    `volume`: its number of workers. `client`: the client that took it in. `balanced_priority`: its priority
+    in the balancing, as its user's share allows; 0 before. Limits and bounds of 0: none.
     """
 
     id: int
@@ -154,44 +152,44 @@ class JobStatus(JobTerms, frozen=True):
     client: int = 0
     balanced_priority: float = 0.0
     # --- before it runs
-    #: some of the jobs that it depends on and that have not ended, and how many these are
+    #: some of its dependencies that have not ended, and the number of all of them
     waits_for: tuple[str, ...] = ()
     waits_for_count: int = 0
     arrives_in_s: float = 0.0
-    #: so long has its input been read, or waited for a reader
+    #: time for which its input has been read, or has waited for a reader
     reading_s: float = 0.0
-    #: how often in a row the service has crashed while it was running; suspects run one at a time
+    #: number of the service's crashes in a row while the job ran; suspects run one at a time
     crashes: int = 0
     crashes_max: int = 0
     is_suspect: bool = False
     # --- once the PEs know of it
-    #: bound of its demand: its own, or its part of its user's
+    #: bound of its demand: its own bound, or its part of its user's bound
     demand_bound: int = 0
-    #: what its application could use; None: all there is
+    #: number of workers that its application could use; None: any number
     wanted: int | None = None
-    #: PEs that it deserves, over time; 0 while it can have them as whole PEs
+    #: PEs that the job deserves on average over time; 0 while whole PEs suffice for all jobs
     share: float = 0.0
     #: the PE of its root, -1: none
     root: int = -1
-    #: of a job that rests, as there are more jobs than PEs: its PE, and when it goes on, about
+    #: for a job that rests, as there are more jobs than PEs: its PE, and about when it goes on
     rests_at: int = -1
     back_in_s: float = 0.0
-    #: of a job that was given up: how long it has a PE at least when it begins again
+    #: for a job that was given up: least time with a PE when it begins again
     next_turn_s: float = 0.0
-    #: of a job that cannot begin anew: how many such jobs are at work, one of which is to end before
+    #: for a job that cannot begin anew: number of such jobs at work, one of which must end first
     lasting_before: int = 0
-    #: who waits gets a PE by it, the largest first
+    #: its standing: waiting jobs get PEs by largest standing first
     standing: float = 0.0
     root_is_placed: bool = False
-    #: since its first execution, and the part of that in which it had a PE
+    #: time since its first execution, and the part of this time with a PE
     running_s: float = 0.0
     turns_s: float = 0.0
     pe_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
-    #: None: its application tells nothing
+    #: progress; None: its application reports none
     progress: JobProgress | None = None
-    #: None: its workers have offered nothing
+    #: best offers; None: its workers have offered nothing
     interim: JobInterim | None = None
 
     @property
@@ -200,14 +198,14 @@ class JobStatus(JobTerms, frozen=True):
 
     @property
     def state_text(self) -> str:
-        """The state, and when a job that rests goes on."""
+        """Return the state, with the time until a resting job goes on."""
         return f"{self.state}, back in {self.back_in_s:.1f} s" if self.back_in_s else self.state
 
 
 class EndedJob(msgspec.Struct, frozen=True):
-    """A job that has its reply. `ended`: when (since 1970); `result`: such as SAT; `error`: where it failed.
+    """A job that has its reply. `ended`: seconds since 1970. `result`: such as SAT. `error`: if it failed.
 
-    Of a file that was refused and does not say whose job it is, `name` is the file's, and the user is empty.
+    For a refused file that does not name its job's user, `name` is the file's name, and `user` is empty.
     """
 
     id: int
@@ -222,32 +220,32 @@ class EndedJob(msgspec.Struct, frozen=True):
     max_volume: int = 0
     total_s: float = 0.0
     wallclock_s: float = 0.0
-    #: the part of it in which the job had a PE
+    #: the part of `wallclock_s` in which the job had a PE
     turns_s: float = 0.0
     pe_s: float = 0.0
     cpu_s: float = 0.0
     client: int = 0
-    #: the result's code; none of a job without a result, and of one that ended under an older version
+    #: the result's code; None: the job has no result, or ended under an older version
     code: int | None = None
     group: str = ""
 
 
 class UserStatus(msgspec.Struct, frozen=True):
-    """One user with live jobs, at one client or at all."""
+    """One user with live jobs, at one client or at all clients."""
 
     jobs: int
     volume: int
-    #: jobs at work, how many may be (None: any number), and the sum of their priorities
+    #: jobs at work, their bound (None: any number), and the sum of their priorities
     at_work: int = 0
     at_work_max: int | None = None
     priorities: float = 0.0
-    #: of how many PEs this user may have workers at most
+    #: most PEs on which this user may have workers
     pes_max: int | None = None
     weight: float = 1.0
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """The live jobs of one group of a user, at one client or at all. `since`: when the first of them came."""
+    """The live jobs of a user's group, at one client or at all clients. `since`: arrival of the first one."""
 
     user: str
     name: str
@@ -258,14 +256,14 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that neither run nor rest."""
+        """Return the number of jobs that neither run nor rest."""
         return max(0, self.jobs - self.running - self.resting)
 
 
 class HostStatus(msgspec.Struct, frozen=True):
     """A host of the service: `busy` of the `pes` of its ranks run a worker.
 
-    `turns`: how many turns a second the loop of one of its ranks makes, at most; 0 if all rest.
+    `turns`: most turns per second of the loop of one of its ranks; 0 if all loops rest.
     """
 
     name: str
@@ -277,7 +275,7 @@ class HostStatus(msgspec.Struct, frozen=True):
 
 
 class ClientProcess(msgspec.Struct, frozen=True):
-    """Where a client's rank runs."""
+    """The process of a client's rank."""
 
     host: str
     pid: int
@@ -286,7 +284,7 @@ class ClientProcess(msgspec.Struct, frozen=True):
 class ServiceStatus(msgspec.Struct, frozen=True):
     """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker.
 
-    `jobs` are all that run and some of those that wait; `states` and `users` count all.
+    `jobs`: all running and some waiting jobs; `states` and `users` count all jobs.
     """
 
     time: float
@@ -298,26 +296,26 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     started: float = 0.0
     totals: Totals = Totals()
     processes: tuple[ClientProcess, ...] = ()
-    #: None while nobody looks
+    #: the job of each PE; None: no one looks
     workers: tuple[WorkerPlace, ...] | None = None
-    #: how many jobs are in each state
+    #: number of jobs in each state
     states: Mapping[str, int] = {}
     users: Mapping[str, UserStatus] = {}
-    #: those with live jobs, of which the last ones that began
+    #: the last groups that began, if they have live jobs
     groups: tuple[GroupStatus, ...] = ()
     hosts: tuple[HostStatus, ...] = ()
-    #: the last ones of each client, oldest first
+    #: the last ended jobs of each client, oldest first
     ended: tuple[EndedJob, ...] = ()
     #: cores of a PE, for CPU limits
     threads: int = 1
-    #: a job that waits for a PE gains as much as twice the priority in this time
+    #: time in which waiting for a PE counts as much as twice the priority
     ageing_s: float = 60.0
-    #: 1, and one more each time that ranks were lost, have left or have joined
+    #: number of the generation: from 1, one more each time that ranks are lost, leave or join
     generation: int = 1
 
     @property
     def job_count(self) -> int:
-        """The number of live jobs."""
+        """Return the number of live jobs."""
         return sum(self.states.values())
 
     def age_s(self, now: float | None = None) -> float:
@@ -327,23 +325,23 @@ class ServiceStatus(msgspec.Struct, frozen=True):
         return self.age_s(now) > STALE_AFTER_S
 
     def volumes_by_user(self) -> Counter[str]:
-        """Workers of all jobs of each user that has a live job."""
+        """Return the number of workers of each user with live jobs."""
         return Counter({name: user.volume for name, user in self.users.items()})
 
     def job(self, identity: str, client: int) -> JobStatus | None:
-        """The live job of this identity at this client."""
+        """Return the live job of this identity at this client, if it is listed."""
         return next((job for job in self.jobs if job.client == client and job.identity == identity), None)
 
 
 def progress_of(progression: Progression | None, now: float) -> JobProgress | None:
-    """Return a job's progress, as a PE knows it, for people."""
+    """Return a job's progress for people, from a PE's record."""
     if progression is None or (last := progression.last) is None:
         return None
     return JobProgress(last.done, progression.rate(now), last.total, last.unit)
 
 
 def interim_of(interim: Interim | None) -> JobInterim | None:
-    """Return a job's offers, as a PE knows them, for people."""
+    """Return a job's offers for people, from a PE's record."""
     if interim is None:
         return None
     return JobInterim(interim.label, interim.minimizes, interim.value, interim.bound)
@@ -359,17 +357,17 @@ def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client:
 
 
 def remove_status(api_dir: str | os.PathLike[str], client: int = 0) -> None:
-    """Say that the client has ended."""
+    """Remove a client's status file, which shows that the client has ended."""
     _path(api_dir, client).unlink(missing_ok=True)
 
 
 def read_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
-    """The last status of the service, however old; None if there is none that can be read."""
+    """Return the last status of the service, however old; None: no readable status."""
     first = _read(_path(api_dir, 0))
     if first is None or first.clients == 1:
         return first
     others = [_read(_path(api_dir, client)) for client in range(1, first.clients)]
-    # A client of an earlier service may have left a file behind: it is old.
+    # An old file may be from a client of an earlier service.
     parts = [first, *(other for other in others if other and abs(other.time - first.time) < STALE_AFTER_S)]
     return msgspec.structs.replace(
         first,
@@ -390,7 +388,7 @@ def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
             if (known := users.get(name)) is None:
                 users[name] = user
                 continue
-            # What is at work counts for all clients already; who was last to hear of it, knows most.
+            # Each client's `at_work` counts all clients already; the largest number is the latest.
             users[name] = msgspec.structs.replace(
                 user,
                 jobs=known.jobs + user.jobs,
@@ -416,26 +414,26 @@ def _groups_of(parts: Iterable[ServiceStatus]) -> tuple[GroupStatus, ...]:
 
 
 def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
-    """The status of a service that runs; None if none does."""
+    """Return the status of a running service; None: no service runs."""
     status = read_seen_status(api_dir)
     return None if status is None or status.is_stale() else status
 
 
-#: how long a status is watched for a change, which a service makes once a second
+#: time for which a status is watched for a change, which a service makes once a second; pause between looks
 _WATCHED_S, _LOOK_S = 3.0, 0.1
 
 
 class StatusWatch:
-    """Reads the status again and again. Once it was seen to change, the clock of its writer is no matter."""
+    """Repeated reads of the status. Once it was seen to change, its writer's clock does not matter."""
 
     def __init__(self, api_dir: str | os.PathLike[str]) -> None:
         self._api_dir = api_dir
         self._last_s = -math.inf
-        #: when it was last seen to change, by `time.monotonic`
+        #: time of its last seen change, by `time.monotonic`
         self._changed_s: float | None = None
 
     def read(self) -> ServiceStatus | None:
-        """Return the last status, whose time is that of its last change seen here, if there was one."""
+        """Return the last status; its time is that of the last change seen here, if there was one."""
         status, now = read_status(self._api_dir), time.monotonic()
         if status is None:
             return None
@@ -451,8 +449,8 @@ class StatusWatch:
 def read_seen_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
     """Return the last status; its time is that of a change seen now if the writer's clock differs from ours.
 
-    A status of long ago, or from the future, of a service whose folder is in use is watched for a change:
-    the service may run on a host with another clock.
+    If the service's folder is in use but its status seems old or from the future, the status is watched for a
+    change: the service's host may have another clock.
     """
     status = read_status(api_dir)
     if status is None or abs(time.time() - status.time) <= STALE_AFTER_S:
@@ -474,7 +472,7 @@ def read_seen_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
 
 
 def look(api_dir: str | os.PathLike[str]) -> None:
-    """For the next few seconds, have the status say which PE works for which job. Raises OSError."""
+    """Have the status show the job of each PE for the next few seconds. Raises OSError."""
     path = Path(api_dir) / _LOOK_PATH
     own_folder.make(path.parent)
     os.close(own_folder.open_file(path, os.O_WRONLY | os.O_CREAT))
@@ -482,7 +480,7 @@ def look(api_dir: str | os.PathLike[str]) -> None:
 
 
 class Onlookers:
-    """Whether anybody has called `look` lately. Clocks of several hosts are not compared."""
+    """The readers that have called `look` lately. Clocks of several hosts are not compared."""
 
     def __init__(self, api_dir: str | os.PathLike[str]) -> None:
         self._path = os.path.join(api_dir, _LOOK_PATH)

@@ -1,11 +1,11 @@
-"""The status file of one client is put together about once a second.
+"""The writer of one client's status file, about once a second.
 
-Bounded: of jobs that do not run, at most OTHERS_MAX are listed (all are counted), and the last ENDED_MAX
-that have ended, and the last GROUPS_MAX groups. The texts in it are cut.
+The file is bounded: it lists at most OTHERS_MAX jobs that do not run (all are counted), the last ENDED_MAX
+ended jobs, and the last GROUPS_MAX groups; long texts are cut.
 
-While somebody looks, client 0 has all ranks say who works there for what, shortly before it writes.
+While a user looks, client 0 asks all ranks for their workers' jobs shortly before it writes.
 
-And what a client says when it ends: what it leaves behind, and where.
+The module also has the message of an ending client about its unfinished work.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Leftovers:
 
     running_jobs: int
     waiting_jobs: int
-    #: chains of revisions that are not done
+    #: number of chains of revisions that are not done
     chains: int
-    #: ready, but could not be written
+    #: number of replies that are ready, but could not be written
     replies: int
-    #: that nobody has looked at
+    #: number of job files not taken in
     files: int
 
 
 def last_words(client_dir: Path, left: Leftovers) -> str:
-    """One line."""
+    """Return the message of an ending client, in one line."""
     journalled = []
     if left.running_jobs:
         journalled.append(_count(left.running_jobs, "running job"))
@@ -97,7 +97,7 @@ ENDED_MAX = 100
 _DEPENDENCIES_MAX = 20
 _TEXT_MAX = 300
 _PERIOD_S = 1.0
-#: before a status is written for somebody who looks: so that the ranks' answers are there
+#: time before writing a status for onlookers at which the ranks are asked
 _ROLL_LEAD_S = 0.05
 
 
@@ -105,7 +105,7 @@ class StatusWriter:
     """The status of one client."""
 
     def __init__(self, parts: Parts, api_dir: Path, client: int, clients: int) -> None:
-        """Of `parts`, everything is looked at, and not changed, whenever a status is written."""
+        """Make the writer; it reads `parts` at each status, but changes nothing there."""
         self._rank = parts.rank
         self._node = parts.rank.node
         self._api_dir = api_dir
@@ -124,7 +124,7 @@ class StatusWriter:
         self._onlookers = Onlookers(api_dir) if client == 0 else None
         self._next_write_s = -math.inf
         self._next_roll_s = math.inf
-        #: when `turn` has something to do
+        #: time at which `turn` has something to do
         self.deadline_s = -math.inf
 
     def turn(self, now: float) -> None:
@@ -138,7 +138,7 @@ class StatusWriter:
         self.deadline_s = min(self._next_write_s, self._next_roll_s)
 
     def _write_for_onlookers(self, now: float) -> None:
-        """If there are any, they are to see who works for what next time."""
+        """Write the status; if there are onlookers, ask the ranks before the next one."""
         try:
             self.write(now)
         except OSError as error:
@@ -161,7 +161,7 @@ class StatusWriter:
         error: str = "",
         code: int | None = None,
     ) -> None:
-        """A job has its reply."""
+        """Record a job that has its reply."""
         self._tell_of(
             EndedJob(
                 id=job.id,
@@ -186,7 +186,7 @@ class StatusWriter:
         )
 
     def refused(self, job: int, user: str, name: str, error: str, group: str = "") -> None:
-        """A job was refused. Where it is not known whose it was, the user is "" and the name the file's."""
+        """Record a refused job. If its user is unknown, `user` is "" and `name` the file's name."""
         text = valid_text(error)[:_TEXT_MAX]
         name = valid_text(name)
         refusal = EndedJob(
@@ -198,7 +198,7 @@ class StatusWriter:
         self._ended.append(job)
         self._history.add(job)
         if not self._history_problem:
-            self.deadline_s = -math.inf  # its line is written in this turn
+            self.deadline_s = -math.inf  # the job's line is written in this turn
 
     def _write_history(self, now: float) -> None:
         try:
@@ -211,11 +211,11 @@ class StatusWriter:
             self._history_problem = problem  # tried again with each status
 
     def write(self, now: float) -> None:
-        """Raises OSError."""
+        """Write the status file. Raises OSError."""
         write_status(self._api_dir, self.status(now), self._client)
 
     def remove(self) -> None:
-        """The client ends."""
+        """Remove the status file, as the client ends."""
         with contextlib.suppress(OSError):
             self._history.flush()
         remove_status(self._api_dir, self._client)
@@ -232,7 +232,7 @@ class StatusWriter:
             busy=balancer.total_volume,
             jobs=tuple(self._job_status(job, volumes.get(job, 0), now) for job in listed),
             clients=self._clients,
-            started=time.time() - now,  # as the clock is set now
+            started=time.time() - now,  # by the present setting of the clock
             totals=self.counters.totals(),
             processes=(self._process,),
             workers=self._node.reports.roll.workers(),
@@ -252,7 +252,7 @@ class StatusWriter:
         return {job: volume for job in self._node.pe.client.jobs if (volume := balancer.volume(job))}
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
-        """Some that do not run: those at work, the best of those that wait, the oldest."""
+        """Return some jobs that do not run: those at work, the best waiting ones, the oldest."""
         others = chain(self._line.at_work(), self._line.first(OTHERS_MAX // 2), self._jobs)
         found = islice((job for job in others if job not in volumes), 2 * OTHERS_MAX)
         return list(dict.fromkeys(found))[:OTHERS_MAX]
@@ -287,7 +287,7 @@ class StatusWriter:
         return self._with_account(status, now)
 
     def _with_account(self, status: JobStatus, now: float) -> JobStatus:
-        """And what the PE knows, if it has the job."""
+        """Add the PE's knowledge, if the PE has the job."""
         record = self._node.pe.client.jobs.get(status.id)
         if record is None:
             return self._with_former_account(status, now)
@@ -316,7 +316,7 @@ class StatusWriter:
         )
 
     def _with_former_account(self, status: JobStatus, now: float) -> JobStatus:
-        """And what it had before it was given up, if it was."""
+        """Add the use of the job before it was given up, if it was."""
         live = self._jobs[status.id]
         if (spent := live.spent) is None:
             return status
@@ -361,7 +361,7 @@ class StatusWriter:
         }
 
     def _group_statuses(self, now: float) -> tuple[GroupStatus, ...]:
-        """Return the groups that began last; nothing is counted where there is none."""
+        """Return the groups that began last, with counts of their jobs."""
         groups = self._jobs.groups
         if not groups:
             return ()
@@ -381,7 +381,7 @@ class StatusWriter:
         )
 
     def _hosts(self) -> tuple[HostStatus, ...]:
-        """From what ranks have told so far."""
+        """Return the hosts as last reported by the ranks."""
         ranks_of: dict[str, list[int]] = {}
         for rank, news in sorted(self._node.reports.of_ranks.items()):
             ranks_of.setdefault(news.host, []).append(rank)
