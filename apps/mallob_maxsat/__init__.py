@@ -1,4 +1,4 @@
-"""MaxSAT as an application of mallob-py: workers of one job search from below, from above and around."""
+"""MaxSAT as an application of mallob-py: the workers of a job search from below, from above and nearby."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MaxSatApplication"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the application when it is asked for."""
+    """Import the application on first use."""
     if name == "MaxSatApplication":
         from mallob_maxsat.app import MaxSatApplication
 

@@ -1,12 +1,12 @@
 """The MAXSAT application: the least cost of an assignment that satisfies all hard clauses.
 
-Workers of a job have different roles (`roles`) and tell each other bounds, models and clauses (`talk`).
-Whoever sees the bounds meet ends the job. What is known before that is offered (`WorkerContext.offer`), so
-that a job at its limit is answered with the best solution found and the bound proved.
+Workers of a job have different roles (`roles`) and exchange bounds, models and clauses (`talk`). The worker
+that sees the bounds meet ends the job. Earlier results are offered (`WorkerContext.offer`), so that a job at
+its limit is answered with the best known solution and the proved bound.
 
-Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost has
-been counted on the clauses as they were read; OPTIMUM FOUND (30) and UNSATISFIABLE (20) are said by a
-solver's proof that nothing better exists, which is not checked.
+Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost is
+counted on the clauses of the input. OPTIMUM FOUND (30) and UNSATISFIABLE (20) rely on a solver's proof that
+nothing better exists, which is not checked.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mallob_py.kit import (
 from mallob_py.kit.input_file import read_text
 from mallob_sat.clauses import Clauses
 
-#: what is solved before that is not worth another worker's start
+#: the time in which a job must stay unsolved before it requests further workers
 _ALONE_S = 0.1
-#: how often solvers are asked for what they have learned
+#: the period at which learnt clauses are fetched from solvers
 _SHARING_PERIOD_S = 0.3
 _REFUSED = {
     "proof": "a proof of an optimum has no format that could be checked here; proofs are for SAT",
@@ -47,7 +47,7 @@ _REFUSED = {
 
 
 class MaxSatApplication(MaxSatDeclaration, Application):
-    """Solves weighted formulas from below and from above at once."""
+    """MAXSAT: solves weighted formulas from below and from above at once."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         for key, value in configuration.items():
@@ -123,7 +123,7 @@ class Worker:
         one.found(self._bounds.upper < upper)
 
     def _share_clauses(self, running: list[Running]) -> None:
-        """Tell what has been learned here, to other workers and to each other's solvers, and take theirs."""
+        """Exchange learnt clauses with other workers and among this worker's solvers."""
         oracles = list(dict.fromkeys(one.oracle for one in running if one.oracle is not None))
         now_s = time.monotonic()
         if now_s >= self._next_sharing_s:

@@ -1,12 +1,13 @@
 """From below: unsatisfiable cores raise the lower bound until a solution costs no more (OLL).
 
-Soft literals are assumed to hold, those of large weights first (stratification). A core says that one of some
-of them does not hold: the bound rises by the smallest of their weights, which is taken from all of them, and
-a totalizer counts how many of them are false, whose outputs ("two are", "three are") become soft literals.
-Cores are looked for without these until there are no more, and only then the totalizers are added (weight-
-aware core extraction). Before that cores are made smaller, and after it each totalizer is asked how many must
-be false at least (exhaustion). Soft literals whose loss would cost more than the best solution known become
-hard. What soft literals exclude each other is found first, by propagation: of k such ones, k-1 are lost.
+Soft literals are assumed to hold, the ones of large weights first (stratification). A core states that at
+least one of its literals does not hold. The bound rises by the smallest of their weights, which is subtracted
+from all of them, and a totalizer counts how many of them are false; its outputs ("two are", "three are")
+become soft literals. First all cores without these outputs are found, then the totalizers are added
+(weight-aware core extraction). Each core is made smaller before that; afterwards each totalizer is asked for
+the least number of false literals (exhaustion). Soft literals whose loss would cost more than the best known
+solution become hard. Sets of soft literals that exclude each other are found first, by propagation: of k such
+literals, k-1 are lost.
 
 After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo
 2017 (weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
@@ -31,21 +32,21 @@ _TRIMS_MAX = 5
 _MINIMIZE_LITERALS_MAX = 120
 _MINIMIZE_CONFLICTS = 1000
 _EXHAUST_CONFLICTS = 1000
-#: of totalizers that are extended for a search from above
+#: the most clauses of totalizers that are extended for a search from above
 _OBJECTIVE_CLAUSES_MAX = 200_000
-#: of a core that is told to others
+#: the most literals of a core that is sent to other workers
 _TOLD_LITERALS_MAX = 20
-#: pairs of soft literals that exclude each other are looked for among so many
+#: the most soft literals that are searched for pairs that exclude each other
 _EXCLUSIONS_SOFT_MAX = 20_000
-#: diversity of weights at which a stratum is taken
+#: the diversity of weights from which a stratum is complete
 _DIVERSITY = 1.25
 
 
 @dataclass(slots=True)
 class _Counter:
-    """A totalizer over the literals lost of a core.
+    """A totalizer over the literals of a core that may be lost.
 
-    Its output k says that more than k of them are; `wanted` is the last one that is a soft literal.
+    Its output k states that more than k of them are lost; `wanted` is the last output that is a soft literal.
     """
 
     totalizer: ITotalizer
@@ -54,25 +55,25 @@ class _Counter:
 
 
 class CoreGuided:
-    """One search. `soft` are the literals that are still wanted, with what is left of their weights."""
+    """One search from below. `soft` are the remaining soft literals with their remaining weights."""
 
     def __init__(self, problem: Problem, bounds: Bounds, oracle: Oracle) -> None:
         self._problem = problem
         self._bounds = bounds
         self.oracle = oracle
         self.soft = dict(problem.soft)
-        #: of the sum of all weights, what is lost for certain
+        #: the weight that is lost for certain
         self.lower = problem.unavoidable
-        #: by the literals of their last outputs wanted, of which nothing has been lost yet
+        #: counters by the literal of their last soft output, as long as no weight of the literal is lost
         self._counters: dict[int, _Counter] = {}
-        #: cores without a totalizer yet: literals lost, weight
+        #: cores without a totalizer: literals that may be lost, weight
         self._pending: list[tuple[list[int], int]] = []
         self._level = 0
-        #: clauses over variables that all workers know, for others
+        #: clauses to be sent to other workers, over variables that all workers know
         self._cores: list[list[int]] = []
 
     def run(self) -> Search:
-        """Until the bounds meet."""
+        """Search until the bounds meet."""
         if (yield from self.oracle.ask([])) is Verdict.UNSATISFIABLE:
             self._bounds.close()
             return
@@ -103,13 +104,13 @@ class CoreGuided:
                 self._lower_level()
             else:
                 self._bounds.raise_lower(self.lower)
-                self._bounds.close()  # all that is left of the soft literals holds
+                self._bounds.close()  # all remaining soft literals hold
 
     def objective(self) -> tuple[dict[int, int], int]:
-        """Return literals with weights, and an offset: what a better solution costs is the offset and the
-        weights of those of them that it makes true.
+        """Return literals with weights, and an offset. The cost of a better solution is the offset plus the
+        weights of the true ones among these literals.
 
-        Totalizers are extended for that, as far as a better solution may need it. Raises TooLargeError.
+        Totalizers are extended as far as a better solution may need them. Raises TooLargeError.
         """
         terms = {-literal: weight for literal, weight in self.soft.items()}
         offset, clauses = self.lower, 0
@@ -138,8 +139,8 @@ class CoreGuided:
     # --- cores ------------------------------------------------------------------------------------
 
     def smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
-        """Leave literals out, those of small weights first, for so many conflicts in all; a large core is
-        put to the solver again instead, as it often finds a smaller one.
+        """Remove literals from a core, small weights first, within a budget of conflicts. A large core is
+        instead assumed again, as the solver then often finds a smaller one.
         """
         oracle = self.oracle
         for _ in range(_TRIMS_MAX):
@@ -171,7 +172,7 @@ class CoreGuided:
         return core
 
     def _relax(self, core: list[int]) -> None:
-        """At least one of these literals is lost."""
+        """Account for a core: at least one of these literals is lost."""
         weight = min(self.soft[literal] for literal in core)
         self.lower += weight
         self._bounds.raise_lower(self.lower)
@@ -187,7 +188,7 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """Account for a part of a literal's weight; if it is a counter's last, the next output is wanted."""
+        """Subtract from a literal's weight; after a counter's last output, add its next output."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left
@@ -204,7 +205,7 @@ class CoreGuided:
             self.soft[literal] = counter.weight
 
     def _output(self, totalizer: ITotalizer, output: int) -> int:
-        """Return the literal that is true if more than so many of the totalizer's are."""
+        """Return the literal that is true if more than `output` of the totalizer's literals are true."""
         if output >= len(totalizer.rhs):
             totalizer.increase(ubound=output, top_id=self.oracle.top)
             self.oracle.new_variables(totalizer.top_id)
@@ -213,7 +214,7 @@ class CoreGuided:
         return literal
 
     def _count_pending(self) -> Generator[None, None, None]:
-        """Give each core that waits a totalizer. Until it has one it is in `_pending`, for `objective`."""
+        """Give each pending core a totalizer. Until then it must stay in `_pending`, for `objective`."""
         while self._pending and not self._bounds.is_closed:
             lost, weight = self._pending[0]
             self.oracle.add(lost)
@@ -226,7 +227,7 @@ class CoreGuided:
             self._want(_Counter(totalizer, weight), bound)
 
     def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
-        """The number of literals that must be lost, as far as that is seen quickly."""
+        """Return a lower bound on the number of lost literals, within a budget of conflicts."""
         bound, oracle = 1, self.oracle
         while bound < len(totalizer.lits):
             output = self._output(totalizer, bound)
@@ -247,7 +248,7 @@ class CoreGuided:
         self._bounds.found(self.oracle.model)
 
     def _harden(self) -> None:
-        """An assignment that falsifies such a literal is no better solution."""
+        """Make soft literals hard if no better solution can falsify them."""
         slack = self._bounds.upper - self.lower
         for literal in [literal for literal, weight in self.soft.items() if weight >= slack]:
             self.oracle.add([literal])
@@ -272,7 +273,7 @@ class CoreGuided:
                 return
 
     def _find_exclusions(self) -> Generator[None, None, None]:
-        """Sets of soft literals of which one can hold at most become one soft clause each."""
+        """Replace each set of soft literals of which at most one can hold by one soft clause."""
         excluded: dict[int, set[int]] = {}
         for literal in list(self.soft):
             holds, implied = self.oracle.propagate([literal])

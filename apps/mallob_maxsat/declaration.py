@@ -1,6 +1,6 @@
-"""MAXSAT as commands and the service know it: names of results, exit codes, answers as text.
+"""The declaration of MAXSAT: names of results, exit codes, answers as text.
 
-Imports nothing heavy: commands read this.
+Imports nothing heavy, as commands read this module.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, ClassVar
 
-#: a solution of unknown quality: not every solution may have been ruled out that costs less
+#: a solution that may not be optimal
 SATISFIABLE = 10
-#: the hard clauses have no solution
+#: no solution, as the hard clauses have none
 UNSATISFIABLE = 20
 OPTIMUM = 30
 _ANSWERS = {
@@ -56,7 +56,7 @@ class MaxSatDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """As `o`, `s` and `v` lines of the MaxSAT Evaluations."""
+        """Return the `o`, `s` and `v` lines of the MaxSAT Evaluations."""
         if isinstance(solution, bytes):
             raise ValueError("this answer is made of bytes, which are no lines; ask for JSON")
         code = result["resultcode"]

@@ -1,16 +1,15 @@
-"""Bounds on a weighted sum of literals, as clauses: the sum of the weights of those that are true is at most
-B.
+"""Bounds on a weighted sum of literals, as clauses: the weights of the true literals sum to at most B.
 
 Four encodings, each with a bound that changes between questions to a solver:
 
-- `Totalizer` (equal weights): counts in unary; PySAT's.
+- `Totalizer` (equal weights): counts in unary, by PySAT.
 - `Generalized` (Joshi, Martins, Manquinho 2015): a totalizer whose outputs are the sums that occur. Small
   where few sums do; sums above the largest bound of interest are one.
 - `Watchdog` (Paxian, Reimer, Becker 2018): a totalizer for each bit of the weights, each of which carries to
   the next; an arbitrary bound is reached by an added summand (tare), which is assumed.
 - `Adder` (Warners 1998): binary adders. Linear in size, weak in propagation.
 
-`at_most(B)` gives literals to be assumed. It is only promised that a solution within the bound is not ruled
+`at_most(B)` returns literals to be assumed. It is only promised that a solution within the bound is not ruled
 out and that one above it is; sums below it may leave variables of the encoding free.
 """
 
@@ -23,32 +22,32 @@ from pysat.card import ITotalizer
 
 from mallob_maxsat.oracle import Oracle
 
-#: clauses of an encoding that propagates, before the next one is taken
+#: the most clauses of an encoding that propagates; a larger one is replaced by the next encoding
 CLAUSES_MAX = 400_000
-#: the same of PySAT's totalizer, which is made quickly
+#: the most clauses of PySAT's totalizer, which is built quickly
 _TOTALIZER_CLAUSES_MAX = 2_000_000
 
 
 class TooLargeError(Exception):
-    """The encoding would have more clauses than it may."""
+    """An error: the encoding would exceed its number of clauses."""
 
 
 class AtMost(ABC):
-    """Weights are at least 1; no bound above `limit` is of interest."""
+    """A bound on a sum. Weights are at least 1; bounds above `limit` are not needed."""
 
     @abstractmethod
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
-        """Add the encoding to the oracle. Raises TooLargeError, before anything is added."""
+        """Add the encoding to the oracle. Raises TooLargeError before any clause is added."""
 
     @abstractmethod
     def at_most(self, bound: int) -> list[int]:
-        """The assumptions for this bound, from 0 to `limit`."""
+        """Return the assumptions for this bound, from 0 to `limit`."""
 
 
 def encoding_of(
     oracle: Oracle, terms: Mapping[int, int], limit: int, order: tuple[type[AtMost], ...]
 ) -> AtMost:
-    """The first of these encodings that is small enough and fits; else adders."""
+    """Return the first of these encodings that is small enough and applicable; else adders."""
     for kind in order:
         try:
             return kind(oracle, terms, limit, CLAUSES_MAX)
@@ -58,7 +57,7 @@ def encoding_of(
 
 
 class Totalizer(AtMost):
-    """For weights that are all the same."""
+    """A totalizer, for equal weights."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._weight = next(iter(terms.values()), 1)
@@ -82,7 +81,7 @@ class Totalizer(AtMost):
 
 
 class Generalized(AtMost):
-    """A tree whose nodes have a literal for each sum: if the sum is that or more, it is true."""
+    """A tree whose nodes have a literal for each sum, true if the node's sum is at least as large."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
@@ -133,7 +132,7 @@ class Generalized(AtMost):
 
 
 class Watchdog(AtMost):
-    """The sum and the tare, less than a multiple of the largest power of two that weights have."""
+    """The sum plus the tare, bounded by a multiple of the largest power of two among the weights."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
@@ -167,7 +166,7 @@ class Watchdog(AtMost):
 
 
 def _counted(oracle: Oracle, inputs: list[int]) -> list[int]:
-    """Literals that are true if at least one, two, ... of the inputs are."""
+    """Return literals that are true if at least one, two, ... of the inputs are true."""
     if len(inputs) <= 1:
         return inputs
     totalizer = ITotalizer(lits=inputs, ubound=len(inputs), top_id=oracle.top)
@@ -178,7 +177,7 @@ def _counted(oracle: Oracle, inputs: list[int]) -> list[int]:
 
 
 class Adder(AtMost):
-    """The sum in binary; a bound is a comparison with it."""
+    """The sum in binary; a bound is a comparison with the sum."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
@@ -227,7 +226,7 @@ class Adder(AtMost):
                 literal = self._sum[bit]
                 if bound >> bit & 1:
                     if literal is None:
-                        break  # the sum is smaller whatever else
+                        break  # the sum is smaller, whatever the lower bits are
                     below.append(-literal)
                 elif literal is not None:
                     self._oracle.add([-holds, -literal, *below])

@@ -1,12 +1,12 @@
-"""The inner loop of the local search: flips of single variables, some ten thousand a second, and a hundred
-times as many once Numba has compiled it (the extra `fast`).
+"""The inner loop of the local search: flips of single variables, some ten thousand per second, and a hundred
+times as many once Numba has compiled the loop (the extra `fast`).
 
-To import Numba takes as long as many a job, so the loop begins as it is, on lists, and `compiled_walk` is
-asked for when it has gone on for a while.
+Importing Numba takes as long as many a job, so the loop begins uncompiled, on lists, and `compiled_walk` is
+called after a while.
 
-Each clause has a weight of its own, which grows while the clause is false wherever no flip gains anything, so
-that the search leaves such places. `score[v]` is what a flip of v gains by these weights. All arrays belong
-to `local_search`; numbers of clauses: hard ones first, soft ones from `n_hard` on.
+Each clause has its own weight, which grows while the clause is false and no flip improves the assignment, so
+that the search leaves local minima. `score[v]` is the gain of a flip of v by these weights. All arrays belong
+to `local_search`. Clauses are numbered: hard clauses first, soft ones from `n_hard` on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 Walk: TypeAlias = Callable[..., float]
 
-#: places in `counts`: variables whose flip gains, false hard clauses, end of false soft ones, random state
+#: places in `counts`: variables whose flip gains, false hard clauses, end of the false soft clauses, random
+#: state
 GOOD, HARD, SOFT, RANDOM = range(4)
 _SAMPLES = 25
 _TYPES = (
@@ -28,7 +29,7 @@ _TYPES = (
 
 
 def _drawn(counts: Any, below: int) -> int:
-    """A number from 0 to below - 1 (xorshift)."""
+    """Return a random integer from 0 to below - 1 (xorshift)."""
     state: int = counts[RANDOM]
     state ^= (state << 13) & 0x7FFFFFFF
     state ^= state >> 17
@@ -82,11 +83,11 @@ def walk(
     unsat_at: Any,
     counts: Any,
 ) -> float:
-    """Flip at most so many variables; end where all hard clauses hold and the cost is below `cost`.
+    """Flip at most `flips` variables; end where all hard clauses hold and the cost is below `cost`.
 
-    `cost` is what the solution sought has to be below, in units in which `growth` is the weight of a soft
-    clause. Returns the cost there, or -1 at the end of the flips. False hard clauses are in the front of
-    `unsat`, false soft ones from its place `n_hard` on.
+    `cost` is in units of `growth`, the weight of a soft clause. Returns the cost of the assignment, or -1 at
+    the end of the flips. False hard clauses are at the front of `unsat`, false soft ones from place `n_hard`
+    on.
     """
     paid = 0.0
     for at in range(counts[SOFT] - n_hard):
@@ -158,7 +159,7 @@ def walk(
 
 
 def compiled_walk() -> Walk | None:
-    """`walk` for arrays in place of lists; None without Numba. What was compiled is kept on disk."""
+    """Return `walk` compiled for arrays instead of lists, from the disk if possible; None without Numba."""
     try:
         import numba
     except ImportError:

@@ -1,10 +1,10 @@
-"""From above: each solution is followed by the question for one that costs less, until there is none.
+"""From above: after each solution, a cheaper one is sought, until there is none.
 
-The bound on the cost is an encoding of `encodings`, tried in the worker's own order. The solver decides as in
-the best solution known, so that it looks nearby first, and between searches of the whole it looks in
-neighbourhoods of that (`neighbourhoods`). A search that splits asks for a cost between the bounds instead: a
-solution lowers the upper bound by much, and none raises the lower one; what it does not find out soon it asks
-again further up.
+The bound on the cost is an encoding of `encodings`; each worker tries them in its own order. The solver
+prefers the values of the best known solution, so that it searches nearby first. Between searches of the whole
+space, neighbourhoods of this solution are searched (`neighbourhoods`). A search that splits requests a cost
+between the bounds instead: a solution lowers the upper bound by much, and a refutation raises the lower one.
+A question without a quick answer is repeated with a higher cost.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mallob_maxsat.state import Bounds
 from mallob_sat.solvers import Verdict
 
 _SPLIT_CONFLICTS = 3000
-#: of the search of the whole, between searches nearby
+#: the conflicts of a search of the whole space between searches nearby, and their growth
 _WHOLE_CONFLICTS, _WHOLE_GROWTH = 2000.0, 1.3
 _NEARBY_CONFLICTS = 300
 
 
 class Improving:
-    """One search. `objective()`: terms and an offset, asked for once there is a solution; if it raises
-    TooLargeError, the soft literals are the terms.
+    """One search from above. `objective()` returns terms and an offset and is called once there is a
+    solution. If it raises TooLargeError, the soft literals are the terms.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Improving:
         objective: Callable[[], tuple[Mapping[int, int], int]] | None = None,
         seed: int = 0,
     ) -> None:
-        """`split`: at which part of the way from the upper bound to the lower one to ask; 0: just below."""
+        """Set up; `split` is the place of a requested cost between upper (0: just below) and lower bound."""
         self._problem = problem
         self._bounds = bounds
         self.oracle = oracle
@@ -58,7 +58,7 @@ class Improving:
         return terms, self._problem.unavoidable
 
     def run(self) -> Search:
-        """Until the bounds meet."""
+        """Search until the bounds meet."""
         bounds, oracle = self._bounds, self.oracle
         if bounds.model is None:
             if (yield from oracle.ask([])) is Verdict.UNSATISFIABLE:
@@ -74,7 +74,7 @@ class Improving:
         scaled = {literal: weight // step for literal, weight in terms.items()}
         for literal, weight in scaled.items():
             if weight > limit // step:
-                oracle.add([-literal])  # who takes it finds no better solution
+                oracle.add([-literal])  # a solution with this literal is no better one
         scaled = {literal: weight for literal, weight in scaled.items() if weight <= limit // step}
         encoding = encoding_of(oracle, scaled, limit // step, self._order)
         yield
@@ -115,9 +115,9 @@ class Improving:
                     split = self._split
 
     def _found_nearby(self, nearby: Neighbourhoods, assumed: list[int], conflicts: float) -> Asking[bool]:
-        """Whether there is a better solution in one of some neighbourhoods of the best one.
+        """Return whether some neighbourhoods of the best solution contain a better one.
 
-        They get as many conflicts as the search of the whole.
+        Their budget of conflicts is that of the search of the whole space.
         """
         bounds, oracle = self._bounds, self.oracle
         if bounds.model is None or not self._problem.soft:

@@ -1,7 +1,7 @@
-"""The root of a job leaves what it knows to the next one, as a checkpoint: its best model and its bound.
+"""The checkpoint of a job's root for the next root: its best model and its bound.
 
-A service that is started again reads the formula's file anew, and another one may be there by then. So a
-checkpoint says which formula it is of, and is taken for no other.
+A restarted service reads the formula's file again, which may contain another formula. So a checkpoint
+contains a digest of its formula, and is used for no other formula.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import bits_of_model, model_of_bits
 from mallob_py.kit import WorkerContext
 
-#: short jobs neither ask for a checkpoint nor make one
+#: the time from which a job asks for a checkpoint or writes one
 _BEGIN_S = 0.2
 _PERIOD_S = 1.0
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`formula`: its digest. `model`: a bit per variable, nothing if none is known."""
+    """A checkpoint. `formula`: its digest. `model`: a bit per variable, empty if no model is known."""
 
     formula: bytes
     lower: int
@@ -37,7 +37,7 @@ _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class Keeping:
-    """One worker's part, which matters while it is the root."""
+    """The checkpoints of one worker, which matter while it is the root."""
 
     def __init__(self, context: WorkerContext, bounds: Bounds, n_vars: int) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Keeping:
         self._kept_version = -1
 
     def turn(self) -> None:
-        """Once, take in what the last root has kept; then, now and then, keep what is new."""
+        """Load the last root's checkpoint once; later, save news from time to time."""
         now, bounds = time.monotonic(), self._bounds
         if self._context.index != 0 or now < self._next_s:
             return

@@ -1,8 +1,8 @@
-"""Stochastic local search: from the best solution on, flips of single variables, with weights of clauses that
-change (after Lei and Cai 2018, SATLike).
+"""Stochastic local search from the best solution: flips of single variables, with changing weights of clauses
+(after Lei and Cai 2018, SATLike).
 
-It proves nothing, and finds good solutions of large formulas soon. Where the best solution is not beaten for
-long, it goes back there, with the weights as in the beginning.
+The search proves nothing, and finds good solutions of large formulas soon. If it does not improve the best
+solution for long, it restarts from this solution with the initial weights.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mallob_maxsat.oracle import SLICE_S, Search
 from mallob_maxsat.problem import Model, Problem
 from mallob_maxsat.state import Bounds
 
-#: a soft clause's weight grows up to so many times what it was
+#: the factor by which a soft clause's weight may grow
 _SOFT_GROWTH_MAX = 100.0
-#: of a hard clause, where a soft one's is 1 on average
+#: the growth of a hard clause's weight, relative to a soft clause's mean of 1
 _HARD_GROWTH = 3.0
 _PATIENCE_FLIPS = 2_000_000
 _LITERALS_MAX = 600_000
-#: of its own time, after which it is worth half a second to be compiled
+#: the search time after which half a second of compilation pays off
 _COMPILES_AFTER_S = 0.5
 
 
 class LocalSearch:
-    """One search; `seed` tells it from others."""
+    """One local search; searches differ by `seed`."""
 
     def __init__(self, problem: Problem, bounds: Bounds, seed: int) -> None:
         self._problem = problem
@@ -37,11 +37,11 @@ class LocalSearch:
 
     @staticmethod
     def suits(problem: Problem) -> bool:
-        """Whether it is of any use."""
+        """Return whether the search is worthwhile for a problem."""
         return bool(problem.soft) and problem.n_literals <= _LITERALS_MAX
 
     def run(self) -> Search:
-        """Without end: others have to close the gap. There is nothing to do until a solution is known."""
+        """Search without end, once a solution is known; only other searches can close the gap."""
         bounds = self._bounds
         while bounds.model is None:
             yield
@@ -57,7 +57,7 @@ class LocalSearch:
                 self._seed = self._seed * 48271 % 2147483647
                 at = _Assignment(clauses, bounds.model, self._seed, compiled)
             begin_s = time.perf_counter()
-            # Also below what others have found meanwhile; it stays where it is, with its weights.
+            # The bound includes other searches' solutions; the assignment and the weights stay.
             found = at.best(n_flips, (bounds.upper - self._problem.base) / clauses.unit)
             took_s = time.perf_counter() - begin_s
             used_s += took_s
@@ -73,14 +73,14 @@ class LocalSearch:
 
 
 def _fitted(n_flips: int, took_s: float) -> int:
-    """As many flips as take about a slice."""
+    """Return the number of flips that takes about a slice of time."""
     if took_s > SLICE_S:
         return max(n_flips // 2, 50)
     return n_flips if took_s > SLICE_S / 2 else min(2 * n_flips, _PATIENCE_FLIPS)
 
 
 class _Clauses:
-    """The clauses of the formula as it was read: hard, then soft ones, without tautologies and doubles."""
+    """The clauses of the input, hard ones first, without tautologies and repeated literals."""
 
     def __init__(self, problem: Problem) -> None:
         hard, soft, weights = problem.clauses()
@@ -97,7 +97,7 @@ class _Clauses:
         self.signs = (self.literals[order] > 0).astype(np.int8)
         counts = np.bincount(self.variables, minlength=self.n_vars + 1)
         self.occurs_from = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
-        #: the weight that is 1 in the search
+        #: the weight that corresponds to 1 in the search
         self.unit = sum(weights) / max(len(weights), 1)
         relative = np.array([weight / self.unit for weight in weights])
         self.growth = np.concatenate((np.full(self.n_hard, _HARD_GROWTH), relative))
@@ -105,7 +105,7 @@ class _Clauses:
 
 
 class _Assignment:
-    """Where the search stands."""
+    """The current assignment of the search."""
 
     def __init__(self, clauses: _Clauses, model: Model, seed: int, compiled: flips.Walk | None) -> None:
         n_clauses, n_vars, n_hard = len(clauses.growth), clauses.n_vars, clauses.n_hard
@@ -150,9 +150,10 @@ class _Assignment:
         self._value = arrays[5]
 
     def best(self, n_flips: int, cost: float) -> Model | None:
-        """A solution that costs less, as far as floating-point numbers tell, within so many flips.
+        """Return a solution that costs less, within `n_flips` flips and the precision of floating-point
+        numbers.
 
-        While each is followed by a better one, this goes on for a slice of time.
+        While each solution is followed by a better one, the search continues for a slice of time.
         """
         until_s = time.perf_counter() + SLICE_S
         found = None

@@ -1,11 +1,10 @@
-"""Neighbourhoods of a solution, in which a better one is looked for with all other variables kept as they
-are.
+"""Neighbourhoods of a solution: sets of variables that a search may change while all others are kept.
 
-A neighbourhood is either what lies together (variables that share clauses, from a soft literal on that does
-not hold), or what is left when most of the soft literals that hold are kept. Literals that bound one number,
-as that of a job's end (`end <= 5` implies `end <= 6`), are kept or left together, as any of them that is
-kept would keep the number. Its size follows the answers: where no better solution is found in no time it
-grows, and where the question is not answered in time it shrinks.
+A neighbourhood is either a cluster of variables that share clauses, around a false soft literal, or the
+variables that are free when most of the true soft literals are kept. Literals that bound one number, such as
+a job's end (`end <= 5` implies `end <= 6`), are kept or freed together, as a single kept literal would fix
+the number. The size follows the answers: it grows when a search finds nothing at once, and shrinks when a
+search is not finished in time.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from mallob_sat.solvers import Verdict
 
 _GROWTH, _SHRINKAGE = 1.15, 0.7
 _SIZE_MIN = 4.0
-#: soft literals bound several numbers only if there are at least so many, of one size
+#: the least number of soft literals of one size that are taken for bounds of several numbers
 _NUMBERS_MIN = 4
 
 
 class Neighbourhoods:
-    """The neighbourhoods of one search; `seed` tells it from others."""
+    """The neighbourhoods of one search; searches differ by `seed`."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         self._problem = problem
         self._choose = random.Random(seed)
         self._clauses: list[list[int]] = []
-        #: of each variable, numbers of clauses
+        #: the numbers of the clauses of each variable
         self._occurrences: list[list[int]] = [[] for _ in range(problem.n_all + 1)]
         hard = problem.hard.literals.tolist()
         starts, ends = problem.hard.bounds()
@@ -51,7 +50,7 @@ class Neighbourhoods:
         self._clauses.append(variables)
 
     def kept(self, model: Model) -> list[int]:
-        """Literals to assume: what is outside of a neighbourhood of this solution."""
+        """Return literals to assume, which fix the variables outside of a neighbourhood of this solution."""
         self._is_local = self._choose.random() < 0.5
         values = model.tolist()
         if not self._is_local:
@@ -87,7 +86,7 @@ class Neighbourhoods:
         return found
 
     def learn(self, verdict: Verdict) -> None:
-        """Note how the question about the last neighbourhood was answered."""
+        """Note the answer of the search in the last neighbourhood."""
         if verdict is Verdict.SATISFIABLE:
             return
         change = _GROWTH if verdict is Verdict.UNSATISFIABLE else _SHRINKAGE
@@ -98,9 +97,9 @@ class Neighbourhoods:
 
 
 def _numbers(problem: Problem) -> list[list[int]]:
-    """The soft literals, those together that imply each other in turn: these bound one number.
+    """Return the soft literals in groups: literals that imply each other in turn bound one number.
 
-    Where that joins too many, each stays alone.
+    If a group would be too large, each of its literals stays alone.
     """
     number_of = {literal: [literal] for literal in problem.soft}
     literals = problem.hard.literals

@@ -1,11 +1,11 @@
-"""A SAT solver that several searches of one worker put questions to, a slice of time at a time.
+"""A SAT solver that several searches of one worker share, a slice of time at a time.
 
-Searches are generators: they give way (`yield`) after each slice, so that one thread can have several of them
-get on in turn and look at messages in between. Calls of PySAT's solvers cannot be interrupted; conflict
-budgets are fitted to the slice.
+Searches are generators: they yield after each slice, so that one thread can alternate between several of them
+and read messages in between. PySAT's solvers cannot be interrupted during a call; conflict budgets are fitted
+to the slice.
 
-What a solver learns can be had from the proof that it writes, as far as it is about variables that all
-workers name alike.
+A solver's learnt clauses are read from its proof, as far as they are over variables that all workers name
+alike.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Asking: TypeAlias = Generator[None, None, T]
 
 SLICE_S = 0.1
 _CONFLICTS_MIN, _CONFLICTS_MAX = 50, 1_000_000
-#: longer learnt clauses are not worth their way
+#: the length up to which learnt clauses are worth sending
 _CLAUSE_LENGTH_MAX = 8
 
 
 class Oracle:
-    """The hard clauses, and whatever its searches add; several searches may have one together.
+    """The hard clauses and the clauses that searches add; several searches may share an oracle.
 
-    `is_told`: whether others are to learn what it learns.
+    `is_told`: whether its learnt clauses are sent to other workers.
     """
 
     def __init__(self, problem: Problem, engine: str, *, is_told: bool = False) -> None:
@@ -44,12 +44,12 @@ class Oracle:
         self._solver.add_formula(problem.hard)
         for clause in problem.relaxed:
             self._solver.add_clause(clause)
-        #: the last variable
+        #: the largest variable in use
         self.top = problem.n_all
         self._solver.declare_variables(self.top)
         self._slice_conflicts = 1000
         self._gave_way_s = time.perf_counter()
-        #: of the last question that was answered so, when the answer comes
+        #: the model of the last satisfiable question, as soon as its search continues
         self.model: Model | None = None
         self.core: list[int] = []
 
@@ -58,7 +58,7 @@ class Oracle:
         return self.top
 
     def new_variables(self, top: int) -> None:
-        """All up to `top` are taken."""
+        """Reserve all variables up to `top`."""
         self.top = max(self.top, top)
 
     def add(self, clause: Sequence[int]) -> None:
@@ -71,7 +71,7 @@ class Oracle:
     def learned(self) -> Clauses:
         """Return the short clauses over variables that all workers know, learned since the last call.
 
-        They hold for all solutions that the clauses added have left, whatever was assumed.
+        They follow from the added clauses alone, without any assumption.
         """
         if self._proof is None:
             return Clauses.none()
@@ -79,25 +79,25 @@ class Oracle:
         return self._proof.take()
 
     def skip_learned(self) -> None:
-        """Forget what has been learned by now."""
+        """Discard the clauses that have been learned so far."""
         if self._proof is not None:
             self._solver.flush_proof()
             self._proof.skip()
 
     def prefer(self, literals: Sequence[int]) -> None:
-        """Decide for these literals."""
+        """Prefer these literals in decisions."""
         self._solver.set_phases(literals)
 
     @property
     def conflicts(self) -> int:
-        """The number of conflicts that it has had."""
+        """Return the solver's number of conflicts."""
         return self._solver.conflicts
 
     def propagate(self, literals: Sequence[int]) -> tuple[bool, list[int]]:
         return self._solver.propagate(literals)
 
     def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking[Verdict]:
-        """Whether there is a solution with these; UNDECIDED after about so many conflicts."""
+        """Return whether the assumptions have a solution; UNDECIDED after about `conflicts` conflicts."""
         left = conflicts
         while True:
             budget = self._slice_conflicts if left is None else min(left, self._slice_conflicts)
@@ -108,7 +108,7 @@ class Oracle:
                 self._solver.declare_variables(self.top)
                 model = self._solver.model()
                 yield from self.give_way()
-                self.model = model  # others may have asked meanwhile
+                self.model = model  # other searches may have asked meanwhile
                 return verdict
             if verdict is Verdict.UNSATISFIABLE:
                 core = self._solver.core()
@@ -128,7 +128,7 @@ class Oracle:
             yield from self.give_way()
 
     def give_way(self) -> Search:
-        """Let others get on, if it is time."""
+        """Yield to other searches if the slice is over."""
         if time.perf_counter() >= self._gave_way_s + SLICE_S / 2:
             yield
             self._gave_way_s = time.perf_counter()

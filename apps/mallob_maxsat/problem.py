@@ -1,12 +1,12 @@
-"""The problem, which all workers of one job agree on: formula, soft literals, costs of assignments.
+"""The problem, on which all workers of a job agree: formula, soft literals, costs of assignments.
 
-A soft clause of one literal is that literal; a longer one C gets a new variable b, numbered from n_vars + 1
-on in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal soft
-literals add up, and of a literal and its negation the smaller weight is a cost that cannot be avoided. All
-workers do so alike, so variables up to `Problem.n_all` mean the same to each of them, and clauses over these
-may be passed on.
+A soft clause of one literal becomes a soft literal. A longer soft clause C gets a new variable b, numbered
+from n_vars + 1 in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal
+soft literals add up; the smaller weight of a literal and its negation is a cost that cannot be avoided. All
+workers compute these variables alike, so variables up to `Problem.n_all` have the same meaning everywhere,
+and clauses over them may be exchanged.
 
-A model is worth what `Problem.cost` says, which looks at the clauses as they were read and believes nobody.
+The cost of a model must be computed by `Problem.cost`, which checks the clauses of the input.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from mallob_sat.formula import Formula, Literals
 
-#: variable v's literal at position v - 1
+#: a model: variable v's literal at position v - 1
 Model = Literals
 
 
 class Problem:
-    """A weighted formula ready to be worked on. Costs leave nothing out: `base` is in them."""
+    """A weighted formula in normal form. All costs include `base`."""
 
     def __init__(self, payload: Mapping[str, NDArray[Any]]) -> None:
         self.n_vars, self.base = (int(number) for number in payload["shape"])
@@ -32,18 +32,18 @@ class Problem:
         self._soft = _formula(payload["soft"], self.n_vars)
         self._weights: NDArray[np.uint64] = payload["weights"]
         self._starts, self._ends = self._soft.bounds()
-        #: soft clauses of several literals, each with its variable, as hard ones
+        #: soft clauses of several literals, each with its variable, as hard clauses
         self.relaxed: list[list[int]] = []
         #: the number of variables that all workers name alike
         self.n_all = self.n_vars
-        #: soft literals and their weights, and what no assignment can avoid
+        #: soft literals and their weights (`unavoidable`: the cost of every assignment)
         self.soft: dict[int, int] = {}
         self.unavoidable = self.base
         self._make_soft_literals()
 
     @property
     def cost_max(self) -> int:
-        """The cost of an assignment that falsifies all soft clauses."""
+        """Return the cost of an assignment that falsifies all soft clauses."""
         return self.base + int(self._weights.sum(dtype=np.uint64))
 
     @property
@@ -51,7 +51,7 @@ class Problem:
         return len(self.hard.literals) + len(self._soft.literals)
 
     def clauses(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
-        """Hard clauses, soft ones and their weights, as they were read but for doubles and tautologies."""
+        """Return hard clauses, soft clauses and their weights, without repeated literals and tautologies."""
         hard = [clause for clause in _distinct(self.hard) if clause is not None]
         soft = list(zip(_distinct(self._soft), self._weights.tolist(), strict=True))
         kept = [(clause, weight) for clause, weight in soft if clause is not None]
@@ -65,7 +65,7 @@ class Problem:
             clause = literals[start:end]
             distinct = set(clause)
             if any(-literal in distinct for literal in distinct):
-                continue  # it is true whatever comes
+                continue  # a tautology
             if len(distinct) == 1:
                 literal = clause[0]
             else:
@@ -81,14 +81,14 @@ class Problem:
                 self.unavoidable += min(weight, opposite)
 
     def cost(self, model: Model) -> int | None:
-        """The cost of an assignment of variables 1 to n_vars (or more); None if it breaks a hard clause."""
+        """Return the cost of an assignment of variables 1 to n_vars; None if a hard clause is false."""
         model = model[: self.n_vars]
         if self.hard.first_falsified(model) is not None:
             return None
         return self.soft_cost(model)
 
     def soft_cost(self, model: Model) -> int:
-        """The cost of an assignment, whether or not it satisfies the hard clauses."""
+        """Return the cost of an assignment, whether or not it satisfies the hard clauses."""
         if not self._soft.literals.size:
             return self.base
         signed = np.concatenate((np.zeros(1, np.int32), model[: self.n_vars]))
@@ -99,7 +99,7 @@ class Problem:
 
 
 def _distinct(formula: Formula) -> Iterator[list[int] | None]:
-    """Each clause without doubles, or None for a tautology."""
+    """Return each clause without repeated literals, or None for a tautology."""
     literals = formula.literals.tolist()
     starts, ends = formula.bounds()
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):

@@ -1,8 +1,8 @@
 """The searches of worker i of a job.
 
-The root works from below and, as long as it may be the only one, from above as well; the next ones work from
-above, between the bounds, and from below with another solver. From there on it begins anew with other seeds,
-encodings in another order and other places to split.
+The root searches from below and, as long as it may be the only worker, from above as well. The next workers
+search from above, between the bounds, and from below with another solver. Further workers repeat these roles
+with other seeds, other orders of encodings and other splits.
 """
 
 from __future__ import annotations
@@ -18,65 +18,65 @@ from mallob_maxsat.oracle import Oracle, Search
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.state import Bounds
 
-#: more workers would do the same again
+#: the number of different roles; further workers would repeat a search
 ROLES_MAX = 16
 _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
 _FLIPS_SHARE, _FLIPS_START_S = 0.4, 0.5
-#: with each turn that finds nothing better, a search by flips has less of the time, down to the least share
+#: the factor by which a search by flips loses share with each vain turn, and its least share
 _FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.97, 0.25
 
 
-#: of what the root does beside its own part while there are others, and when it begins with that
+#: the share of the root's searches beside its own role once there are other workers, and their earliest start
 _ASIDE_SHARE, _ASIDE_FROM_S = 0.1, 20.0
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A search under way; of the worker's time it gets a part as large as its `share` among all."""
+    """A running search; its part of the worker's time is its `share` among the shares of all searches."""
 
     name: str
     search: Search
     oracle: Oracle | None
     share: float = 1.0
     starts_s: float = 0.0
-    #: time used, by the share that it had then, or let pass
+    #: the used time divided by the share at that time, plus the skipped time
     charged_s: float = 0.0
-    #: whether it can begin without a solution
+    #: whether the search must wait for a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
 
     @property
     def turn_s(self) -> float:
-        """The search for which this is least is next."""
+        """Return the search's place in the order of turns; the least one is next."""
         return self.starts_s + self.charged_s
 
     def is_ready(self, now_s: float, *, has_solution: bool, is_helped: bool) -> bool:
-        """Whether its time has come. `is_helped`: its worker is the root, and there are others."""
+        """Return whether the search may run. `is_helped`: its worker is the root of several workers."""
         starts_s = max(self.starts_s, _ASIDE_FROM_S) if self._is_aside(is_helped) else self.starts_s
         return starts_s <= now_s and (has_solution or not self.needs_solution)
 
     def charge(self, seconds: float, *, is_helped: bool) -> None:
-        """Note time that it has used."""
+        """Charge the search for used time."""
         self.charged_s += seconds / (self.share * (_ASIDE_SHARE if self._is_aside(is_helped) else 1.0))
 
     def wait_until(self, turn_s: float) -> None:
-        """Let the time pass that it has not used by that turn: it does not get that later."""
+        """Skip the search's unused time before this turn, so that it cannot use that time later."""
         self.charged_s = max(self.charged_s, turn_s - self.starts_s)
 
     def _is_aside(self, is_helped: bool) -> bool:
-        """Whether it is beside the root's own part, and done by others once there are others."""
+        """Return whether other workers have taken over this search of the root."""
         return is_helped and self.below is None
 
     def found(self, is_better: bool) -> None:
-        """The news that the last turn has brought."""
+        """Note whether the last turn found a better solution."""
         if self.needs_solution:
             self.share = _FLIPS_SHARE if is_better else max(self.share * _FLIPS_LOSS, _FLIPS_SHARE_MIN)
 
 
 def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, is_helped: bool) -> Running:
-    """Return the search whose turn it is; those that have to wait let the time pass."""
+    """Return the search whose turn it is; searches that must wait skip their time."""
     ready = [one for one in running if one.is_ready(now_s, has_solution=has_solution, is_helped=is_helped)]
     following = min(ready, key=lambda one: one.turn_s)
     for one in running:
@@ -86,9 +86,9 @@ def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, i
 
 
 def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool = False) -> Iterator[Running]:
-    """The searches of worker `index`, to be made when their time has come (`starts_s`).
+    """Yield the searches of worker `index`, each to be created at its start (`starts_s`).
 
-    `is_told`: whether others are to learn what their solvers learn.
+    `is_told`: whether their solvers' learnt clauses are sent to other workers.
     """
 
     def oracle(engine: str) -> Oracle:

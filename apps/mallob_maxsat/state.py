@@ -1,8 +1,8 @@
-"""The knowledge of one worker: the best model, its cost, and a bound that no solution's cost is below.
+"""The knowledge of one worker: the best model, its cost, and a lower bound on the cost of every solution.
 
-All of a worker's searches share it, and workers tell each other. A search may assume that only solutions are
-wanted that cost less than `upper`: so "no solution" then means that the model known is optimal, or, if there
-is none, that the hard clauses have no solution at all.
+All searches of a worker share this knowledge, and workers exchange it. A search may exclude solutions that
+cost `upper` or more: "no solution" then means that the known model is optimal, or, if no model is known, that
+the hard clauses have no solution at all.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from mallob_maxsat.problem import Model, Problem
 
 
 class Bounds:
-    """`lower` <= cost of every solution that is better than `model`; `upper` is one above what can be."""
+    """Bounds on solutions better than `model`: `lower` <= cost < `upper`."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.lower = problem.unavoidable
         self.upper = problem.cost_max + 1
         self.model: Model | None = None
-        #: counts changes, for those who look now and then
+        #: the number of changes, for searches that poll
         self.version = 0
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is nothing left to find."""
+        """Return whether the bounds have met."""
         return self.lower >= self.upper
 
     def found(self, model: Model) -> bool:
-        """A model: believed as far as it holds. True if it is better than the one known.
+        """Check a model and keep it if it is better than the known one; return whether it is better.
 
-        Raises RuntimeError if it would be and breaks a hard clause.
+        Raises RuntimeError if such a model falsifies a hard clause.
         """
         cost = self._problem.soft_cost(model)
         if cost >= self.upper:
@@ -41,11 +41,11 @@ class Bounds:
         return True
 
     def raise_lower(self, bound: int) -> None:
-        """No solution that is better than the model known costs less than that."""
+        """Raise the lower bound: no solution better than the known model costs less."""
         if bound > self.lower:
             self.lower = min(bound, self.upper)
             self.version += 1
 
     def close(self) -> None:
-        """No solution is better than the model known."""
+        """Close the gap: no solution is better than the known model."""
         self.raise_lower(self.upper)

@@ -1,25 +1,24 @@
 """The messages among the workers of one job: bounds, the best model, and clauses.
 
-Each passes news on to its neighbours in the job tree, so that all know them after as many hops as the tree
-has levels. What gets lost with a worker that leaves is told again every second, but for clauses.
+Each worker passes news on to its neighbours in the job tree, so that all workers know them after as many hops
+as the tree has levels. News that are lost with a leaving worker are repeated every second, except clauses.
 
-Why that is right
------------------
-A worker's lower bound holds for all solutions (`Bounds`), whoever hears of it. A model is checked and its
-cost counted by each who hears of it. Clauses are over variables that all name alike (`Problem.n_all`): cores,
-and what solvers have learnt. All that a solver is ever given is of these kinds:
+Correctness
+-----------
+A worker's lower bound holds for all solutions (`Bounds`), so each receiver may use it. Each receiver checks a
+model and counts its cost. Clauses are over variables that all workers name alike (`Problem.n_all`): cores and
+learnt clauses. A solver only gets clauses of these kinds:
 
-1. The hard clauses and the soft ones with their variables, the same for all.
-2. Encodings, which define further variables: any assignment of the others can be extended so that they hold.
-3. That a soft literal holds which a better solution than the best one known cannot lose, and that of a core
-   one is lost: true of each better solution, extended by what the further variables mean.
-4. Clauses that others have told, under the condition below.
+1. The hard clauses, and the soft ones with their variables, the same for all workers.
+2. Encodings, which define further variables: any assignment of the others can be extended to satisfy them.
+3. Soft literals that no better solution can lose, and the clause that one literal of a core is lost: both are
+   true of each better solution, extended by the meaning of the further variables.
+4. Clauses of other workers, under the condition below.
 
-Bounds on the cost, cores' literals and neighbourhoods are assumptions, which no learnt clause depends on. So
-a clause learnt over common variables holds for all solutions that cost less than the teller's best one. It
-may rule out others; hence it is taken only by who knows a solution that is as good as that, and "no
-solution" means "none that is better" to both. That solvers learn nothing else is argued in
-`mallob_sat.sharing`.
+Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
+a clause learnt over common variables holds for all solutions that cost less than the sender's best one. It
+may exclude other solutions. Hence a worker must only add it if its own solution is as good, and "no solution"
+means "no better solution" to both. `mallob_sat.sharing` argues that solvers learn nothing else.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from mallob_sat.clauses import Clauses, KnownClauses, union
 
 _PERIOD_S = 1.0
 _NEWS_PERIOD_S = 0.05
-#: literals of the clauses in a message, and of those that wait for one
+#: the most literals of the clauses in a message, and of the clauses that wait for a message
 _LITERALS_MAX, _UNTOLD_LITERALS_MAX = 1000, 10_000
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`upper`: cost of the sender's best solution, which `model` holds if it is new (a bit per variable)."""
+    """A message. `upper`: the cost of the sender's best solution; `model`: its bits if it is new."""
 
     lower: int
     upper: int
@@ -54,7 +53,7 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class Talk:
-    """One worker's part. `news_period_s`: between two messages with news, at least."""
+    """The messages of one worker. `news_period_s`: the least time between two messages with news."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Talk:
         self.heard = Clauses.none()
 
     def note_clauses(self, clauses: Clauses) -> Clauses:
-        """Clauses of this worker, over variables that all know: those of them that are new are told."""
+        """Queue this worker's new clauses for other workers; all workers must know their variables."""
         new = self._known.take_new(clauses)
         if self._with_clauses and len(new):
             self._to_tell, _ = union([self._to_tell, new]).best(_UNTOLD_LITERALS_MAX)
@@ -122,7 +121,7 @@ class Talk:
             self.heard = union([self.heard, self.note_clauses(Clauses.decode(news.clauses))])
 
     def take_heard(self) -> Clauses:
-        """Clauses that have come since the last call."""
+        """Return the clauses received since the last call."""
         heard, self.heard = self.heard, Clauses.none()
         return heard
 
@@ -133,7 +132,7 @@ def bits_of_model(model: Model) -> bytes:
 
 
 def model_of_bits(data: bytes, n_vars: int) -> Model:
-    """Return the model that `bits_of_model` has packed."""
+    """Unpack a model packed by `bits_of_model`."""
     is_true = np.unpackbits(np.frombuffer(data, np.uint8), count=n_vars, bitorder="little")
     variables = np.arange(1, n_vars + 1, dtype=np.int32)
     return np.where(is_true, variables, -variables).astype(np.int32)

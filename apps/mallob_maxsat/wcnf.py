@@ -1,13 +1,13 @@
-"""Weighted formulas in WCNF text, the old format and the new one: fast when right, exact when not.
+"""Weighted formulas in WCNF text, in the old and the new format: fast for valid files, precise in errors.
 
-New (since 2022): no header; `h LITERALS 0` is a hard clause, `WEIGHT LITERALS 0` a soft one. Old: a header
-`p wcnf VARIABLES CLAUSES [TOP]`; a clause of a weight of TOP or more is hard, without TOP none is. With
-`p cnf VARIABLES CLAUSES` every clause is soft with weight 1. Comments begin with `c`, on lines of their own.
-Weights go from 0 to 2^63-1, their sum to 2^64-2; a clause of weight 0 is as good as not there.
+New (since 2022): no header; `h LITERALS 0` is a hard clause, `WEIGHT LITERALS 0` a soft one. Old: a header `p
+wcnf VARIABLES CLAUSES [TOP]`; a clause of a weight of TOP or more is hard, and without TOP no clause is hard.
+With `p cnf VARIABLES CLAUSES` every clause is soft with weight 1. Comments begin with `c`, on lines of their
+own. Weights are from 0 to 2^63-1, their sum is at most 2^64-2; a clause of weight 0 is ignored.
 
-numpy takes a file apart in which each clause has a line of its own, as it should be. Any other one, and one
-with numbers of 19 digits, goes through a walk over its words, which is slower, and names the line that is
-wrong. The rules are those of the MaxSAT Evaluations.
+numpy parses a file in which each clause has a line of its own, as is usual. Any other file, and a file with
+numbers of 19 digits, is parsed word by word, which is slower and names the wrong line in errors. The rules
+are those of the MaxSAT Evaluations.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _BLANK_MAX, _NEWLINE, _H = 32, 10, ord("h")
 
 @dataclass(frozen=True, slots=True)
 class WeightedFormula:
-    """Clauses closed by 0; `weights[i]` is that of soft clause i, at least 1.
+    """Clauses closed by 0; `weights[i]` is the weight of soft clause i, at least 1.
 
-    `base` is the cost that every assignment has: the weights of empty soft clauses, which are left out.
+    `base` is the cost of every assignment: the weights of empty soft clauses, which are left out.
     """
 
     n_vars: int
@@ -55,7 +55,7 @@ class WeightedFormula:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The header of an old file. `top`: least weight of a hard clause; None: there are none."""
+    """The header of an old file. `top`: least weight of a hard clause; None: no clause is hard."""
 
     is_weighted: bool
     n_vars: int
@@ -64,7 +64,7 @@ class _Header:
 
 
 def read_wcnf(text: bytes, path: str) -> WeightedFormula:
-    """The formula; `path` is what errors call it. Raises InputError, which names the line."""
+    """Parse a formula; errors name the file by `path`. Raises InputError, which names the line."""
     if b"c" in text:
         text = _COMMENT.sub(b"", text)
     header, body, line = header_of(text, path)
@@ -79,7 +79,7 @@ def _error(path: str, line: int, problem: str) -> InputError:
 
 
 def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
-    """The header if there is one, what follows it, and the line where that begins."""
+    """Return the header if there is one, the remaining text, and the number of its first line."""
     match = _HEADER.match(text)
     if match is None:
         begin = _WORD.search(text)
@@ -104,14 +104,14 @@ def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Clauses:
-    """All clauses in order, closed by 0, and the weight of each (_HARD: it is hard)."""
+    """All clauses in order, closed by 0, and the weight of each (_HARD for a hard clause)."""
 
     literals: NDArray[np.int64]
     weights: NDArray[np.int64]
 
 
 def by_lines(text: bytes, header: _Header | None) -> _Clauses | None:
-    """None if anything is not as it should be: who looks closer finds out what, or that it is right."""
+    """Parse by lines; None for any irregularity, which `by_words` then examines."""
     if _LONG.search(text):
         return None
     codes: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
@@ -192,14 +192,14 @@ def _has_bad_minus(codes: NDArray[np.uint8]) -> bool:
 
 
 def by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clauses:
-    """Word for word, and exact about what is wrong."""
+    """Parse word by word, with precise errors."""
     literals: list[int] = []
     weights: list[int] = []
     has_weights = header is None or header.is_weighted
     limit = MAX_VARIABLE if header is None else header.n_vars
     is_within = False
     last_line = line
-    for line, word in _words(text, line):  # noqa: B020 (the last one is wanted)
+    for line, word in _words(text, line):  # noqa: B020 (the loop must leave the last line)
         if not is_within:
             if header is not None and len(weights) == header.n_clauses:
                 problem = f"a clause beyond the {header.n_clauses} that the header declares"

@@ -1,13 +1,14 @@
-"""The answers of an engine to a script, and their worth.
+"""The answers of an engine to a script, and their validity.
 
-An engine is asked part by part, in a process of its own, and what it prints is kept apart for each. So it is
-known what belongs to a check, and an error is known by the command that it is for:
+An engine is asked part by part, in a process of its own, and its output is kept apart for each part. So the
+output of each check is known, and each error is assigned to its command:
 
-- an error in a declaration or an assertion means that the engine has not taken the script in. All that it
-  says afterwards is void (Z3 for example goes on, with an assertion less).
+- after an error in a declaration or an assertion, the engine has not read the whole script, and all its
+further output is void (Z3 for example continues without the assertion).
+
 - a request that no engine could answer, such as `get-value` after `unsat`, is answered with an error here.
-- another request that the engine has no answer to leaves its transcript valid, but flawed: other engines may
-  have one.
+
+- after an error in any other request, the transcript is valid, but flawed: other engines may have an answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mallob_smt.engines import Strategy
 from mallob_smt.script import Part, Script
 from mallob_smt.sessions import EngineError, Session, open_session
 
-#: what an engine may print to one script
+#: the most bytes that an engine may print for one script
 TRANSCRIPT_BYTES_MAX = 64 << 20
 _WORDS = ("sat", "unsat", "unknown")
 _COMPLAINT = re.compile(r"\s*(\(error|unsupported)")
@@ -41,22 +42,22 @@ class Checked(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Completed(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The engine has come to the end."""
+    """The end of the script: all parts are answered."""
 
     transcript: str
-    #: requests that it had no answer to, though there may be one
+    #: the number of requests without an answer, though another engine may have one
     flaws: int
     reason_unknown: str
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The engine cannot do it. One line that says why."""
+    """The failure of an engine. One line states the reason."""
 
     reason: str
 
 
 class Printed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The further output of an engine, told when a later check begins."""
+    """The further output of an engine, sent when a later check begins."""
 
     text: str
 
@@ -66,13 +67,13 @@ _DECODER: msgspec.msgpack.Decoder[Saying] = msgspec.msgpack.Decoder(Saying)
 
 
 class SayingReader:
-    """Puts together what comes from an engine's process."""
+    """Decodes the messages of an engine's process."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def read(self, descriptor: int) -> list[Saying] | None:
-        """Return what has come; None at the end. Reads once."""
+        """Read once and return the complete messages; None at the end."""
         data = os.read(descriptor, _READ_BYTES)
         if not data:
             return None
@@ -89,7 +90,7 @@ class SayingReader:
 
 
 def say(descriptor: int, saying: Saying) -> None:
-    """Write it to a pipe that a `SayingReader` reads."""
+    """Write a message to a pipe that a `SayingReader` reads."""
     data = msgspec.msgpack.encode(saying)
     left = memoryview(_SIZE.pack(len(data)) + data)
     while left:
@@ -97,7 +98,7 @@ def say(descriptor: int, saying: Saying) -> None:
 
 
 def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
-    """In a process of its own: answer the script, and say so on a pipe."""
+    """Answer the script in this process, which is the engine's own, and write messages to a pipe."""
     deepen_stack()
 
     def tell(saying: Saying) -> None:
@@ -116,12 +117,12 @@ def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
 
 
 def answer(script: Script, session: Session, tell: Callable[[Saying], None]) -> Completed:
-    """Ask the engine for everything. Raises EngineError."""
+    """Let the engine answer all parts. Raises EngineError."""
     return _Dialogue(script, session, tell).hold()
 
 
 def one_line(text: str) -> str:
-    """The beginning of an engine's words."""
+    """Return the beginning of an engine's text as one line."""
     line = " ".join(text.split())
     found = re.fullmatch(r'\(error "(.*?)"\).*', line)
     line = line if found is None else found.group(1)
@@ -135,7 +136,7 @@ class _Dialogue:
         self._tell = tell
         self._printed: list[str] = []
         self._size = 0
-        #: pieces of `_printed` that have been told
+        #: the number of pieces of `_printed` that have been sent
         self._told = 0
         self._flaws = 0
         #: the answer to the last check, if nothing has been asserted since
@@ -193,13 +194,13 @@ class _Dialogue:
         return word
 
     def _tell_printed(self) -> None:
-        """Before a check that may take for ever: what the checks before it have led to."""
+        """Send the output of the checks so far, as the next check may take for ever."""
         if self._has_checked and self._told < len(self._printed):
             self._tell(Printed("".join(self._printed[self._told :])))
             self._told = len(self._printed)
 
     def _reason(self) -> str:
-        """Why it does not know, as far as it says so."""
+        """Return the engine's reason for `unknown`, if it prints one."""
         try:
             printed = self._session.reason_unknown()
         except EngineError:

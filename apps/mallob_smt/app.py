@@ -1,4 +1,4 @@
-"""The application SMT: reads a script once, and lets each worker run another engine on it."""
+"""The application SMT: reads a script once and lets each worker run a different engine on the script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mallob_smt.sessions import load
 
 
 class SmtApplication(SmtDeclaration, Application):
-    """Answers scripts in SMT-LIB 2 with the first engine that can."""
+    """SMT: answers scripts in SMT-LIB 2 with the first engine that can."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         Wishes.from_configuration(configuration)

@@ -1,8 +1,7 @@
-"""The commands and options of SMT-LIB 2 scripts that are known, and what each needs.
+"""The known commands and options of SMT-LIB 2 scripts, and the requirements of each.
 
-Commands and options that are not listed here never reach an engine: engines have some that read, write or
-execute files (cvc5's `declare-oracle-fun`, Z3's `trace` and `*_file` options), and get new ones with each
-release.
+Only the commands and options listed here may reach an engine: engines have some that read, write or execute
+files (cvc5's `declare-oracle-fun`, Z3's `trace` and `*_file` options), and get new ones with each release.
 
 Source: The SMT-LIB Standard, versions 2.6 and 2.7.
 """
@@ -13,18 +12,18 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """The kinds of commands: what a command says, and when it may be asked."""
+    """The kinds of commands: the output of a command, and the condition under which it is permitted."""
 
     SILENT = 0
-    #: silent, but what the last check has said holds no more
+    #: no output; the last check's answer becomes invalid
     ASSERTS = 1
-    #: sat, unsat or unknown
+    #: output sat, unsat or unknown
     CHECK = 2
-    #: after a check that has not said unsat
+    #: output, permitted after a check whose answer is not unsat
     MODEL = 3
-    #: after a check that has said unsat
+    #: output, permitted after a check whose answer is unsat
     CORE = 4
-    #: speaks, always
+    #: output, always permitted
     SPEAKS = 5
     RESET = 6
     #: answered here, without an engine
@@ -41,7 +40,7 @@ COMMANDS: dict[str, Kind] = {
         Kind.SILENT,
     ),
     **dict.fromkeys(("assert", "push", "pop", "reset-assertions"), Kind.ASSERTS),
-    # Z3's, for optimisation; others refuse them
+    # commands of Z3 for optimisation; other engines refuse them
     **dict.fromkeys(("assert-soft", "minimize", "maximize"), Kind.ASSERTS),
     "check-sat": Kind.CHECK,
     "check-sat-assuming": Kind.CHECK,
@@ -65,7 +64,7 @@ COMMANDS: dict[str, Kind] = {
     "exit": Kind.OURS,
 }
 
-#: commands that engines answer only if they are told to be ready for them: these options are set then
+#: commands that engines answer only if these options are set from the beginning
 NEEDS: dict[str, str] = {
     "get-model": "produce-models",
     "get-value": "produce-models",
@@ -78,7 +77,7 @@ NEEDS: dict[str, str] = {
     "get-interpolant": "produce-interpolants",
 }
 
-#: options whose values cannot name a file: they are booleans or numbers
+#: options whose values are booleans or numbers, so that they cannot name a file
 PASSED_OPTIONS = frozenset(
     (
         *("produce-models", "produce-assignments", "produce-unsat-cores", "produce-unsat-assumptions"),
@@ -86,8 +85,8 @@ PASSED_OPTIONS = frozenset(
         *("global-declarations", "random-seed", "reproducible-resource-limit"),
     )
 )
-#: options about a solver's own output: there is one stream, and nothing to diagnose on it
-#: (interpolants: engines that have them are told so by the command itself, see NEEDS)
+#: options about a solver's own output, which have no effect: there is one stream without diagnostics (for
+#: interpolants, engines get their own option from the command, see NEEDS)
 SWALLOWED_OPTIONS = frozenset(("verbosity", "produce-interpolants"))
 CHANNELS = {"regular-output-channel": "stdout", "diagnostic-output-channel": "stderr"}
 PRINT_SUCCESS = "print-success"

@@ -1,9 +1,9 @@
-"""The process of an engine may compute, in memory, and write to descriptors that it has.
+"""The sandbox of an engine's process, which may compute, in memory, and write to its descriptors.
 
-A script comes from whoever may submit jobs, and engines have commands and options that name files. None of
-those that we know reaches an engine (see `commands`); this holds for those that we do not know. With
-Landlock, which most kernels since 5.13 have, the process can open no file at all, neither read nor write, and
-can connect to nothing (since 6.7).
+Any user who may submit jobs can send a script, and engines have commands and options that name files. The
+known ones never reach an engine (see `commands`); the sandbox stops unknown ones. With Landlock, which most
+kernels since 5.13 have, the process cannot open any file, neither to read nor to write, and cannot connect to
+any address (since 6.7).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import struct
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on all architectures
 _VERSION_QUERY = 1
 _PR_SET_NO_NEW_PRIVS = 38
-#: rights on files by the version of Landlock that brought them, as numbers of bits that are known then
+#: the number of known rights on files, by the version of Landlock that added rights
 _FILE_BITS = {1: 13, 2: 14, 3: 15, 5: 16}
 _NETWORK_VERSION, _NETWORK_BITS = 4, 0b11
-#: terms may be nested by the hundred thousand, and engines go through some of them by recursion
+#: the size of the stack, as terms may be nested by the hundred thousand and engines use recursion
 _STACK_BYTES = 120 << 20
 
 
 def confine(file_bytes_max: int) -> bool:
-    """For ever, this process and its children. Whether the kernel could do it; some limits hold anyhow.
+    """Confine this process and its children for ever. Return whether the kernel could do so; some limits hold
+    in any case.
 
-    No file, in memory or on a disk, can become larger than `file_bytes_max`. Everything that is to be
-    imported or opened must be so by now.
+    No file, in memory or on a disk, can become larger than `file_bytes_max`. All imports must be done and all
+    files must be open before this call.
     """
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))

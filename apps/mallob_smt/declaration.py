@@ -1,6 +1,4 @@
-"""The declaration of SMT for commands and the service: names of results, answers as text. Imports nothing
-heavy.
-"""
+"""The declaration of SMT: names of results, answers as text. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
 
 SATISFIABLE = 10
 UNSATISFIABLE = 20
-#: results by the answer to the last check; DONE is for scripts that check nothing
+#: results by the answer to the last check; DONE is for scripts without a check
 CODES = {"sat": SATISFIABLE, "unsat": UNSATISFIABLE, "unknown": UNKNOWN}
 
 
@@ -43,7 +41,7 @@ class SmtDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """The verdict that one engine has printed; `unknown` if none has come to the end of a check."""
+        """Return the transcript of one engine; `unknown` if no engine has completed a check."""
         text = bytes(solution).decode(errors="replace") if isinstance(solution, bytes) else ""
         if text:
             yield text.removesuffix("\n")

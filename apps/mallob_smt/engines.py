@@ -1,8 +1,8 @@
-"""Which engines there are, and in which order, with which settings, they are tried on a script.
+"""The engines, and the order and settings in which they are tried on a script.
 
-The order goes by the logic that the script names; if it names none, by what is to be seen of its text. The
-strategies that must have given up before a job says `unknown` come first; behind them are the same
-engines with other seeds, for workers that a job may have beyond.
+The order depends on the logic that the script names, or else on features of its text. The base strategies
+come first: all of them must have given up before a job answers `unknown`. Then the same engines follow with
+other seeds, for further workers of the job.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from mallob_py.kit import InputError
 from mallob_smt.script import Facts
 
-#: engines by name, each with the package that holds it
+#: engines by name, each with its package
 PACKAGES = {"z3": "z3-solver", "cvc5": "cvc5", "bitwuzla": "bitwuzla"}
 _MODULES = {"z3": "z3", "cvc5": "cvc5", "bitwuzla": "bitwuzla"}
 ENGINES = tuple(PACKAGES)
 _FIELD = "configuration"
-#: strategies per engine, its default among them
+#: the number of strategies per engine, with its default
 _VARIANTS = 3
-#: the theories of bitwuzla: arrays, functions, bit-vectors, floating-point numbers, in logics' letters
+#: the logics of bitwuzla: arrays, functions, bit-vectors, floating-point numbers, by their letters
 _BITWUZLA_LOGIC = re.compile(r"(QF_)?A?(UF)?(BV)?(FP)?")
 _SEEDS = {
     "z3": ("smt.random_seed", "sat.random_seed"),
@@ -41,7 +41,7 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """The name in results, such as `cvc5(enum-inst=true)`."""
+        """Return the name in results, such as `cvc5(enum-inst=true)`."""
         if not self.options:
             return self.engine
         return f"{self.engine}({','.join(f'{name}={value}' for name, value in self.options)})"
@@ -49,11 +49,11 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
-    """The strategies of one job. All of its workers have the same."""
+    """The strategies of one job, the same for all of its workers."""
 
-    #: no answer is to be expected once these have given up
+    #: the strategies that must have given up before the answer is `unknown`
     base: tuple[Strategy, ...]
-    #: for workers beyond those
+    #: the strategies for further workers
     more: tuple[Strategy, ...]
 
     @property
@@ -65,15 +65,15 @@ class Portfolio:
 class Wishes:
     """A job's configuration, checked."""
 
-    #: none: all that are installed, in the order that suits the script
+    #: the names of the engines; if empty, all installed engines in the order for the script
     engines: tuple[str, ...] = ()
     seed: int = 0
-    #: how many engines have to say the same
+    #: the number of engines that must agree
     agreement: int = 1
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Wishes:
-        """Raises InputError."""
+        """Return the wishes of a configuration. Raises InputError."""
         for key in configuration:
             if key not in ("engines", "seed", "agreement"):
                 raise InputError(f"unknown key '{key}'; known are engines, seed, agreement", _FIELD)
@@ -90,7 +90,7 @@ class Wishes:
         return wishes
 
     def portfolio(self, facts: Facts) -> Portfolio:
-        """The strategies for a script."""
+        """Return the strategies for a script."""
         if self.engines:
             base = [Strategy(engine) for engine in self.engines]
         else:
@@ -108,7 +108,7 @@ class Wishes:
 
 
 def installed_engines() -> tuple[str, ...]:
-    """Return the engines whose packages are there; none is imported."""
+    """Return the engines whose packages are installed; none is imported."""
     return tuple(engine for engine in ENGINES if importlib.util.find_spec(_MODULES[engine]) is not None)
 
 
@@ -155,7 +155,7 @@ def _seeded(strategy: Strategy, seed: int) -> Strategy:
 
 
 def _order(facts: Facts) -> Sequence[Strategy]:
-    """Return the strategies, as measured: Bitwuzla first on bit-vectors, Z3 on arithmetic and quantifiers."""
+    """Return the strategies as measured: Bitwuzla first on bit-vectors, Z3 on arithmetic, quantifiers."""
     z3, cvc5, bitwuzla = map(Strategy, ("z3", "cvc5", "bitwuzla"))
     is_quantified = not facts.logic.startswith("QF_") and (bool(facts.logic) or facts.has_quantifiers)
     if facts.logic:
@@ -163,7 +163,7 @@ def _order(facts: Facts) -> Sequence[Strategy]:
     else:
         fits_bitwuzla = facts.has_bits and not facts.has_numbers
     if is_quantified:
-        # cvc5 gives up on many of these, and other ways to instantiate do not
+        # cvc5's default gives up on many quantified scripts that its other instantiations solve.
         others = (
             Strategy("cvc5", (("enum-inst", "true"),)),
             Strategy("cvc5", (("finite-model-find", "true"),)),

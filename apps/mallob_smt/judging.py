@@ -1,12 +1,12 @@
-"""The judgement of what all engines of a job have said: an answer, a contradiction, or nothing yet.
+"""The judgement of all engines' statements: an answer, a contradiction, or nothing yet.
 
 Statements come from all workers of the job, by `Gossip`. The answer is the complete transcript of one engine,
-never a mixture. It is an answer at once if each check has said sat or unsat and each request got its due, or
-as soon as as many engines agree as the job wants. Else it waits for the other strategies of the base;
-when all of these have given up, the best there is counts, if that is anything.
+never a mixture. A transcript is an answer at once if each check has sat or unsat and each request is
+answered, and as many engines agree as the job requires. Otherwise the job waits for the other base
+strategies; when all of them have given up, the best transcript counts, if there is one.
 
-Guarantees: two engines of which one has said sat and the other unsat to the same check are a Contradiction,
-whatever else they say.
+Guarantee: if one engine answers sat and another unsat to the same check, the result is a Contradiction, in
+spite of any other answer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _DEFINITE = ("sat", "unsat")
 
 
 class Statement(msgspec.Struct, frozen=True, array_like=True):
-    """All that one strategy has said so far. `ended` is set when nothing more follows."""
+    """All messages of one strategy so far. `ended` is set when nothing more follows."""
 
-    #: larger ones are later: what `Gossip` keeps
+    #: the serial number; `Gossip` keeps the statement with the largest one
     serial: int
     #: the answers to the checks
     words: tuple[str, ...] = ()
     ended: bool = False
-    #: why it could not go on
+    #: the reason of the engine's failure, if it failed
     failure: str = ""
-    #: complete only
+    #: the transcript of a complete statement
     transcript: str = ""
     flaws: int = 0
     reason_unknown: str = ""
@@ -47,7 +47,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The job's. `engines` have said the same; fewer than wanted: `is_agreed` is not set."""
+    """The job's answer. `engines` agree; `is_agreed` is false if they are fewer than required."""
 
     strategy: Strategy
     statement: Statement
@@ -64,7 +64,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No engine can do anything with the script."""
+    """A refusal: no engine can process the script."""
 
     message: str
 
@@ -72,7 +72,7 @@ class Refusal:
 def judge(
     portfolio: Portfolio, statements: Mapping[int, Statement], agreement: int
 ) -> Answer | Contradiction | Refusal | None:
-    """`statements` by number of the strategy. None: wait for more."""
+    """Judge `statements`, by number of the strategy. None: wait for more statements."""
     strategies = portfolio.strategies
     if (clash := _clash(strategies, statements)) is not None:
         return clash
@@ -94,7 +94,7 @@ def judge(
 
 
 def gone(portfolio: Portfolio, statements: Mapping[int, Statement]) -> set[int]:
-    """The strategies that it is no use to run: they have ended, or their engine has answered."""
+    """Return the strategies that need not run: they have ended, or their engine has answered."""
     strategies = portfolio.strategies
     answered = {strategies[number].engine for number, one in statements.items() if one.is_definite}
     refused = {strategies[number].engine for number, one in statements.items() if one.failure}
@@ -125,7 +125,7 @@ def _clash(strategies: Sequence[Strategy], statements: Mapping[int, Statement]) 
 
 
 def _quality(statement: Statement) -> tuple[int, int]:
-    """The less the better."""
+    """Return a key of a statement's quality; the smallest is the best."""
     return sum(word not in _DEFINITE for word in statement.words), statement.flaws
 
 

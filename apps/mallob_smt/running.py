@@ -1,15 +1,15 @@
-"""The engines of one worker: processes that are started, stopped, let go on and killed.
+"""The engines of one worker: processes that are started, stopped, continued and killed.
 
-A worker runs as many engines at a time as it has cores, and lets others have some of the time (see
-`schedule`): those whose turn it is not stand still by SIGSTOP. The runtime suspends and continues a worker
-with all its processes, so at each turn those that are to stand still are told so again. None of the engines
-can be interrupted (cvc5 and Bitwuzla even hold the interpreter's lock while they search), hence a process
-each, which is killed when the job ends or goes elsewhere.
+A worker runs as many engines at a time as it has cores, and lends some of the time to further engines (see
+`schedule`), while the others are stopped by SIGSTOP. The runtime suspends and continues a worker with all its
+processes, so the worker must stop these engines again at each turn. None of the engines can be interrupted
+(cvc5 and Bitwuzla even hold the interpreter's lock while they search). Hence each has a process, which is
+killed when the job ends or moves.
 
-What an engine says goes to all workers (`Gossip`), and each of them judges it all (`judging`); the first one
-that knows enough ends the job. What is lost with a worker is its own search.
+An engine's messages are sent to all workers (`Gossip`), and each worker judges all of them (`judging`); the
+first worker with enough messages ends the job. A lost worker only loses its own search.
 
-Guarantees: no process is left when `run_engines` returns or raises, none outlives the worker process.
+Guarantees: no process is left when `run_engines` returns or raises, and none outlives the worker process.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from mallob_smt.engines import Portfolio, Strategy, Wishes
 from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge
 from mallob_smt.script import Script
 
-#: how often the worker looks around without any news
+#: the period of a worker's turns without news
 _TURN_S = 0.25
-#: before others are asked for: most scripts take less, and to begin with three engines would take them longer
+#: the time before further workers are requested: most scripts take less, and three engines would slow them
+#: down
 _ALONE_S = 0.1
-#: of an answer that waits for other engines; it is sent from worker to worker
+#: the most bytes of an answer that waits for other engines; workers send it to each other
 _SHARED_BYTES_MAX = 1 << 20
-#: processes that stand still hold memory
+#: the most processes of a worker, as stopped ones still occupy memory
 _PROCESSES_MAX = 3
-#: of engines beyond the cores of this host: those that suit the script best are not to wait for them
+#: the niceness of engines beyond the cores of this host, which must not delay the most suitable engines
 _NICENESS = 10
 _Z3_OUT_OF_MEMORY = 101
 _PR_SET_PDEATHSIG = 1
@@ -51,7 +52,7 @@ _SERIAL = struct.Struct(">Q")
 
 
 def run_engines(context: WorkerContext, script: Script, wishes: Wishes) -> Result:
-    """Work as a worker of the job. Raises InputError if no engine can answer, or if two contradict."""
+    """Run engines as a worker of the job. Raises InputError if no engine can answer, or if two contradict."""
     with _Engines(context, script, wishes) as engines:
         return engines.first_result()
 
@@ -63,7 +64,7 @@ class _Engine:
         self.number = number
         self.strategy = strategy
         self.words: list[str] = []
-        #: what it has printed before the check that is under way
+        #: the output before the current check
         self.printed = ""
         self.reader = SayingReader()
         self._is_stopped = False
@@ -82,11 +83,11 @@ class _Engine:
 
     @property
     def used_s(self) -> float:
-        """Its processor time."""
-        return time.clock_gettime((~self.pid << 3) | 2)  # as clock_getcpuclockid has it
+        """Return the processor time of the process."""
+        return time.clock_gettime((~self.pid << 3) | 2)  # the clock's number, as in clock_getcpuclockid
 
     def let_run(self, runs: bool) -> None:
-        """Let it go on, or have it stand still, whoever has continued it meanwhile."""
+        """Continue or stop the process, even if the runtime has continued it meanwhile."""
         if not runs:
             os.kill(self.pid, signal.SIGSTOP)
         elif self._is_stopped:
@@ -94,8 +95,8 @@ class _Engine:
         self._is_stopped = not runs
 
     def end(self) -> str:
-        """Kill it; why it had ended, if it had."""
-        os.kill(self.pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
+        """Kill the process; return the reason if it had ended before."""
+        os.kill(self.pid, signal.SIGKILL)  # our child, not waited for, so the number is still its own
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         code = os.waitstatus_to_exitcode(status)
@@ -126,9 +127,9 @@ class _Engines:
         self._is_lending = False
         self._demand = 0
         self._alone_until_s = time.monotonic() + _ALONE_S
-        #: checks that some engine of this worker has answered
+        #: the number of checks that some engine of this worker has answered
         self._answered = 0
-        #: those whose answers have been offered
+        #: the number of checks whose answers have been offered
         self._offered = 0
 
     def __enter__(self) -> _Engines:
@@ -153,10 +154,10 @@ class _Engines:
                 if key.data is not None:
                     self._hear(key.data)
 
-    # --- who runs ---------------------------------------------------------------------------
+    # --- the schedule of engines ------------------------------------------------------------
 
     def _schedule(self) -> float:
-        """Start, stop and continue; how long it may stay so."""
+        """Start, stop and continue engines; return the time until the next change."""
         context, portfolio = self._context, self._portfolio
         useless = gone(portfolio, self._statements)
         for number in useless.intersection(self._engines):
@@ -209,7 +210,7 @@ class _Engines:
         del self._engines[engine.number]
         return engine.end()
 
-    # --- who says what ----------------------------------------------------------------------
+    # --- messages of engines ----------------------------------------------------------------
 
     def _hear(self, engine: _Engine) -> None:
         sayings = engine.reader.read(engine.fd)
@@ -246,7 +247,7 @@ class _Engines:
             self._context.report_progress(answered, self._script.facts.checks, "checks")
 
     def _offer(self, engine: _Engine) -> None:
-        """The answer if the job ends now: the transcript up to the check under way, which is unknown."""
+        """Return the answer if the job ended now: the transcript so far, with `unknown` at the end."""
         answered = len(engine.words)
         transcript = f"{engine.printed}unknown\n".encode()
         if self._wishes.agreement > 1 or answered <= self._offered or len(transcript) > _SHARED_BYTES_MAX:
@@ -271,7 +272,7 @@ class _Engines:
                 statement = msgspec.msgpack.decode(data[_SERIAL.size :], type=Statement)
                 self._statements[int(number)] = statement
 
-    # --- what that means --------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------
 
     def _is_enough(self) -> bool:
         return judge(self._portfolio, self._statements, self._wishes.agreement) is not None
@@ -295,14 +296,14 @@ def _result(answer: Answer, wishes: Wishes) -> Result:
     if wishes.agreement > 1:
         fields["agreement"] = {"wanted": wishes.agreement, "engines": list(answer.engines)}
     if not answer.is_agreed and wishes.agreement > 1:
-        # Too few have answered: what they say is no answer of this job.
+        # Too few engines have answered, so the job has no answer.
         return Result(UNKNOWN, b"", fields)
     code = CODES[statement.words[-1]] if statement.words else DONE
     return Result(code, statement.transcript.encode(), fields)
 
 
 def _be_child(script: Script, strategy: Strategy, descriptor: int, worker_pid: int) -> NoReturn:
-    """Never returns into the code of the worker."""
+    """Run an engine in the child process, and never return into the worker's code."""
     try:
         if (
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
@@ -315,7 +316,7 @@ def _be_child(script: Script, strategy: Strategy, descriptor: int, worker_pid: i
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         be_engine(script, strategy, descriptor)
-        while True:  # the worker looks how much memory it took, then kills us
+        while True:  # the worker reads the memory use, then kills this process
             signal.pause()
     finally:
         os._exit(1)

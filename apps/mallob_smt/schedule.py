@@ -1,12 +1,12 @@
-"""The schedule of a worker's engines: a pure function of what is known.
+"""The schedule of a worker's engines, as a pure function of the known statements.
 
-The first strategies of the portfolio belong to the workers that a job has, T each (T: cores of a worker).
-What is left of the `base` has to be tried nevertheless: such strategies are lent a small share of the time of
-a worker's first engine, and when that one has searched for a minute in vain, as much time as it gets. A
-strategy that has given up anywhere makes room for the next one that no worker has.
+The first strategies of the portfolio are divided among the workers of a job, T per worker (T: cores of a
+worker). The rest of the `base` must be tried nevertheless: such strategies are lent a small share of the time
+of a worker's first engine and, when that engine has searched for a minute in vain, the same time as that
+engine. A strategy that has given up on any worker is replaced by the next one that no worker runs.
 
-So one worker takes at most a tenth longer than the engine that suits the script best as a rule, and finds in
-the end what only another engine can do. Engines that wait stand still; nothing of theirs is lost.
+So one worker takes at most a tenth longer than the most suitable engine as a rule, and still finds an answer
+that only another engine can find. Waiting engines are stopped and lose nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-#: share of a worker's first engine that all lent strategies together get
+#: the share of a worker's first engine that all lent strategies together get
 LENT_SHARE = 0.08
-#: the first one has this long before anything is lent, then its time is lent by slices of so much
+#: the time before the first engine lends time, and the slice that it lends at a time
 _ALONE_S = 0.5
 SLICE_S = 0.1
-#: after so long, lent strategies get as much time as the first one
+#: the time after which lent strategies get as much time as the first one
 PATIENCE_S = 60.0
 
 
@@ -33,7 +33,7 @@ class Place:
 
 
 def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
-    """This worker's strategies, by number, of `count`: at most `threads`, none of those that have `gone`."""
+    """Return the numbers of this worker's strategies among `count`: at most `threads`, none in `gone`."""
     owners = max(place.volume, place.index + 1) * place.threads
     free = [number for number in range(min(owners, count), count) if number not in gone]
     first = place.index * place.threads
@@ -42,7 +42,7 @@ def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
         if number < count and number not in gone:
             chosen.append(number)
             continue
-        # Those who have lost theirs before us come first; all workers count alike.
+        # Earlier places without a strategy choose first; all workers count alike.
         rank = sum(1 for other in range(number) if other >= count or other in gone)
         if rank < len(free):
             chosen.append(free[rank])
@@ -50,7 +50,7 @@ def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
 
 
 def lent(place: Place, base: int, gone: Collection[int], chosen: Collection[int]) -> list[int]:
-    """Strategies of the base that no worker has: those of them that this worker lends time to."""
+    """Return the base strategies without a worker to which this worker lends time."""
     volume = max(place.volume, place.index + 1)
     owners = volume * place.threads
     return [
@@ -63,9 +63,9 @@ def lent(place: Place, base: int, gone: Collection[int], chosen: Collection[int]
 def running(
     chosen: list[int], lent_to: list[int], used_s: Callable[[int], float], is_lending: bool
 ) -> list[int]:
-    """Which of a worker's strategies run now; `used_s`: the processor time that each has had.
+    """Return the strategies of a worker that run now; `used_s` returns a strategy's processor time.
 
-    `is_lending`: whether the first one stands still at present.
+    `is_lending`: whether the first strategy is stopped at present.
     """
     if not lent_to:
         return chosen

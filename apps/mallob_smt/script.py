@@ -1,16 +1,16 @@
-"""A script in SMT-LIB 2: its commands, checked and cut into parts that are answered one by one.
+"""A script in SMT-LIB 2: its commands, checked and divided into parts that are answered one by one.
 
-A part is one command that speaks (`check-sat`, `get-value`, ...), or all the silent ones between two of these
-(`declare-fun`, `assert`, ...); so it is known what each thing that an engine prints is for. All of it
-is found without recursion and mostly without a loop over characters: one term may have 100 MB.
+A part is one command with output (`check-sat`, `get-value`, ...), or all silent commands between two such
+commands (`declare-fun`, `assert`, ...); so each output of an engine is assigned to a part. Parts are found
+without recursion and mostly without a loop over characters: one term may have 100 MB.
 
-Before any engine sees the script, all that is not listed in `commands` is refused, and options and infos are
-taken out: those that an engine may know are put down as they are, `print-success` is done here, and of
-others the answer is `unsupported`, as the standard has it. `echo` is answered here, since engines differ.
-What is taken out, as comments are, is replaced by spaces, so that lines and columns stay.
+Before an engine gets the script, commands that `commands` does not list are refused, and options and infos
+are removed: options that an engine may know are set by the session, `print-success` is implemented here, and
+the answer to other options is `unsupported`, as in the standard. `echo` is answered here, since engines
+differ. Removed text, like comments, is replaced by spaces, so that lines and columns stay.
 
-A script in any encoding that has ASCII in it is taken: without UTF-8, each byte is a letter of Latin-1. In
-strings, other letters than ASCII's are written as the standard writes them, `\\u{e9}`.
+A script in any encoding that extends ASCII is accepted: if it is not UTF-8, each byte is a letter of Latin-1.
+In strings, letters other than ASCII are written as in the standard, `\\u{e9}`.
 
 Guarantees: parentheses are balanced, strings and quoted symbols are closed, the text is UTF-8 without NUL and
 ends with `exit`; an InputError names file and line.
@@ -42,7 +42,7 @@ _BLOCK_BYTES = 1 << 22
 _OPEN, _CLOSE = ord("("), ord(")")
 #: string literals (a doubled quote ends one and begins the next), quoted symbols, comments
 _OPAQUE = re.compile(rb'"[^"]*"|\|[^|]*\||;[^\r\n]*')
-#: in a text without comments: `echo`, whose string stays as it is, strings and quoted symbols
+#: matches in a text without comments: `echo` with its string, which is kept, strings and quoted symbols
 _LETTERS = re.compile(rb'\(\s*echo\s*(?:"[^"]*")+|"[^"]*"|\|[^|]*\|')
 _OTHER_LETTERS = re.compile(r"[^\x00-\x7f]")
 _EXIT = re.compile(rb"\(\s*exit\s*\)")
@@ -61,26 +61,26 @@ _SHOWN = 60
 
 
 class Part(NamedTuple):
-    """A command that speaks, or several silent ones, of which `kind` is the most consequential."""
+    """A command with output, or several silent ones, of which `kind` is the most consequential kind."""
 
     begin: int
     end: int
     kind: Kind
-    #: where it stands, from 1 on
+    #: the line of the part, from 1 on
     line: int
-    #: how often `success` is to be printed
+    #: the number of `success` lines to be printed
     successes: int
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts known of a script without running it."""
+    """The facts known of a script before it runs."""
 
     logic: str = ""
     has_bits: bool = False
     has_numbers: bool = False
     has_quantifiers: bool = False
     has_strings: bool = False
-    #: whether an engine has to be ready for more than one check
+    #: whether an engine must be able to continue after a check
     is_incremental: bool = False
     checks: int = 0
     #: options that commands of the script need
@@ -91,7 +91,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Script:
-    """A script as engines get it. `table`: a row per part, as `Part` without its begin."""
+    """A script in the form for engines. `table`: a row per part, as `Part` without its begin."""
 
     text: NDArray[np.uint8]
     table: NDArray[np.int64]
@@ -118,7 +118,7 @@ class Script:
 
 
 def script_from_text(text: bytes, name: str) -> Script:
-    """Check a script and cut it into parts. `name` is for errors. Raises InputError."""
+    """Check a script and divide it into parts. `name` is for errors. Raises InputError."""
     return _Cutter(text, name).cut()
 
 
@@ -126,19 +126,20 @@ def script_from_text(text: bytes, name: str) -> Script:
 class _Cutter:
     text: bytes
     name: str
-    #: the same with nothing opaque in it
+    #: the text with spaces for strings, quoted symbols and comments
     masked: bytearray = field(init=False)
-    #: what engines get
+    #: the text for engines
     given: bytearray = field(init=False)
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     needs: dict[str, None] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
     prints_success: bool = False
-    #: silent commands since the last part: what they are, where the first one is, `success`es due
+    #: silent commands since the last part: their kind, the place of the first one, the number of `success`
+    #: lines
     silent: Kind | None = None
     silent_line: int = 0
     successes: int = 0
-    #: newlines are counted up to here
+    #: the place up to which newlines are counted
     counted: int = 0
     line: int = 1
     checks: int = 0
@@ -175,7 +176,7 @@ class _Cutter:
                 self.masked[begin:end] = b"x" * (end - begin)
 
     def _end_at_exit(self) -> None:
-        """Leave out all behind the first `exit` that is a command. None of it needs to be a script."""
+        """Remove the text behind the first `exit` command, which need not be a script."""
         counted = depth = 0
         for found in _EXIT.finditer(self.masked):
             depth += self.masked.count(b"(", counted, found.start())
@@ -194,7 +195,7 @@ class _Cutter:
             raise self._error(unclosed.start(), f"the {what} that begins here is never closed")
 
     def _write_in_unicode(self) -> None:
-        """Have the text in UTF-8, without comments, and strings in ASCII."""
+        """Convert the text to UTF-8 without comments, and its strings to ASCII."""
         text = bytes(self.given)
         try:
             text.decode()
@@ -204,7 +205,7 @@ class _Cutter:
         self._mask()
 
     def _commands(self) -> Iterator[tuple[int, int]]:
-        """Where each command begins, and the place behind it."""
+        """Yield the begin and the end of each command."""
         letters = np.frombuffer(self.masked, dtype=np.uint8)
         depth, begin = 0, -1
         for first in range(0, letters.size, _BLOCK_BYTES):
@@ -237,7 +238,7 @@ class _Cutter:
     # --- one command ------------------------------------------------------------------------
 
     def _take(self, begin: int, end: int) -> bool:
-        """False if the script ends with it."""
+        """Process a command; return False if it ends the script."""
         head = _HEAD.match(self.masked, begin, end)
         name = head.group(1).decode() if head is not None else ""
         kind = COMMANDS.get(name)
@@ -261,7 +262,7 @@ class _Cutter:
         return True
 
     def _do(self, name: str, begin: int, end: int) -> bool:
-        """Take a command out, and do it; False if the script ends with it."""
+        """Remove a command and execute it; return False if it ends the script."""
         if name == "set-option":
             self._set_option(begin, end)
             return True
@@ -369,7 +370,7 @@ class _Cutter:
 
 
 def _in_ascii(found: re.Match[bytes]) -> bytes:
-    """Return a string in ASCII; all else as it is."""
+    """Return a string in ASCII; any other text as it is."""
     if found.group()[:1] != b'"':
         return found.group()
     return _OTHER_LETTERS.sub(

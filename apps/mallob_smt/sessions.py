@@ -1,7 +1,7 @@
-"""One engine that answers a script part by part, in a process of its own: the packages' own interfaces.
+"""One engine that answers a script part by part, in a process of its own, by its package's interface.
 
-None of the engines is given a file: all take text. Z3 is called through its C interface: its Python package
-needs ten times as long to import, and its `z3` command would have to be started.
+No engine gets a file: all accept text. Z3 is called through its C interface: its Python package takes ten
+times as long to import, and its `z3` command would be a further process.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any, Protocol
 
 from mallob_smt.engines import Strategy
 
-#: Z3 has another name for it, and is always ready for `get-value` and models
+#: Z3's name of the option; Z3 always supports `get-value` and models
 _Z3_NAMES = {"produce-assertions": "interactive-mode"}
 _Z3_LACKS = ("produce-interpolants",)
 _RESET = re.compile(r"\(\s*reset\s*\)\s*\Z")
 _REASON = "(get-info :reason-unknown)"
-#: all that Bitwuzla can be told to be ready for
+#: the options that Bitwuzla supports
 _BITWUZLA_KNOWS = ("produce-models", "produce-unsat-cores", "produce-unsat-assumptions")
 
 
 class EngineError(Exception):
-    """The engine cannot go on with this script. One line that says why."""
+    """An error: the engine cannot continue with this script. One line states the reason."""
 
 
 class Session(Protocol):
-    """An engine with all that a script has told it so far."""
+    """An engine with all commands of a script so far."""
 
     def answer(self, text: str) -> str:
         """Return the output of an engine on some further commands. Raises EngineError."""
         ...
 
     def reason_unknown(self) -> str:
-        """Return the engine's reason for the last `unknown`, if it tells one."""
+        """Return the engine's reason for the last `unknown`, if it prints one."""
         ...
 
 
@@ -51,7 +51,7 @@ def load(engine: str) -> None:
 
 
 def open_session(strategy: Strategy, needs: Sequence[str], is_incremental: bool) -> Session:
-    """`needs`: options that the script's commands need. Raises EngineError."""
+    """Open a session; `needs` are options that the script's commands need. Raises EngineError."""
     match strategy.engine:
         case "z3":
             return _Z3(strategy, needs)
@@ -94,7 +94,7 @@ class _Z3:
         for name, value in strategy.options:
             self._library.Z3_global_param_set(name.encode(), value.encode())
         self._context = self._library.Z3_mk_context(self._library.Z3_mk_config())
-        # The default one ends the process; what went wrong is in the text as well.
+        # The default handler ends the process; the answer's text contains the error as well.
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(lambda context, code: None)
         self._library.Z3_set_error_handler(self._context, ctypes.cast(self._handler, ctypes.c_void_p))
         wanted = [_Z3_NAMES.get(need, need) for need in needs if need not in _Z3_LACKS]
@@ -102,7 +102,7 @@ class _Z3:
         self._prefix = self._first
 
     def answer(self, text: str) -> str:
-        # All is one text to Z3, in which it counts lines.
+        # Z3 counts lines over all calls as one text.
         answer = self._library.Z3_eval_smtlib2_string(self._context, (self._prefix + text).encode())
         self._prefix = self._first if _RESET.search(text) is not None else ""
         return answer.decode(errors="replace") if answer else ""
@@ -144,7 +144,7 @@ class _Cvc5:
 
 
 class _Bitwuzla:
-    """It prints to standard output, which is a file in memory meanwhile."""
+    """Bitwuzla, whose standard output is redirected to a file in memory."""
 
     def __init__(self, strategy: Strategy, needs: Sequence[str]) -> None:
         self._module = importlib.import_module("bitwuzla")
@@ -173,4 +173,4 @@ class _Bitwuzla:
         return answer.decode(errors="replace")
 
     def reason_unknown(self) -> str:
-        return ""  # it has no such command
+        return ""  # Bitwuzla has no such command
