@@ -4,10 +4,8 @@ An engine is asked part by part, in a process of its own, and its output is kept
 output of each check is known, and each error is assigned to its command:
 
 - after an error in a declaration or an assertion, the engine has not read the whole script, and all its
-further output is void (Z3 for example continues without the assertion).
-
+  further output is void (Z3 for example continues without the assertion).
 - a request that no engine could answer, such as `get-value` after `unsat`, is answered with an error here.
-
 - after an error in any other request, the transcript is valid, but flawed: other engines may have an answer.
 """
 

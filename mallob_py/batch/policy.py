@@ -1,9 +1,9 @@
 """The interface of policies: what a scheduler sees, and what it can do.
 
 A policy is an object with a name and a method `decide(view)` that returns actions, which the simulator
-carries out in their order, at the time of the view; those of a generator one by one, so that it sees in the
-view what each has brought when it goes on. (What has changed since the last decision is told in the view
-until the first action.) It may keep a memory of what it was shown, but must not look at anything else; a run
+carries out in their order, at the time of the view. A generator's actions are carried out one by one, so that
+the generator sees the effect of each in the view. (The view tells the changes since the last decision only
+until the first action.) A policy may remember its views, but must not use any other information. A run
 begins with `begin`. Impossible actions raise `PolicyError`.
 
 A policy of one's own is a class with the methods of `Policy`, in a package with an entry point:
@@ -25,9 +25,9 @@ from mallob_py.batch.job import Job
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """Start a waiting job, on so many nodes or on just these.
+    """Start a waiting job, on a number of nodes or on a list of nodes.
 
-    Where nodes are shared: so many units, or one on each of these nodes, which may occur several times.
+    Where nodes are shared: a number of units, or one unit on each listed node, which may occur several times.
     """
 
     job: int
@@ -35,17 +35,17 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resize(msgspec.Struct, frozen=True, gc=False):
-    """Let a running malleable job have so many nodes, or just these, from its next resize point on."""
+    """Resize a running malleable job, at its next resize point, to a number or a list of nodes."""
 
     job: int
     nodes: int | tuple[int, ...]
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """Start a waiting malleable job, the guest, on all nodes of running malleable ones, its mates.
+    """Start a waiting malleable job, the guest, on all nodes of running malleable jobs, its mates.
 
-    Of the cores of each node, it gets the share `factor` (more than 0, less than 1). When it ends, its mates
-    have them back; when a mate ends before, the guest has its nodes for itself.
+    The guest gets the share `factor` of each node's cores (more than 0, less than 1). When the guest ends,
+    its mates get these cores back; when a mate ends first, the guest gets the mate's nodes.
     """
 
     guest: int
@@ -54,14 +54,14 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):
-    """A promise that a waiting job starts at this time [s] at the latest, which is kept account of."""
+    """A recorded promise that a waiting job starts at this time [s] at the latest."""
 
     job: int
     at_s: float
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
-    """Ask for a decision at this time [s], whatever happens until then."""
+    """Request a decision at this time [s], whether or not there are events before."""
 
     at_s: float
 
@@ -70,7 +70,7 @@ Action = Start | Resize | Share | Reserve | Wake
 
 
 class PolicyError(Exception):
-    """A policy wants something impossible; the text names policy, job and time."""
+    """An error: a policy's action is impossible. The text names policy, job and time."""
 
 
 class Running:
@@ -95,21 +95,21 @@ class Running:
     ) -> None:
         self.job = job
         self.start_s = start_s
-        #: their numbers, in the order in which the job got them
+        #: the numbers of its nodes, in the order in which the job got them
         self.nodes = nodes
-        #: by the user's estimate and the speedup that is said of the job
+        #: the estimated end, by the user's estimate and the claimed speedup
         self.estimated_end_s = estimated_end_s
-        #: how many jobs were started before
+        #: the number of jobs that were started before
         self.order = order
-        #: number of nodes that was ordered and not yet taken; None if there is no order
+        #: the ordered number of nodes until the job has it; None if there is no order
         self.target: int | None = None
-        #: when it was resized last, or had an order to; None: never
+        #: the time of the last resize or order; None: there was none
         self.resized_s: float | None = None
-        #: until when it stands still for the resize that it has taken last
+        #: the time until which the job stands still for its last resize
         self.still_until_s = start_s
-        #: the job that shares its nodes, if any
+        #: the guest on its nodes, if any
         self.guest: Running | None = None
-        #: of a guest: those still running whose nodes it shares, and the share of their cores that it has
+        #: of a guest: the running mates, and the guest's share of their cores
         self.mates: list[Running] = []
         self.factor = 1.0
 
@@ -119,17 +119,17 @@ class Running:
 
     @property
     def freed(self) -> int:
-        """The number of nodes free when the job has ended: a guest leaves those of its mates to them."""
+        """Return the nodes that become free at the job's end; a guest leaves its mates' nodes to them."""
         return len(self.nodes) - (self.shared if self.mates else 0)
 
     @property
     def shared(self) -> int:
-        """On how many nodes it is a guest."""
+        """Return the number of nodes on which the job is a guest."""
         return sum(len(mate.nodes) for mate in self.mates)
 
 
 class View:
-    """The view of a scheduler. Nothing of it may be changed, or kept: it goes on changing."""
+    """The view of a scheduler. A policy must not change it, nor keep it, as it changes after the decision."""
 
     __slots__ = (
         "arrived",
@@ -149,44 +149,45 @@ class View:
 
     def __init__(self, nodes: int, costs: ResizeCost | None = None) -> None:
         self.now_s = 0.0
-        #: of the machine
+        #: the number of the machine's nodes
         self.nodes = nodes
-        #: what resizes cost on it
+        #: the costs of resizes on the machine
         self.costs: ResizeCost = costs or FreeResizes()
-        #: nodes that run no job
+        #: the number of nodes without a job
         self.free = nodes
-        #: which these are, in no particular order
+        #: the numbers of the free nodes, in no particular order
         self.free_nodes: Sequence[int] = ()
         #: waiting jobs in the order of their submission
         self.queue: Sequence[Job] = []
-        #: by job
+        #: the running jobs, by id
         self.running: Mapping[int, Running] = {}
         #: (estimated end, order, running job), sorted
         self.ends: Sequence[tuple[float, int, Running]] = []
-        #: so many jobs at the end of `queue` are new since the last decision
+        #: the number of jobs at the end of `queue` that are new since the last decision
         self.arrived = 0
-        #: what ran at the last decision and has ended since
+        #: the jobs that have ended since the last decision
         self.departed: Sequence[Running] = ()
-        #: whether anything else has changed since: a job has ended, changed its size, or can be resized again
+        #: whether anything else has changed since: a job has ended, has changed its size, or can be resized
+        #: again
         self.ended = True
-        #: what is left of nodes that jobs share; None where they do not
+        #: the free room of nodes that jobs share; None where they share none
         self.room: Room | None = None
-        #: evolving jobs that ask for a number of nodes, with that number
+        #: the evolving jobs that request a number of nodes, with this number
         self.wishes: Mapping[int, int] = {}
 
 
 class Policy(Protocol):
-    """See the module's text. `wants_all_arrivals`: also of jobs for which too few nodes are free.
+    """A policy, see the module's text. `wants_all_arrivals`: it is also asked if no new job fits.
 
-    With an attribute `wants_resize_points` that is true, it is also asked whenever a malleable job is between
-    two of its iterations. With one `shares_nodes` that is true, it is nothing for real jobs (`live`), which
-    have their nodes for themselves; with `shares_cores` as well, it is for those that are bound to cores.
+    With a true attribute `wants_resize_points`, it is also asked whenever a malleable job is between two
+    iterations. With `shares_nodes`, it is unsuitable for real jobs (`live`), which have nodes of their own;
+    with `shares_cores` as well, it is suitable for jobs that are bound to cores.
     """
 
     name: str
     wants_all_arrivals: bool
 
     def begin(self, nodes: int) -> None:
-        """A new run on a machine of so many nodes."""
+        """Begin a new run on a machine of `nodes` nodes."""
 
     def decide(self, view: View) -> Iterable[Action]: ...

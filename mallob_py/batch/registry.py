@@ -1,8 +1,8 @@
-"""Which policies there are, and how to make one from a text such as `easy:depth=10,extra=no`.
+"""The policies, and their construction from a text such as `easy:depth=10,extra=no`.
 
-They are found through the entry-point group `mallob_py.policies`. What stands behind the colon are keyword
-arguments of the class, of the types that its constructor names. Any policy takes `learn` as well: yes (by
-queue), or queue or user, whose ended jobs then say how long others run.
+Policies are found through the entry-point group `mallob_py.policies`. The settings behind the colon are
+keyword arguments of the class, of the types in its constructor. Any policy also accepts `learn`: `queue` (or
+yes) or `user`, whose ended jobs then predict the run times of further jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SWITCH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "
 
 
 class PolicyTextError(ValueError):
-    """No policy is meant by a text; one line says why."""
+    """An error: a text names no policy. One line states the reason."""
 
 
 def policy_names() -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def policy_names() -> tuple[str, ...]:
 
 
 def policy_of(text: str) -> Policy:
-    """The policy that a text names, called by this text. Raises PolicyTextError."""
+    """Return the policy that a text names, with the text as its name. Raises PolicyTextError."""
     name, _, settings = text.partition(":")
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name]
     if not found:
@@ -45,14 +45,14 @@ def policy_of(text: str) -> Policy:
 
 
 def shares_cores(policy: Policy) -> bool:
-    """Whether it has jobs share the cores of their nodes."""
+    """Return whether a policy lets jobs share the cores of their nodes."""
     return getattr(policy, "shares_cores", False)
 
 
 def policy_for(text: str, binds: bool = False) -> Policy:
-    """Make the policy of a text for real jobs, which have their nodes for themselves. Raises PolicyTextError.
+    """Make the policy of a text for real jobs, which have nodes of their own. Raises PolicyTextError.
 
-    `binds`: they are bound to cores, so that they can share nodes all the same.
+    `binds`: jobs are bound to cores, so that they can share nodes all the same.
     """
     policy = policy_of(text)
     if getattr(policy, "shares_nodes", False) and not (binds and shares_cores(policy)):
@@ -65,7 +65,7 @@ def policy_for(text: str, binds: bool = False) -> Policy:
 
 
 def _learns(make: Any, settings: str) -> tuple[By | None, str]:
-    """By what run times are learnt (None: not at all), and the other settings. ValueError: neither."""
+    """Return by what run times are learnt (None: not at all), and the other settings. Raises ValueError."""
     items = list(filter(None, settings.split(",")))
     said = [item.partition("=")[2].strip().lower() for item in items if _is_learn(item)]
     if not said or "learn" in inspect.signature(make).parameters:

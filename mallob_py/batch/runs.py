@@ -1,4 +1,4 @@
-"""Policies side by side on one workload, in processes of their own, with progress on a terminal."""
+"""Runs of several policies on one workload, in parallel processes, with progress on a terminal."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _PERIOD_S = 0.3
-#: of a run by its place: the share of the time of submissions that has gone by, and how many jobs wait
+#: a function that gets a run's place, the elapsed share of the submissions' time, and the number of waiting
+#: jobs
 Tell = Callable[[int, float, int], None]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """The setting that all runs have in common. `folder`: where schedules and pictures go, if anywhere."""
+    """The settings that all runs share. `folder`: where schedules and pictures are written, if set."""
 
     workload: Workload
     order: EventOrder
@@ -44,9 +45,9 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[PolicyResult]:
-    """Return the result of each policy, in their order.
+    """Return the result of each policy, in the order of the policies.
 
-    Raises what a run raises, and BrokenProcessPool if one is killed from outside.
+    Raises the error of a run, and BrokenProcessPool if a run is killed from outside.
     """
     folders = [setting.folder and setting.folder / name for name in folder_names(policies)]
     processes = min(processes or os.cpu_count() or 1, len(policies))
@@ -68,12 +69,12 @@ def side_by_side(setting: Setting, policies: Sequence[str], processes: int | Non
                     bars.tell(*news.get())
             return [future.result() for future in futures]
         finally:
-            # After an error no further one begins.
+            # After an error, no further run begins.
             pool.shutdown(cancel_futures=True)
 
 
 def folder_names(policies: Iterable[str]) -> list[str]:
-    """A name for each that is one on all file systems: easy:depth=10 is easy-depth-10."""
+    """Return a name for each policy that is valid on all file systems: easy:depth=10 is easy-depth-10."""
     names = list[str]()
     for text in policies:
         name = plain = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-.")
@@ -92,7 +93,7 @@ _there: tuple[Setting, Tell]
 
 
 def _begin(setting: Setting, news: SimpleQueue[tuple[int, float, int]]) -> None:
-    """In a process of its own. Ctrl-C reaches all processes; this one just ends."""
+    """Set up a run's process. Ctrl-C reaches all processes; this one must end without a message."""
     global _there
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _there = setting, lambda *told: news.put(told)
@@ -112,7 +113,7 @@ def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | 
 
 
 def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Path]:
-    """Files of a schedule; returns its pictures. Raises OSError."""
+    """Write the files of a schedule; return its pictures. Raises OSError."""
     from mallob_py.batch.pictures import gantt, utilisation
     from mallob_py.batch.schedule_files import write_schedule
 
@@ -125,7 +126,7 @@ def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Pat
 
 
 class _WithProgress:
-    """A policy as it is, which tells now and then how far it has got."""
+    """A policy that reports its progress from time to time."""
 
     def __init__(self, policy: Policy, workload: Workload, tell: Tell, place: int) -> None:
         self.name = policy.name
@@ -153,7 +154,7 @@ class _WithProgress:
 
 
 class _Bars:
-    """A bar for each policy, on a terminal; nothing elsewhere."""
+    """A bar for each policy, on a terminal only."""
 
     def __init__(self, policies: Sequence[str]) -> None:
         self._policies = policies

@@ -1,8 +1,8 @@
-"""Schedules as files that others read: Batsim 5's `jobs.csv` and `schedule.json`, pieces of jobs, SWF.
+"""Schedules as files for other programs: Batsim 5's `jobs.csv` and `schedule.json`, pieces of jobs, SWF.
 
-evalys and others read them. A resized job does not fit the one row that `jobs.csv` has for it: there it
-stands with its last nodes, and `allocations.csv` has a row for each piece of its life. Times are seconds,
-energy is joules, nodes are sets of intervals such as "0-3 7".
+evalys and other tools read these files. A resized job does not fit its single row in `jobs.csv`: the row
+contains its last nodes, and `allocations.csv` has a row for each piece of its life. Times are seconds, energy
+is in joules, nodes are sets of intervals such as "0-3 7".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKNOWN = -1
 
 
 def write_schedule(schedule: Schedule, folder: Path, power: NodePower) -> None:
-    """Write `jobs.csv`, `allocations.csv`, `schedule.json` and `schedule.swf` into a folder. OSError."""
+    """Write `jobs.csv`, `allocations.csv`, `schedule.json`, `schedule.swf` into a folder. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = sorted(schedule.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
     _write_rows(folder / "jobs.csv", JOB_COLUMNS, [*_job_rows(schedule, power), *_rejected_rows(schedule)])
@@ -48,12 +48,12 @@ def write_schedule(schedule: Schedule, folder: Path, power: NodePower) -> None:
 
 
 def interval_set(nodes: Sequence[int]) -> str:
-    """Numbers as intervals: 0, 1, 2, 7 are "0-2 7"."""
+    """Return numbers as intervals: 0, 1, 2, 7 are "0-2 7"."""
     return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals(nodes))
 
 
 def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each unbroken row of numbers."""
+    """Yield the first and the last of each unbroken sequence of numbers."""
     if not nodes:
         return []
     ordered = np.sort(np.asarray(nodes))
@@ -64,7 +64,7 @@ def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def write_swf(schedule: Schedule, path: Path) -> None:
-    """The schedule in the Standard Workload Format; a resized job with its mean number of nodes. OSError."""
+    """Write the schedule as SWF; a resized job has its mean number of nodes. Raises OSError."""
     jobs = schedule.workload.jobs
     held_s = [0.0] * len(jobs)
     for piece in schedule.all_pieces():
@@ -118,7 +118,7 @@ def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ..
 
 
 def _rejected_rows(schedule: Schedule) -> Iterable[tuple[object, ...]]:
-    """Return rows as Batsim has them: what did not come to be is empty."""
+    """Return rows in Batsim's form: columns of an event that did not happen are empty."""
     name = schedule.workload.name or "workload"
     for job in schedule.workload.rejected:
         yield (
@@ -136,7 +136,7 @@ def _metadata(job: Job | Rejected) -> str:
 
 
 def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
-    """The keys of Batsim's file as far as they mean something here."""
+    """Return the keys of Batsim's file that apply here."""
     metrics, energy = metrics_of(schedule), energy_of(schedule, power)
     rejected = len(schedule.workload.rejected)
     turnarounds = [
@@ -188,7 +188,7 @@ def _write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def _number(value: float) -> str:
-    """Whole numbers without a point, others to the microsecond."""
+    """Format a number: whole ones without a point, others to the microsecond."""
     return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")
 
 

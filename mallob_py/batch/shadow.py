@@ -1,4 +1,4 @@
-"""The shadow time of EASY backfilling: the earliest at which a waiting job finds enough nodes free."""
+"""The shadow time of EASY backfilling: the earliest time at which enough nodes are free for a waiting job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mallob_py.batch.policy import View
 
 
 def ends_of(view: View) -> Iterable[tuple[float, int]]:
-    """When each running job ends by the estimates [s], the soonest first, and on how many nodes it runs."""
+    """Return each running job's estimated end [s] and number of nodes, sorted by end."""
     return ((end_s, running.size) for end_s, _, running in view.ends)
 
 
@@ -21,10 +21,10 @@ def shadow_of(
     need: int,
     starting: Iterable[tuple[Job, int]] = (),
 ) -> tuple[float, int]:
-    """When `need` nodes will be free, of which `free` are now, and how many more than that.
+    """Return the time at which `need` nodes are free, and the number of nodes beyond `need` at that time.
 
-    Jobs end at these times [s], which ascend, and leave so many nodes; those that start now on so many nodes
-    are not among them yet.
+    At present, `free` nodes are free. `ends`: times [s], in ascending order, at which jobs leave numbers of
+    nodes. `starting`: jobs that start now on numbers of nodes, and are not in `ends`.
     """
     new = sorted((now_s + job.estimate_on(size), size) for job, size in starting)
     shadow_s = now_s

@@ -1,19 +1,18 @@
 """A batch system in virtual time.
 
-What really happens is known here alone: how long jobs run, how fast they are on how many nodes, when they
-can be resized. A job's progress is piecewise linear (work left, rate), so that a change of its nodes is one
-re-timing. Work is counted in seconds on the preferred number of nodes. Policies see a `View`, whose types
-have no place for any of this, and every action is checked.
+Only the simulator knows the truth: run times, true speedups, and resize points of jobs. A job's progress is
+piecewise linear (work left, rate), so that a change of its nodes is one re-timing. Work is counted in seconds
+on the preferred number of nodes. Policies see a `View`, whose types cannot contain the truth, and every
+action is checked.
 
-Event order at equal times: `EventOrder.BATCH` takes all ends, then all submissions, then one decision.
-`EventOrder.PYSS` is that of the simulator pyss: submissions before ends, a decision after each event, and
-after a submission only if so many nodes are free, or the policy wants to hear of all submissions.
-`EventOrder.ELASTISIM` is that of the simulator ElastiSim: a decision after each event, wakes first.
+Event order at equal times: `EventOrder.BATCH` processes all ends, then all submissions, then one decision.
+`EventOrder.PYSS` follows the simulator pyss: submissions before ends, a decision after each event, and after
+a submission only if its job fits or the policy wants all submissions. `EventOrder.ELASTISIM` follows the
+simulator ElastiSim: a decision after each event, wakes first.
 
-A policy with `wants_resize_points` is asked whenever a malleable job that has iterations is between two of
-them. What it orders for this job takes effect at once, and the nodes that this sets free are seen at the
-next decision. An order after the last resize point holds its new nodes until the job ends; of other
-policies, it is passed over.
+A policy with `wants_resize_points` is asked whenever a malleable job with iterations is between two of them.
+Its order for this job takes effect at once, and the next decision sees the nodes freed by it. After the last
+resize point, an order holds its new nodes until the job ends; such an order of any other policy is ignored.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from mallob_py.batch.policy import (
 )
 from mallob_py.batch.wishes import grants
 
-#: of iterations: what lies nearer to a whole number is one
+#: the distance from a whole number within which a number of iterations counts as whole
 _ROUNDING = 1e-9
-#: bounds of what is played: each node is an object, and larger times are too coarse
+#: bounds of a simulation: each node is an object, and larger times are too coarse
 NODES_MAX = 10_000_000
 TIME_MAX_S = 1e12
 
 
 class EventOrder(enum.Enum):
-    """See the module's text."""
+    """The order of events at equal times, see the module's text."""
 
     BATCH = "batch"
     PYSS = "pyss"
@@ -61,16 +60,16 @@ class EventOrder(enum.Enum):
 
 
 class Imbalance(enum.Enum):
-    """The speed of a job whose nodes have different numbers of its cores."""
+    """The speed of a job that has different numbers of cores on its nodes."""
 
-    #: as all its cores together: it balances its load itself
+    #: the speed of all its cores together, as the job balances its load
     IDEAL = "ideal"
-    #: as its slowest node allows
+    #: the speed that its slowest node permits
     WORST = "worst"
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """Part of a job's life, on nodes that stay the same."""
+    """A part of a job's life, on nodes that stay the same."""
 
     job: int
     start_s: float
@@ -79,7 +78,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedSpan(msgspec.Struct, frozen=True, gc=False):
-    """A span of time in which a guest has had the share `factor` of the cores of a mate's nodes."""
+    """A span of time in which a guest has the share `factor` of the cores of a mate's nodes."""
 
     guest: int
     mate: int
@@ -92,8 +91,8 @@ class SharedSpan(msgspec.Struct, frozen=True, gc=False):
 class Schedule(msgspec.Struct, frozen=True):
     """The schedule of a workload: for each job its start and end [s], and the nodes of its last piece.
 
-    `pieces`: the former ones of jobs that were resized. `promises`: the earliest reservation that each job
-    was told, if any. `shared`: which jobs were on the same nodes, and when.
+    `pieces`: the earlier pieces of resized jobs. `promises`: the earliest reservation of each job, if any.
+    `shared`: the spans in which jobs shared nodes.
     """
 
     workload: Workload
@@ -109,7 +108,7 @@ class Schedule(msgspec.Struct, frozen=True):
     shared: Sequence[SharedSpan] = ()
 
     def all_pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of all jobs: the former ones, then the last of each."""
+        """Yield the pieces of all jobs: the earlier ones, then the last one of each."""
         yield from self.pieces
         for job, (start_s, end_s, nodes) in enumerate(
             zip(self.piece_starts_s, self.ends_s, self.allocations, strict=True)
@@ -127,12 +126,11 @@ def simulate(
     imbalance: Imbalance = Imbalance.IDEAL,
     delays: Delays | Sequence[Delays] = NO_DELAYS,
 ) -> Schedule:
-    """Play a workload on a machine of so many nodes (0: its own number).
+    """Simulate a workload on a machine of `nodes` nodes (0: the workload's number).
 
-    `imbalance` is of guests on nodes that they share, beside nodes that they do not. `delays` are those of
-    real processes, of all jobs or of each, in the order of events `BATCH`.
-    Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine, and
-    above NODES_MAX and TIME_MAX_S.
+    `imbalance` applies to guests whose nodes are only partly shared. `delays` are those of real processes,
+    for all jobs or for each, in the order of events `BATCH`. Raises PolicyError for an impossible action,
+    ValueError for a job that can never run on this machine, and above NODES_MAX and TIME_MAX_S.
     """
     if delays != NO_DELAYS and order is not EventOrder.BATCH:
         raise ValueError("there are delays in the order of events `batch` only")
@@ -185,27 +183,27 @@ class _Run:
         self._piece_starts = [math.nan] * count
         self._pieces: list[Piece] = []
         self._promises: dict[int, float] = {}
-        #: of running jobs: work left [s] at a time [s] (from then on it shrinks at a rate)
+        #: of running jobs: work left [s] at a time [s] (it then decreases at the job's rate)
         self._left = [0.0] * count
         self._since = [0.0] * count
         self._rate = [1.0] * count
-        #: (time, number, job): what is due; one with another number than the job's is void
+        #: (time, number, job): due events; an event is void if its number is not the job's
         self._due: list[tuple[float, int, int]] = []
         self._number = 0
         self._valid = [0] * count
         self._asks_at_points = getattr(policy, "wants_resize_points", False)
-        #: of running jobs whose resize points are waited for: how many iterations are left
+        #: numbers of remaining iterations of running jobs whose resize points matter
         self._iterations_left: dict[int, int] = {}
-        #: free nodes that a job got by an order which came after its last resize point: kept until its end
+        #: free nodes ordered for a job after its last resize point, kept until its end
         self._never_taken: dict[int, list[int]] = {}
-        #: the nodes that a job takes when it is due next
+        #: nodes that a job gets at its next due event
         self._taking: dict[int, list[int]] = {}
-        #: (when, job): malleable jobs that cannot be resized before
+        #: (time, job): malleable jobs that cannot be resized before
         self._unready: list[tuple[float, int]] = []
-        #: how many of its wishes an evolving job has told
+        #: the number of an evolving job's wishes so far
         self._told: dict[int, int] = {}
         self._shared: list[SharedSpan] = []
-        #: of guests on shared nodes
+        #: times at which guests have joined
         self._joined: dict[int, float] = {}
         self._wake_s = math.inf
         self._resizes = 0
@@ -252,7 +250,8 @@ class _Run:
             if self._wake_s < now:
                 now = self._wake_s
             view.now_s = now
-            # What was due of a job before it was resized is no event: it would tell how long the job runs.
+            # A due event of a resized job is void and must cause no decision, which would reveal its run
+            # time.
             happens = self._wake_s <= now
             if happens:
                 self._wake_s = math.inf
@@ -270,7 +269,7 @@ class _Run:
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 arrived += 1
-            view.arrived += arrived - before  # all that wait, where the policy has begun anew
+            view.arrived += arrived - before  # all waiting jobs if the policy has begun anew
             view.ended |= happens
             if arrived > before or happens:
                 self._decide()
@@ -311,7 +310,7 @@ class _Run:
     def _decide(self) -> None:
         view = self._view
         actions = iter(self._policy.decide(view))
-        # A generator looks at the view only now.
+        # A generator reads the view only now.
         action = next(actions, None)
         view.arrived = 0
         view.ended = False
@@ -323,7 +322,7 @@ class _Run:
             self._grant()
 
     def _grant(self) -> None:
-        """Grant what can be of the wishes that the policy leaves, which then begins its plans anew."""
+        """Grant unanswered wishes where possible; after a grant, the policy begins its plans anew."""
         granted = False
         for resize in grants(self._view):
             self._resize(resize)
@@ -339,7 +338,7 @@ class _Run:
     # --- ends and resize points ---------------------------------------------------------------
 
     def _pass_resize_point(self, job: int) -> None:
-        """Ask the policy; then the job goes on with what was ordered for it, now or before."""
+        """Ask the policy; then resize the job as ordered now or before."""
         left = self._iterations_left[job] = self._iterations_left[job] - 1
         truth = self._truths[job]
         self._left[job], self._since[job] = left / truth.iterations * truth.run_s, self._view.now_s
@@ -350,12 +349,12 @@ class _Run:
             self._plan(job)
 
     def _plan(self, job: int) -> None:
-        """Plan what comes next in a job's life: a resize point that is waited for, a wish, or its end."""
+        """Plan the next event of a job's life: a resize point, a wish, or its end."""
         if job in self._iterations_left:
             if self._iterations_left[job] > 1:
                 self._plan_resize_point(job)
                 return
-            # None comes after the last iteration.
+            # No resize point follows the last iteration.
             del self._iterations_left[job]
         truth = self._truths[job]
         if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
@@ -365,7 +364,7 @@ class _Run:
             self._schedule(job, self._end_s(job))
 
     def _end_s(self, job: int) -> float:
-        """When a running job ends [s], if nothing changes."""
+        """Return the time [s] at which a running job ends without further changes."""
         return self._since[job] + self._left[job] / self._rate[job] + self._delays[job].end_s
 
     def _plan_resize_point(self, job: int) -> None:
@@ -390,7 +389,7 @@ class _Run:
             self._end(job)
 
     def _get_ready(self, job: int) -> bool:
-        """It can be resized from now on. Returns whether it still runs."""
+        """Make a job resizable from now on. Return whether it still runs."""
         if (running := self._running.get(job)) is None:
             return False
         running.job = self._jobs[job]
@@ -415,7 +414,7 @@ class _Run:
         self._wishes.pop(job, None)
 
     def _forget_last_piece(self, job: int) -> None:
-        """It was resized at the very time at which it ends: it has done nothing on these nodes."""
+        """Remove a piece without duration: the job was resized at the time of its end."""
         for place in reversed(range(len(self._pieces))):
             piece = self._pieces[place]
             if piece.job == job:
@@ -427,7 +426,7 @@ class _Run:
         self._free += running.nodes
 
     def _bring_up_to_date(self, job: int) -> None:
-        """Count the work that was done; a job that stands still has its time ahead."""
+        """Account for the work done; a job that stands still has done none."""
         elapsed_s = self._view.now_s - self._since[job]
         if elapsed_s > 0.0:
             self._left[job] = max(0.0, self._left[job] - elapsed_s * self._rate[job])
@@ -466,7 +465,7 @@ class _Run:
         self._plan(number)
 
     def _launch(self, place: int, nodes: list[int], estimate_s: float) -> Running:
-        """A waiting job runs; what comes next in its life is still to plan."""
+        """Make a waiting job run; its next event must be planned afterwards."""
         job = self._queue.pop(place)
         number = job.id
         now, size = self._view.now_s, len(nodes)
@@ -486,7 +485,7 @@ class _Run:
         return running
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Take free nodes."""
+        """Remove nodes from the free ones for a job."""
         return self._checks.take(self._free, job, wanted)
 
     def _speed(self, job: int, size: int) -> float:
@@ -501,7 +500,7 @@ class _Run:
         awaited = number in self._iterations_left
         wait_s = 0.0 if awaited else self._until_resize_point(number)
         if wait_s == math.inf and not self._asks_at_points:
-            return  # an order that comes too late
+            return  # the order comes too late
         kept, wanted = running.nodes, action.nodes
         self._checks.new_size(running.job, count_of(wanted))
         if isinstance(wanted, int):
@@ -525,19 +524,19 @@ class _Run:
             return
         self._taking[number] = grown
         if awaited:
-            return  # until the decision at the resize point is over
+            return  # the job waits for the end of the decision at its resize point
         if wait_s > 0.0:
             self._schedule(number, now + wait_s)
         else:
             self._take(number)
 
     def _until_resize_point(self, number: int) -> float:
-        """Return how long [s] a running job takes to where it can be resized; infinite: it ends before."""
+        """Return the time [s] until a running job can be resized; infinite: it ends before."""
         truth = self._truths[number]
         if not truth.iterations:
             return 0.0
         if self._asks_at_points:
-            return math.inf  # those that are still to come are waited for
+            return math.inf  # the job waits for ordered nodes that are still to come
         self._bring_up_to_date(number)
         iterations_left = self._left[number] / truth.run_s * truth.iterations
         whole = math.floor(iterations_left + _ROUNDING)
@@ -547,7 +546,7 @@ class _Run:
         return max(0.0, self._since[number] - self._view.now_s) + max(0.0, work_s) / self._rate[number]
 
     def _take(self, number: int) -> None:
-        """A job goes on with other nodes."""
+        """Move a job to other nodes."""
         running, now = self._running[number], self._view.now_s
         self._bring_up_to_date(number)
         self._resizes += 1
@@ -559,7 +558,7 @@ class _Run:
         self._view.free = len(self._free)
         pause_s = self._costs.pause_s(running.job, len(before), len(after))
         self._forget_end(running)
-        # The same estimated work, at another estimated speed.
+        # The estimated work is the same, at another estimated speed.
         estimated_left = max(0.0, running.estimated_end_s - now) / running.job.estimate_on(len(before))
         running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
         insort(self._ends, (running.estimated_end_s, running.order, running))
@@ -587,13 +586,13 @@ class _Run:
         for mate in mates:
             mate.guest = guest
             self._retime(mate)
-            # So much it loses if the guest takes as long as was estimated.
+            # The mate loses this time if the guest takes its estimated time.
             self._forget_end(mate)
             mate.estimated_end_s += estimate_s
             insort(self._ends, (mate.estimated_end_s, mate.order, mate))
 
     def _retime(self, running: Running) -> None:
-        """Whom a job shares its nodes with has changed, and so has its rate."""
+        """Set a job's rate after its guest or its mates have changed."""
         number, size = running.job.id, running.size
         self._bring_up_to_date(number)
         rate = self._speed(number, size)
@@ -607,7 +606,7 @@ class _Run:
         self._plan(number)
 
     def _leave_mates(self, guest: Running) -> None:
-        """A guest ends: its cores go back; nodes of mates that have ended are free."""
+        """End a guest: its cores return to its mates; nodes of ended mates become free."""
         kept = {node for mate in guest.mates for node in mate.nodes}
         self._free += [node for node in guest.nodes if node not in kept]
         for mate in guest.mates:
@@ -616,7 +615,7 @@ class _Run:
             self._retime(mate)
 
     def _leave_guest(self, mate: Running, guest: Running) -> None:
-        """A mate ends: its guest takes its nodes over."""
+        """End a mate: its guest gets its nodes."""
         self._part(guest, mate)
         guest.mates.remove(mate)
         self._retime(guest)
@@ -627,7 +626,7 @@ class _Run:
 
 
 class _SharedRun(_Run):
-    """Nodes that jobs share; `_free` are those without any job."""
+    """A simulation whose jobs share nodes; `_free` are the nodes without any job."""
 
     def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
         assert workload.cluster is not None

@@ -1,8 +1,8 @@
-"""Models of speed: the speed of a job depends on its nodes.
+"""Models of speedup: a job's speed as a function of its number of nodes.
 
-A model tells the speed on `n` nodes relative to that on the job's preferred number, on which it is 1: with
-run time T(pref), the run time on n nodes is T(pref) / speed(n, pref). Its `loss` is how far from
-linear it is, as a number to compare jobs of one model by; 0: linear.
+A model's speed on `n` nodes is relative to the speed on the job's preferred number: with run time T(pref),
+the run time on n nodes is T(pref) / speed(n, pref). Its `loss` is its distance from linear speedup (0:
+linear), a number by which jobs of one model can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Linear(msgspec.Struct, frozen=True):
-    """All nodes are of full use."""
+    """Linear speedup: T(n) = T(pref) pref/n."""
 
     def speed(self, nodes: int, preferred: int) -> float:
         return nodes / preferred

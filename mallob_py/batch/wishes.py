@@ -1,8 +1,8 @@
-"""Evolving jobs that ask for other numbers of nodes: what is granted of what a policy leaves.
+"""Evolving jobs' requests for other numbers of nodes: grants of requests that a policy leaves unanswered.
 
-A policy may answer the wishes of its view itself. Those that it leaves are granted behind its decision, the
-oldest first. One for fewer nodes is granted at once; one for more as a whole, if so many are free and the
-first waiting job is not delayed by the estimates: that is EASY's test of a job that would overtake it.
+A policy may answer the wishes of its view itself. Unanswered wishes are granted after its decision, the
+oldest first. A wish for fewer nodes is granted at once. A wish for more nodes is granted as a whole if they
+are free and, by the estimates, the first waiting job is not delayed: EASY's test for an overtaking job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mallob_py.batch.shadow import shadow_of
 
 
 def grants(view: View) -> Iterator[Resize]:
-    """The view is to change with each."""
+    """Yield the granted wishes; the caller must update the view after each."""
     if view.room is not None:
         return
     for number, wanted in list(view.wishes.items()):

@@ -1,7 +1,7 @@
-"""A workload over real processes: what `simulate` is in virtual time.
+"""A workload over real processes: the counterpart of `simulate` in real time.
 
-A scheduler of its own (`mallob-py batch serve`) is handed the workload's jobs at their times. Each is a
-program whose work is timed waiting (`timed`). What comes of it is measured from outside.
+A separate scheduler (`mallob-py batch serve`) receives the workload's jobs at their times. Each job is a
+program whose work is timed waiting (`timed`). The results are measured from outside.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _UP_S = 60.0
 
 
 class ReplayError(Exception):
-    """A job has not run to its end, or the scheduler does not. One line."""
+    """An error: a job has not run to its end, or the scheduler does not run. One line."""
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The life of a job that was run. Times are seconds since the host began; `told`: what a timed program
-    has said of itself, `output` what any other has; `shrinks` and `grows`: how many orders it was given.
+    """The life of a job that was run. Times are seconds since the host began. `told`: the events of a timed
+    program; `output`: the output of any other program; `shrinks` and `grows`: the numbers of its orders.
     """
 
     submit_s: float
@@ -53,20 +53,20 @@ class Life(msgspec.Struct, frozen=True):
     grows: int = 0
 
 
-#: the lines of a job's script behind its headers
+#: a function that returns the lines of a job's script behind its headers
 Body = Callable[[Job, Truth], str]
 
 
 def timed_body(job: Job, truth: Truth) -> str:
-    """A program whose work is timed waiting."""
+    """Return the lines that run a program whose work is timed waiting."""
     command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
     return f"exec {shlex.join(command)}"
 
 
 def scaled(workload: Workload, second_s: float) -> Workload:
-    """The workload whose seconds last so long, as a live scheduler is shown it.
+    """Return the workload for a live scheduler, with seconds of length `second_s`.
 
-    That is, a job's estimate holds on any number of nodes. Speedup is linear.
+    A job's estimate then holds on any number of nodes, and speedup is linear.
     """
     jobs = [
         msgspec.structs.replace(
@@ -91,10 +91,10 @@ def replay(
     tell: Callable[[int], None],
     body: Body = timed_body,
 ) -> list[Life]:
-    """Return the life of each job; `tell` is told again and again how many have ended.
+    """Return the life of each job; `tell` is called repeatedly with the number of ended jobs.
 
-    The workload is one of `scaled`, of rigid and malleable jobs; `body` is what they run. Nothing of it is
-    left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
+    The workload must come from `scaled`, with rigid and malleable jobs only; `body` returns their scripts. No
+    process or file is left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
     """
     orders: Counter[tuple[int, str]] = Counter()
     with _folder() as path:
@@ -137,7 +137,9 @@ def _folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, str]]) -> Iterator[None]:
-    """In a session of its own: Ctrl-C is for us. `orders` has at the end how many each job was given."""
+    """Run a scheduler in a session of its own, so that Ctrl-C does not reach it. At the end, `orders`
+    contains each job's number of orders.
+    """
     us = os.getpid()
     log = path.with_suffix(".log")
     command = [*python(), "-m", "mallob_py", "batch", "serve", "--dir", str(path)]
@@ -169,7 +171,7 @@ def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, s
 
 
 def _orders_in(log: str) -> Iterator[tuple[int, str]]:
-    """The orders (job, shrink or grow) that a scheduler has said it gave."""
+    """Return the orders (job, shrink or grow) in a scheduler's output."""
     for number, order in re.findall(r"^job (\d+) .*: (shrink|grow) \d", log, re.MULTILINE):
         yield int(number), order
 
@@ -182,7 +184,7 @@ def _is_up(path: Path) -> bool:
 
 
 def _play(workload: Workload, path: Path, tell: Callable[[int], None], body: Body) -> dict[int, float]:
-    """Hand the jobs in; returns when each has ended."""
+    """Submit the jobs; return when each has ended."""
     began_s = now_s()
     ends_s: dict[int, float] = {}
     limit_s = sum(job.submit_s + job.estimate_s for job in workload.jobs) + _UP_S
@@ -218,11 +220,11 @@ def _submit(path: Path, job: Job, body: str) -> None:
     assert isinstance(answer, Done)
 
 
-# --- what it tells ------------------------------------------------------------------------
+# --- output of the scheduler -----------------------------------------------------------------
 
 
 def delays_of(life: Life) -> Delays:
-    """Return the delays of one job; means over its orders. 0 where there was nothing to measure."""
+    """Return the delays of one job, as means over its orders; 0 where no event was measured."""
     took_s: dict[str, list[float]] = {name: [] for name in Delays.__struct_fields__}
     last_s = dict[Event, float]()
     for one in life.told:

@@ -14,11 +14,11 @@ from mallob_py.batch.live.chart import Bar
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.malleable.sockets import connect
 
-#: of a request; above all scripts and environments
+#: the largest request; scripts and environments are its largest parts
 REQUEST_MAX_BYTES = 16 << 20
-#: of an answer: lines on a hundred thousand jobs have some thirty megabytes
+#: the largest answer: lines on a hundred thousand jobs have some thirty megabytes
 ANSWER_MAX_BYTES = 256 << 20
-#: a scheduler that has much to do may take its time
+#: the time limit of an answer, long enough for a busy scheduler
 _ANSWER_S = 120.0
 
 
@@ -26,13 +26,15 @@ Encoding: TypeAlias = Literal["utf-8", "latin-1"]
 
 
 class LiveError(Exception):
-    """No scheduler answers, or it refuses. One line."""
+    """An error: no scheduler answers, or it refuses the request. One line."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Run this script in this folder; `name` unless it says one itself. `headers` come before its own.
+    """Run this script in this folder; a name in the script precedes `name`. `headers` precede the script's
+    own.
 
-    `after`: when these jobs have ended. `after_ok`: the same, with exit code 0; else it ends as well.
+    `after`: jobs that must end first. `after_ok`: jobs that must end first with exit code 0; if one ends
+    otherwise, so does the new job.
     """
 
     script: str
@@ -42,61 +44,61 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     headers: dict[str, str] = {}
     after: list[int] = []
     after_ok: list[int] = []
-    #: of the script as a file
+    #: the encoding of the script's file
     encoding: Encoding = "utf-8"
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """End a job, or do not start it; of an array, all tasks, or the one of this number."""
+    """End a job or remove it from the queue; for an array: all tasks, or the task of this number."""
 
     job: int
     task: int = -1
 
 
 class Queue(msgspec.Struct, frozen=True, tag=True):
-    """Which jobs there are: all that run, and so many of those that wait and that have ended."""
+    """List all running jobs, and a number of waiting and of ended ones."""
 
     waiting: int
     ended: int
 
 
 class Explain(msgspec.Struct, frozen=True, tag=True):
-    """Why a job does not run, and when it will."""
+    """Explain why a job waits and when it will start."""
 
     job: int
 
 
 class Nodes(msgspec.Struct, frozen=True, tag=True):
-    """Which nodes there are, and who is on which slot."""
+    """List the nodes, and the jobs on their slots."""
 
 
 class Bars(msgspec.Struct, frozen=True, tag=True):
-    """Ask which jobs have had which slots in the last seconds."""
+    """Return the jobs on each slot in the last seconds."""
 
     seconds: float
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Nothing new is to start on a node."""
+    """Start no further job on a node."""
 
     node: str
     reason: str
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """A node is fit for jobs again."""
+    """Use a node again."""
 
     node: str
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=True):
-    """A node is not needed any more: when its jobs have ended, it leaves the allocation."""
+    """Return a node to the allocation's owner when its jobs have ended."""
 
     node: str
 
 
 class TakeIn(msgspec.Struct, frozen=True, tag=True):
-    """Have so many further nodes in the allocation."""
+    """Add further nodes to the allocation."""
 
     count: int
 
@@ -105,21 +107,21 @@ Request = Submit | Cancel | Queue | Explain | Nodes | Bars | Drain | Resume | Gi
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """It cannot be done. One line."""
+    """A refusal, with its reason in one line."""
 
     error: str
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """It is, with the job of this number; 0: with a node."""
+    """Success, with the number of the job; 0 for a request about a node."""
 
     job: int
 
 
 class JobLine(msgspec.Struct, frozen=True):
-    """A job as a table tells it. Times are seconds; `nodes` are those that it has, if it runs.
+    """A job as a line of a table. Times are seconds; `nodes` are the nodes of a running job.
 
-    `reason`: why it waits, if it does.
+    `reason`: why a waiting job waits.
     """
 
     job: int
@@ -134,12 +136,12 @@ class JobLine(msgspec.Struct, frozen=True):
     required_s: float
     output: str
     reason: str = ""
-    #: the number that its array goes by; 0: it is of none
+    #: the number of the job's array; 0: no array
     array: int = 0
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """Jobs asked for, and how many wait in all. `turns`: of the scheduler's loop (`loop_rate.shown`)."""
+    """The requested jobs, and the number of waiting ones. `turns`: the loop's rate (`loop_rate.shown`)."""
 
     policy: str
     running: list[JobLine]
@@ -156,7 +158,7 @@ class Explained(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeLine(msgspec.Struct, frozen=True):
-    """The line of a node. `jobs`: who is on each of its slots; None: no job. `reason`: why it is not up."""
+    """The line of a node. `jobs`: the job on each slot; None: no job. `reason`: why it is not up."""
 
     name: str
     state: NodeState
@@ -165,14 +167,14 @@ class NodeLine(msgspec.Struct, frozen=True):
 
 
 class NodeLines(msgspec.Struct, frozen=True, tag=True):
-    """All nodes, and the names of the jobs there."""
+    """All nodes, and the names of the jobs on them."""
 
     nodes: list[NodeLine]
     names: dict[int, str]
 
 
 class Gantt(msgspec.Struct, frozen=True, tag=True):
-    """The bars asked for, by a clock that shows `now_s`. `slots`: number and name of each, node by node."""
+    """The requested bars, by a clock that shows `now_s`. `slots`: number and name of each slot."""
 
     now_s: float
     slots: list[tuple[int, str]]
@@ -183,7 +185,7 @@ Answer = Refused | Done | Jobs | Explained | NodeLines | Gantt
 
 
 def is_text(text: str) -> bool:
-    """Whether a request can have it: names of files and variables may be any bytes."""
+    """Return whether a request can contain the text: names of files and variables may be any bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -192,12 +194,12 @@ def is_text(text: str) -> bool:
 
 
 def own_environment() -> dict[str, str]:
-    """This process's environment, as far as a request can have it."""
+    """Return the variables of this process's environment that a request can contain."""
     return {name: value for name, value in os.environ.items() if is_text(name + value)}
 
 
 def ask(folder: Path, request: Request) -> Answer:
-    """Raises LiveError."""
+    """Send a request and return the answer. Raises LiveError."""
     path = folder.absolute() / "scheduler.sock"
     line = msgspec.json.encode(request) + b"\n"
     if len(line) > REQUEST_MAX_BYTES:

@@ -1,21 +1,21 @@
-"""A policy over jobs that really run: stimuli in, effects out; no clock, no files, no processes.
+"""A policy over real jobs: stimuli in, effects out; no clock, no files, no processes.
 
-Policies are those of the simulator and see the same `View`. What differs: how long jobs run is not known here
-either, and a resize is an order that a program carries out when it can, or never.
+Policies are those of the simulator and see the same `View`. Differences: the run times of jobs are not known
+here, and a resize is an order that a program carries out when it can, or never.
 
-- A malleable job is shown as moldable until it has said that it is ready, and again from an order on that it
-  has not carried out: nobody waits for it, and it keeps the slots that it has not given back.
-- Slots for growth belong to the job from the order on, slots that it is to release until it has named them.
-- Slots come and go: those that are withheld stay with the job that has them until it leaves them. A job that
-  needs more than are offered waits unseen by the policy, to which no job's numbers exceed the machine.
-- Where jobs are bound to cores, a policy may have them share slots. There, a malleable job is malleable at
-  once, as nothing is asked of it: it has fewer cores or more, and none of its slots is ordered away.
-- An evolving job asks for more slots by `wish`, which the policy may order, or else `wishes.grants` does.
-  It gives slots back by itself.
-- A job that is over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
+- A malleable job is shown as moldable before it has reported that it is ready, and while an order is not
+  carried out: no other job waits for its slots, and it keeps all slots that it has not released.
+- Slots for growth belong to the job from the order on, slots to be released until the job has named them.
+- Slots may be withheld: a withheld slot stays with its job until the job leaves it. A job that needs more
+  slots than are offered waits unseen by the policy, which sees no job larger than the machine.
+- Where jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
+  as it needs no order: its number of cores changes, and it keeps all of its slots.
+- An evolving job requests slots by `wish`; the policy may order them, or else `wishes.grants` does. It
+  releases slots by itself.
+- A job over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
 
-Effects are appended to `effects`, for the caller to carry out and take away. If a policy
-raises, such as PolicyError for something impossible, what it has ordered before holds, and it begins anew.
+Effects are appended to `effects`; the caller must carry them out and remove them. If a policy raises, such as
+PolicyError for an impossible action, its earlier actions hold, and the policy begins anew.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from mallob_py.batch.policy import (
 )
 from mallob_py.batch.wishes import grants
 
-#: see the module's text
+#: the shown rest of an overdue job's time
 OVERDUE_S = 5.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Run a job on these slots; as a guest of its mates, with this share of their cores."""
+    """Run a job on these slots; a guest shares its mates' slots and gets this share of their cores."""
 
     job: int
     slots: tuple[int, ...]
@@ -55,20 +55,20 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Rebind(msgspec.Struct, frozen=True):
-    """A running job has other cores of its slots now (see `shares_of`)."""
+    """Change the cores that a running job may use of its slots (see `shares_of`)."""
 
     job: int
 
 
 class OrderShrink(msgspec.Struct, frozen=True):
-    """Have a job release so many slots; `released` or `order_failed` is to be told."""
+    """Order a job to release `count` slots; `released` or `order_failed` must follow."""
 
     job: int
     count: int
 
 
 class OrderGrow(msgspec.Struct, frozen=True):
-    """Give a job these slots as well; `grown` or `order_failed` is to be told."""
+    """Order a job to use further slots; `grown` or `order_failed` must follow."""
 
     job: int
     slots: tuple[int, ...]
@@ -78,29 +78,29 @@ Effect = Launch | Rebind | OrderShrink | OrderGrow
 
 
 class LiveScheduler:
-    """See the module's text. All times are seconds of the caller's clock, which never goes back."""
+    """The core of the live scheduler, see the module's text. Times [s] are of the caller's clock."""
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self.policy = policy
         self._shares_cores = getattr(policy, "shares_cores", False)
         self.effects: list[Effect] = []
-        #: jobs that have begun or ended, or have other slots, since somebody emptied this
+        #: jobs that have begun or ended or changed slots since the caller cleared this set
         self.moved: set[int] = set()
-        #: when the policy wants to be asked at the latest; infinite: not before something happens
+        #: the latest time of the policy's next decision; infinite: no decision before the next event
         self.wake_s = math.inf
-        #: slots that jobs may be given, and those of them that are free
+        #: slots that jobs may get, and the free ones among them
         self._offered = set(range(slots))
         self._free = list(range(slots - 1, -1, -1))
-        #: all that wait, by their ids, which ascend; and those that the policy sees, as it does
+        #: all waiting jobs by id, in ascending order; and the jobs that the policy sees, in the policy's form
         self._waiting: dict[int, Job] = {}
         self._queue: list[Job] = []
         self._running: dict[int, Running] = {}
         self._ends: list[tuple[float, int, Running]] = []
         self._departed: list[Running] = []
         self._launched = 0
-        #: of running jobs: the slots that they get by an order on its way
+        #: the slots that running jobs get by a pending order
         self._coming: dict[int, list[int]] = {}
-        #: of evolving jobs: how many slots they want to have
+        #: the numbers of slots that evolving jobs want
         self._wishes: dict[int, int] = {}
         self._view = View(slots)
         view = self._view
@@ -109,29 +109,29 @@ class LiveScheduler:
         self._checks = Checks(policy, view)
         policy.begin(max(1, slots))
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------
 
     @property
     def slots(self) -> int:
-        """Return how many slots there are for jobs."""
+        """Return the number of slots for jobs."""
         return len(self._offered)
 
     @property
     def waiting(self) -> ValuesView[Job]:
-        """In the order of their submission."""
+        """Return the waiting jobs in the order of their submission."""
         return self._waiting.values()
 
     @property
     def running(self) -> dict[int, Running]:
-        """By job. Nothing of it may be changed."""
+        """Return the running jobs by id, which must not be changed."""
         return self._running
 
     def slots_of(self, job: int) -> list[int]:
-        """Return all slots that no other job can have, with those of an order on its way."""
+        """Return the slots that no other job can have, with those of a pending order."""
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     def shares_of(self, job: int) -> list[tuple[int, float, float]]:
-        """Return the part of the cores of each slot that a job has: from where to where, of 0 to 1."""
+        """Return the part of each slot's cores that a job has, as an interval within 0 to 1."""
         running = self._running[job]
         theirs = {slot for mate in running.mates for slot in mate.nodes}
         first = 0.0 if running.guest is None else running.guest.factor
@@ -139,17 +139,17 @@ class LiveScheduler:
 
     @property
     def taken(self) -> set[int]:
-        """Return all slots that jobs have."""
+        """Return all slots of jobs."""
         return {slot for job in self._running for slot in self.slots_of(job)}
 
     @property
     def free_slots(self) -> int:
-        """Return how many slots jobs could be given now."""
+        """Return the number of slots that are free for jobs."""
         return max(0, self.slots - len(self.taken))
 
     @property
     def has_news(self) -> bool:
-        """Whether something has happened that the policy does not know."""
+        """Return whether there are events that the policy has not seen."""
         return bool(self._view.arrived) or self._view.ended
 
     # --- stimuli ------------------------------------------------------------------------------
@@ -168,25 +168,25 @@ class LiveScheduler:
         self._refit()
 
     def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
-        """Add a job that runs already, from a former life of the scheduler."""
+        """Add a job that has been running since before the scheduler's restart."""
         self._run(job, start_s, list(slots), job.estimate_s)
         self._refit()
 
     def restore_guest(self, job: Job, start_s: float, slots: Sequence[int], factor: float) -> None:
-        """Add a guest that runs already, after all its hosts."""
+        """Add a running guest, after all its hosts."""
         mates = [mate for mate in self._running.values() if not set(mate.nodes).isdisjoint(slots)]
         self._seat(self._run(job, start_s, list(slots), job.estimate_s / factor), mates, factor)
         self._refit()
 
     def ready(self, job: int) -> None:
-        """Note that a running job takes orders from now on."""
+        """Note that a running job accepts orders from now on."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.MOLDABLE:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MALLEABLE)
             self._view.ended = True
 
     def unready(self, job: int) -> None:
-        """Note that a running job takes no orders any more."""
+        """Note that a running job accepts no more orders."""
         running = self._running.get(job)
         self._wishes.pop(job, None)
         if running is not None and running.job.kind is Kind.MALLEABLE:
@@ -201,7 +201,7 @@ class LiveScheduler:
             self._view.ended = True
 
     def released(self, job: int, slots: Sequence[int]) -> None:
-        """Note that a running job has left these slots, which may be fewer or more than were ordered."""
+        """Note that a running job has left these slots, which may be fewer or more than ordered."""
         if (running := self._running.get(job)) is None:
             return
         self._wishes.pop(job, None)
@@ -224,7 +224,7 @@ class LiveScheduler:
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
-        """Note that an order was not carried out. `was_taken`: the job may know of its new slots."""
+        """Note that an order was not carried out. `was_taken`: the job may have learnt of its new slots."""
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
@@ -239,7 +239,7 @@ class LiveScheduler:
         self._changed()
 
     def ended(self, job: int) -> None:
-        """Remove a running job that is gone, with all its processes."""
+        """Remove a running job after all its processes have ended."""
         running = self._running.pop(job)
         self.moved.add(job)
         self._wishes.pop(job, None)
@@ -268,7 +268,7 @@ class LiveScheduler:
         self._refit()
 
     def withdraw(self, job: int) -> None:
-        """Remove a waiting job that is not wanted any more."""
+        """Remove a waiting job that was cancelled."""
         del self._waiting[job]
         place = bisect_left(self._queue, job, key=lambda one: one.id)
         if place < len(self._queue) and self._queue[place].id == job:
@@ -283,7 +283,7 @@ class LiveScheduler:
     # --- decisions ----------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Ask the policy, if there is anything to ask. Raises PolicyError, and all that the policy raises."""
+        """Ask the policy if there are new events. Raises PolicyError, and any error of the policy."""
         view = self._view
         if not (self.has_news or now_s >= self.wake_s) or not view.nodes:
             return
@@ -294,7 +294,7 @@ class LiveScheduler:
         self._sort_ends(now_s)
         try:
             actions = iter(self.policy.decide(view))
-            action = next(actions, None)  # generators look at the view only now
+            action = next(actions, None)  # generators read the view only now
             view.arrived, view.ended = 0, False
             self._departed.clear()
             while action is not None:
@@ -303,7 +303,7 @@ class LiveScheduler:
             self._grant()
         except Exception:
             self._begin_anew()
-            view.ended = False  # asked again at once, the policy would do the same
+            view.ended = False  # asked again at once, the policy would decide the same
             raise
 
     def _grant(self) -> None:
@@ -365,7 +365,7 @@ class LiveScheduler:
         self._checks.new_size(running.job, size)
         if size == running.size:
             return
-        # A program chooses itself which hosts it leaves; slots of one host are all alike.
+        # The program chooses which hosts it leaves; slots of one host are all alike.
         if size < running.size:
             self.effects.append(OrderShrink(number, running.size - size))
         else:
@@ -398,7 +398,7 @@ class LiveScheduler:
         return running
 
     def _refit(self) -> None:
-        """Adapt to other slots."""
+        """Adapt the queue to a changed number of slots."""
         taken = self.taken
         self._free[:] = self._offered - taken
         self._view.nodes = len(self._free) + len(taken)
@@ -407,7 +407,7 @@ class LiveScheduler:
         self._changed()
 
     def _fitted(self, job: Job) -> Job:
-        """Return the job with no more preferred or most nodes than there are."""
+        """Return the job with at most as many preferred and greatest nodes as there are slots."""
         if job.nodes <= self.slots and job.high <= self.slots:
             return job
         nodes, most = min(job.nodes, self.slots), min(job.high, self.slots)
@@ -415,7 +415,7 @@ class LiveScheduler:
 
     def _changed(self) -> None:
         if not self._offered.issuperset(self._free):
-            self._refit()  # a job has left slots that are withheld
+            self._refit()  # a job has left withheld slots
             return
         self._free.sort(reverse=True)
         self._view.free = len(self._free)
@@ -423,7 +423,7 @@ class LiveScheduler:
         self._sort_ends(self._view.now_s)
 
     def _begin_anew(self) -> None:
-        """Have the policy forget its plans, after an event that a simulator does not have."""
+        """Reset the policy's plans, after an event that a simulator does not have."""
         self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()

@@ -40,30 +40,30 @@ _PATHS = ("JOB_FOLDER", "JOB_OUTPUT", "JOB_ERRORS")
 _HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", *_NUMBERS, *_PATHS)
 _HEADER = re.compile(r"#([A-Z]+(?:_[A-Z]+)*)\b[ \t]*(.*)")
 _NAME_MAX = 200
-#: of what is like a header: the least likeness that is a slip of the keyboard
+#: the least likeness of a misspelt header
 _LIKE = 0.8
 _REQUIRED_MAX_MS = 10**12
 _NODES_MAX = 1_000_000
-#: a year, in milliseconds: as good as no limit to a scheduler that counts on an end
+#: a year in milliseconds, the time of unlimited jobs for a scheduler that needs an end
 _UNLIMITED_MS = 365 * 86_400_000
-#: in names of files: what stands for something, and to how many digits a number is filled up
+#: patterns in names of files: a placeholder with the width to which a number is padded
 _FILLED = re.compile(r"%(\d{0,2})(.?)")
 _KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is its node"
-#: in names of files: the node, which is known when the job begins; no name holds it
+#: the mark of the node in names of files until the job begins; no name contains it
 _NODE = "\0"
 _NUMBER = re.compile("[0-9]{1,15}")
-#: the variables that tell a script where it stands in an array, which is submitted job by job
+#: the variables for a script's place in an array, which is submitted job by job
 ARRAY_JOB, ARRAY_TASK = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
-#: required times hold on any number of nodes, so that is what policies are told
+#: the speedup shown to policies: required times hold on any number of nodes
 ANY_NUMBER = Amdahl(1.0)
 
 
 class ScriptError(ValueError):
-    """A script that cannot be a job. One line with the number of the line at fault."""
+    """An error: a script cannot be a job. One line with the number of the wrong line."""
 
 
 class _Said(NamedTuple):
-    """A header's line (0: an option of the command line), its value, and the word that the user wrote."""
+    """A header's line (0: an option of the command line), its value, and its name as the user wrote it."""
 
     line: int
     value: str
@@ -75,7 +75,7 @@ class _Said(NamedTuple):
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """The wishes of a script. A rigid job's least and most nodes are those that it asks for."""
+    """The wishes of a script. A rigid job has its requested number of nodes as least and most."""
 
     name: str
     kind: Kind
@@ -83,17 +83,17 @@ class Wishes(msgspec.Struct, frozen=True):
     nodes: int
     nodes_min: int
     nodes_max: int
-    #: in which it runs, what it prints to, and what its errors go to; "": nothing was said
+    #: folder, output and error output of the job; "": not specified
     folder: str = ""
     output: str = ""
     errors: str = ""
-    #: the job number that its array goes by; 0: it is of none
+    #: the job number of the array; 0: no array
     array: int = 0
-    #: the number of the job within its array; -1: none
+    #: the number of the job within its array; -1: no array
     task: int = -1
 
     def as_of(self, number: int, directory: str, environment: Mapping[str, str]) -> Wishes:
-        """Return them with the paths of the job of a number that was submitted in a folder."""
+        """Return the wishes with the paths of the job of this number, submitted in this folder."""
         folder = os.path.join(directory, self.folder) if self.folder else directory
         filled = {
             "j": str(number),
@@ -133,9 +133,9 @@ class Wishes(msgspec.Struct, frozen=True):
 def parse_script(
     text: str, default_name: str, given: Mapping[str, str] | None = None, default_s: float | None = None
 ) -> Wishes:
-    """Return the wishes of a script; `given` are headers that come before its own.
+    """Return the wishes of a script; `given` are headers that precede its own.
 
-    `default_s`: the required time if none is said; None: one has to be. Raises ScriptError.
+    `default_s`: the required time if none is specified; None: it must be specified. Raises ScriptError.
     """
     found = _headers(text)
     sizes = {"JOB_CLASS", "NODES", "MIN_NODES", "MAX_NODES"}
@@ -202,8 +202,8 @@ _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))
 
 
 class SlurmLines(NamedTuple):
-    """Hold the headers that `#SBATCH` lines stand for, the tasks of an array, at most `at_once` of which run
-    together (0: all), and the lines of no consequence.
+    """The result of `#SBATCH` lines: headers, the tasks of an array, at most `at_once` of which run together
+    (0: all), and the lines without effect.
     """
 
     headers: dict[str, _Said]
@@ -291,7 +291,7 @@ def _array(said: _Said) -> tuple[tuple[int, ...], int]:
 
 
 def _slurm_ms(said: _Said) -> int:
-    """Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; 0 and the words of Slurm: no limit."""
+    """Parse minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; 0 and Slurm's words mean no limit."""
     if said.value.lower() in ("unlimited", "infinite", "0"):
         return _UNLIMITED_MS
     match = _SLURM_TIME.fullmatch(said.value)
@@ -320,7 +320,7 @@ def _headers(text: str) -> dict[str, _Said]:
             continue
         header, value = match[1], match[2].strip()
         if header not in _HEADERS:
-            # Other comments are nobody's business.
+            # Any other comment is ignored.
             if "_" in header and (close := difflib.get_close_matches(header, _HEADERS, 1, _LIKE)):
                 raise ScriptError(f"line {number}: no header #{header} (did you mean #{close[0]}?)")
             continue
@@ -366,7 +366,7 @@ def _path(found: dict[str, _Said], header: str) -> str:
 
 
 def on_node(path: str, host: str | None) -> str:
-    """Return the path of the output of a job whose script runs on this host; None: that is not known yet."""
+    """Return the path of a job's output if its script runs on this host; None: not known yet."""
     return path.replace(_NODE, "%N" if host is None else host.partition(".")[0])
 
 

@@ -1,8 +1,8 @@
-"""The live scheduler's process: takes requests, keeps the folder, starts keepers, gives orders.
+"""The live scheduler's process: accepts requests, keeps the folder, starts keepers, gives orders.
 
-Decisions are the policy's (`scheduler`). Whatever is decided is on disk before it is done, in this order:
-run.json, then the keeper or the order. So one that is killed and started again finds every job where it is:
-in the hands of its keeper, waiting, or ended.
+Decisions are the policy's (`scheduler`). Each decision must be on disk before it is carried out, in this
+order: run.json, then the keeper or the order. So a killed and restarted scheduler finds each job: with its
+keeper, waiting, or ended.
 """
 
 from __future__ import annotations
@@ -100,25 +100,25 @@ from mallob_py.runtime.processes import (
     signals_held_back,
 )
 
-#: a further job is refused
+#: the number of waiting jobs from which a further one is refused
 WAITING_MAX = 100_000
-#: of each line of a job's answer, as in ElasticJobScheduler
+#: the time limit of each line of a job's answer, as in ElasticJobScheduler
 _LINE_S = 20.0
-#: decisions take at most one part in so many of the time
+#: the ratio of all time to the time of decisions, at least
 _SHARE = 5
 _KEEPER_POLL_S = 0.05
-#: jobs in a reason
+#: the number of jobs that a reason names
 _NAMED = 5
-#: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
+#: the most connections without a message; a further one displaces the oldest, so that a job cannot use up all
 _SILENT_MAX = 256
-#: jobs that had ended before, which are looked at for the chart
+#: the number of formerly ended jobs that are read for the chart
 _BARS_AT_START = 200
 
 
 def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool, default_s: float) -> int:
-    """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError.
+    """Schedule until SIGINT or SIGTERM; running jobs continue. Raises FolderError, OSError.
 
-    `binds`: jobs get cores of their own. `default_s`: the required time of those that say none.
+    `binds`: jobs get cores of their own. `default_s`: the required time of jobs without one.
     """
     folder = Folder(path)
     folder.open()
@@ -127,17 +127,17 @@ def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool, default_
 
 
 class _Entry(msgspec.Struct):
-    """A job that waits or runs."""
+    """A waiting or running job."""
 
     folder: JobFolder
     wishes: Wishes
     submit_s: float
     run: Run | None = None
-    #: of its keeper; -1: not known
+    #: the descriptor of the job's keeper; -1: not known
     pidfd: int = -1
-    #: whether it takes no more orders: it has said so, or has not carried out one
+    #: whether the job accepts no more orders: it has reported so, or failed to carry out an order
     is_rigid: bool = False
-    #: why it could not be started the last time, which was said
+    #: the reported reason why the job could not be started the last time
     trouble: str = ""
 
 
@@ -153,12 +153,12 @@ class _Server:
         self._nodes = MachineNodes(folder, machine, self._scheduler, self._say, self._want_decision)
         self._entries: dict[int, _Entry] = {}
         self._chart = Chart(_ended_bars(folder))
-        #: those of them that wait for others, and for which
+        #: the waiting jobs that must wait for other jobs
         self._held: dict[int, Submitted] = {}
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        #: those that are our children
+        #: the keepers that are child processes
         self._keepers: set[int] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         self._is_wanted = False
@@ -167,7 +167,7 @@ class _Server:
         self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
-        adopt_orphans()  # of keepers that are killed
+        adopt_orphans()  # children of killed keepers
         self._restore()
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -198,7 +198,7 @@ class _Server:
         )
         return 0
 
-    # --- what was there before ----------------------------------------------------------------
+    # --- restart ------------------------------------------------------------------------------
 
     def _restore(self) -> None:
         jobs = [(job, job.submitted(), job.run()) for job in self._folder.jobs()]
@@ -233,7 +233,7 @@ class _Server:
         self._nodes.restore(taken)
 
     def _set_clock(self, times_s: list[float]) -> None:
-        """It goes on where it stood, and stands still while the host is down."""
+        """Set the clock to where it stopped; it does not run while the host is down."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         before = self._folder.clock()
@@ -253,7 +253,7 @@ class _Server:
     # --- decisions ----------------------------------------------------------------------------
 
     def _want_decision(self) -> None:
-        """Soon: after all that has come in by now, and not so often that nothing else is done."""
+        """Schedule a decision soon: after all pending events, and with time for other work in between."""
         if not self._is_wanted:
             self._is_wanted = True
             ended_s, took_s = self._decided_s
@@ -261,9 +261,7 @@ class _Server:
             asyncio.get_running_loop().call_later(delay_s, self._decide)
 
     def _want_decision_later(self) -> None:
-        """Want a decision later: what has failed is tried again then, or when there is anything else to
-        decide.
-        """
+        """Schedule a decision later, which repeats failed actions; an earlier event brings it forward."""
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._decide_again)
 
@@ -279,7 +277,7 @@ class _Server:
             scheduler.decide(now_s)
         except PolicyError as error:
             self._say(f"policy: {error}")
-        except Exception as error:  # a policy of the user's own
+        except Exception as error:  # an error of the user's own policy
             self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
         self._chart.note(now_s, _moved_bars(scheduler, self._entries))
         took_s = self._now_s - now_s
@@ -287,13 +285,13 @@ class _Server:
         for effect in effects:
             try:
                 self._carry_out(effect)
-            except Exception as error:  # the others are carried out all the same
+            except Exception as error:  # the other effects must be carried out all the same
                 self._say(f"job {effect.job}: {type(error).__name__}: {error}")
         if hosts := self._nodes.book.leaving(scheduler.taken):
             for host in hosts:
                 self._nodes.book.drain(host, "is given back")
             self._start_task(self._nodes.give_back(hosts))
-        # To start jobs takes time as well, but nobody is to wait longer for that.
+        # Starts of jobs take time as well, but must not delay requests.
         self._decided_s = (self._now_s, took_s)
         if self._timer is not None:
             self._timer.cancel()
@@ -325,7 +323,7 @@ class _Server:
                 self._start_task(self._grow(entry, slots))
 
     def _not_launched(self, entry: _Entry, error: Exception) -> None:
-        """It waits again if that may pass, such as a full disk; else it has ended. The slots are free."""
+        """Let a job wait again after a passing failure, such as a full disk; else end it."""
         if not is_passing(error):
             self._scheduler.ended(entry.folder.number)
             self._end(entry, Status(RunEnd.NOT_STARTED, error=str(error)))
@@ -335,20 +333,20 @@ class _Server:
             entry.trouble = str(error)
             self._say(f"job {entry.folder.number} {entry.wishes.name} waits again: {error}")
         entry.run = None
-        with contextlib.suppress(OSError):  # a next life of ours forgets it as well
+        with contextlib.suppress(OSError):  # the restarted scheduler would discard the run as well
             entry.folder.forget_run()
         self._scheduler.put_back(self._job(entry))
         self._want_decision_later()
 
     def _write_run(self, entry: _Entry) -> None:
-        """Raises OSError."""
+        """Write the run of a job. Raises OSError."""
         assert entry.run is not None
         slots = self._scheduler.slots_of(entry.folder.number)
         entry.run = msgspec.structs.replace(entry.run, slots=slots)
         entry.folder.write("run", entry.run)
 
     async def _write_run_in_the_end(self, entry: _Entry) -> None:
-        """Write the run of a job at work, however long a disk is full. Raises OSError for what stays."""
+        """Write the run of a running job, also after a disk was full. Raises OSError for lasting failures."""
         while entry.folder.number in self._scheduler.running:
             try:
                 self._write_run(entry)
@@ -361,7 +359,7 @@ class _Server:
     # --- jobs ---------------------------------------------------------------------------------
 
     def _launch(self, entry: _Entry, slots: list[int], factor: float) -> subprocess.Popen[bytes]:
-        """Returns its keeper. Raises OSError."""
+        """Start the keeper of a job and return it. Raises OSError."""
         job = entry.folder
         entry.run = Run(self._now_s, slots, factor=factor)
         job.write("run", entry.run)
@@ -406,9 +404,7 @@ class _Server:
         return process
 
     def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
-        """Return the job's environment; its variables are ElasticJobScheduler's, where 127.0.0.1 is no
-        scheduler.
-        """
+        """Return the job's environment with ElasticJobScheduler's variables; 127.0.0.1 means no scheduler."""
         job, kind = entry.folder, entry.wishes.kind
         variables = {
             "NODES": str(nodes),
@@ -425,7 +421,7 @@ class _Server:
         return variables
 
     async def _watch(self, entry: _Entry, process: subprocess.Popen[bytes] | None) -> None:
-        """Until the keeper has ended; one from a former life of ours is not our child."""
+        """Wait until the keeper has ended; a keeper from before a restart is no child process."""
         job = entry.folder
         if process is not None:
             entry.pidfd = await _pidfd_of(process.pid)
@@ -434,7 +430,7 @@ class _Server:
                 await asyncio.sleep(_KEEPER_POLL_S)  # the keeper has just been started
             with contextlib.suppress(OSError):
                 entry.pidfd = await _pidfd_of(begun.keeper) if begun is not None else -1
-        # The process of this number is the keeper if that lives still.
+        # If the job has a keeper, the process of this number is the keeper.
         if process is not None or (entry.pidfd >= 0 and job.has_keeper):
             if job.is_cancelled:
                 self._signal(entry)
@@ -455,7 +451,7 @@ class _Server:
         self._want_decision()
 
     async def _bury_in_the_end(self, entry: _Entry) -> bool:
-        """Bury a job, whatever cannot be read or written now: else its slots would be lost for ever."""
+        """Bury a job in spite of failures to read or write now: else its slots would be lost for ever."""
         while True:
             try:
                 return self._bury(entry)
@@ -466,14 +462,12 @@ class _Server:
             await asyncio.sleep(AGAIN_S)
 
     def _bury(self, entry: _Entry) -> bool:
-        """Bury a job that no keeper looks after any more. Returns whether it has ended, or else has not
-        begun.
-        """
+        """Bury a job without a keeper. Return true if it has ended, false if it has not begun."""
         job = entry.folder
         status = job.status()
         if status is None:
             job.kill_leftovers()
-            kill_adopted(self._keepers)  # what has given up its environment as well
+            kill_adopted(self._keepers)  # processes that have removed the job's mark from their environment
             if job.begun() is not None:
                 status = Status(RunEnd.KEEPER_KILLED)
             elif job.is_cancelled:
@@ -499,7 +493,7 @@ class _Server:
                 self._start_task(self._write_end_later(entry.folder, status))
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
-        for number, submitted in list(self._held.items()):  # an end may end others
+        for number, submitted in list(self._held.items()):  # an end may end dependent jobs
             if number in self._held and entry.folder.number in submitted.comes_after:
                 self._hold(self._entries[number], submitted, {entry.folder.number: status})
 
@@ -536,7 +530,7 @@ class _Server:
         self._want_decision()
 
     def _release(self, job: int, host: str) -> None:
-        """A job has left a slot there; never its first one, where its script runs. Raises WireError."""
+        """Note that a job has left a slot on a host, never its script's first slot. Raises WireError."""
         if (running := self._scheduler.running.get(job)) is None:
             return
         slots = [slot for slot in running.nodes[1:] if self._nodes.book.host_of(slot) == host]
@@ -548,7 +542,7 @@ class _Server:
     async def _grow(self, entry: _Entry, slots: Sequence[int]) -> None:
         was_taken = False
         try:
-            # Else a next life of ours would give the slots to others.
+            # Else a restarted scheduler would give the slots to other jobs.
             await self._write_run_in_the_end(entry)
             _, writer = await self._give(entry, Grow(tuple(map(self._nodes.book.host_of, slots))))
             was_taken = True
@@ -572,10 +566,10 @@ class _Server:
     def _order_failed(self, entry: _Entry, error: Exception, was_taken: bool) -> None:
         number = entry.folder.number
         if number not in self._scheduler.running:
-            return  # it has ended meanwhile
+            return  # the job has ended meanwhile
         self._scheduler.order_failed(number, was_taken)
         if entry.is_rigid:
-            return  # it has said meanwhile that it takes no more orders
+            return  # the job has reported meanwhile that it accepts no more orders
         why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
         self._say(f"job {number} {entry.wishes.name} counts as rigid from now on: {why}")
         self._give_no_more_orders(entry)
@@ -584,7 +578,7 @@ class _Server:
         entry.is_rigid = True
         assert entry.run is not None
         entry.run = msgspec.structs.replace(entry.run, address="")
-        with contextlib.suppress(OSError):  # the next life of ours finds out again
+        with contextlib.suppress(OSError):  # a restarted scheduler finds this out again
             self._write_run(entry)
 
     # --- requests and notices -----------------------------------------------------------------
@@ -680,7 +674,7 @@ class _Server:
     def _hold(
         self, entry: _Entry, submitted: Submitted, ended: Mapping[int, Status] = MappingProxyType({})
     ) -> None:
-        """A job waits for those that it is to come after, or else for its turn; `ended` are known to have."""
+        """Let a job wait for the jobs in `after`, or else for its turn; `ended` are known to have ended."""
         number = entry.folder.number
         was_held = self._held.pop(number, None) is not None
         for other in submitted.after_ok:
@@ -700,9 +694,9 @@ class _Server:
             self._want_decision()
 
     def _tasks_of(self, number: int, array: int = 0) -> list[int]:
-        """Return a job's number, and those of the other tasks that have not ended if it goes by an array's.
+        """Return a job's number; for an array's number, the numbers of its tasks that have not ended.
 
-        To a task of `array` the number means the first task alone.
+        To a task of `array`, the number means the first task alone.
         """
         if number == array:
             return [number]
@@ -710,7 +704,7 @@ class _Server:
         return [number, *others]
 
     def _cancel(self, number: int, task: int) -> Answer:
-        """Cancel a job, all tasks of an array, or the given one of these."""
+        """Cancel a job, all tasks of an array, or one of these tasks."""
         entries = [self._entries[job] for job in self._tasks_of(number) if job in self._entries]
         if task >= 0:
             entries = [one for one in entries if (one.wishes.array, one.wishes.task) == (number, task)]
@@ -721,7 +715,7 @@ class _Server:
             return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
         for entry in entries:
             try:
-                entry.folder.cancel()  # a next life of ours is to know it before it is said
+                entry.folder.cancel()  # a restarted scheduler must know this before the client does
             except OSError as error:
                 return Refused(f"it cannot be written down: {error}")
         for entry in entries:
@@ -753,7 +747,7 @@ class _Server:
             try:
                 submitted, run, status = job.submitted(), job.run(), job.status()
             except (OSError, FolderError):
-                continue  # somebody is tidying up
+                continue  # the job's folder is being removed by a user
             entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
             line = self._line(entry, now_s if run is None else run.start_s)
             ran_s = 0.0 if status is None else status.ran_s
@@ -823,7 +817,7 @@ class _Server:
         return entry.wishes.required_s / entry.run.factor + entry.run.extra_s
 
     def _allotment(self, entry: _Entry) -> Allotment:
-        """On its first node."""
+        """Return the job's allotment on its first node."""
         assert entry.run is not None
         node = self._nodes.book.node_of(entry.run.slots[0])
         places = {slot: place for place, slot in enumerate(node.slots)}
@@ -834,12 +828,12 @@ class _Server:
     def _slow_down(self, mates: Sequence[_Entry], guest_s: float) -> None:
         """Extend the limits of mates by the limit of their guest [s]; negative: the guest did not begin."""
         for mate in mates:
-            if mate.run is not None:  # else it could not be started itself
+            if mate.run is not None:  # otherwise the mate could not be started itself
                 mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)
                 self._rebind(mate)
 
     def _rebind(self, entry: _Entry) -> None:
-        """A running job has other slots now, or other cores of them."""
+        """Write a running job's new slots, or its new share of their cores."""
         if not self._binds or entry.pidfd < 0:
             return
         with contextlib.suppress(OSError):
@@ -860,10 +854,10 @@ class _Server:
         number, kind = entry.folder.number, entry.wishes.kind
         if isinstance(notice, Ready | Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
             if entry.is_rigid:
-                return  # rigid for good
+                return  # the job is rigid for good
             if not entry.run.address:
                 entry.run = msgspec.structs.replace(entry.run, address=notice.address)
-                with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
+                with contextlib.suppress(OSError):  # else a restart would make the job rigid
                     self._write_run(entry)
                 self._scheduler.ready(number)
             if isinstance(notice, Wanted):
@@ -877,11 +871,11 @@ class _Server:
             except WireError as error:
                 self._say(f"job {number} {entry.wishes.name}: {error}")
                 return
-            with contextlib.suppress(OSError):  # a next life of ours would keep it for the job
+            with contextlib.suppress(OSError):  # else a restart would keep the slot for the job
                 self._write_run(entry)
         self._want_decision()
 
-    # --- odds and ends ------------------------------------------------------------------------
+    # --- output and connections ---------------------------------------------------------------
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -889,15 +883,13 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     def _say(self, line: str) -> None:
-        """Say a line: the listener may have left, or know other letters, and what is done does not depend on
-        it.
-        """
+        """Print a line, and ignore errors: the reader may have left, or the encoding may lack letters."""
         with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
 
 
 def _moved_bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict[int, Bar | None]:
-    """Take what the chart is to show of the jobs that have moved since the last time."""
+    """Return the chart's bars of the jobs that have moved since the last call."""
 
     def bar_of(job: int) -> Bar | None:
         if (one := scheduler.running.get(job)) is None or job not in entries:
@@ -910,7 +902,7 @@ def _moved_bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict
 
 
 def _ended_bars(folder: Folder) -> list[Bar]:
-    """Return what the chart shows of jobs that had ended before this start: the last slots of each."""
+    """Return the chart's bars of jobs that had ended before this start, on their last slots."""
     bars = []
     for job in folder.ended(_BARS_AT_START):
         with contextlib.suppress(OSError, FolderError):
@@ -922,7 +914,7 @@ def _ended_bars(folder: Folder) -> list[Bar]:
 
 
 def _output_of(entry: _Entry) -> str:
-    """Return the path of what a job prints; the node in it is known when the job has begun."""
+    """Return the path of a job's output; the node in the path is known when the job has begun."""
     output, host = entry.wishes.output or str(entry.folder.output), None
     if on_node(output, None) != output:
         with contextlib.suppress(OSError):
@@ -957,7 +949,7 @@ def _number_of(address: str) -> int:
 
 
 async def _request_or_notice(reader: asyncio.StreamReader) -> bytes:
-    """A line, or nothing. Notices are short; requests may be longer than a reader keeps.
+    """Read a line, or an empty one. Notices are short; requests may be longer than a reader's buffer.
 
     Raises ValueError for a line that is too long, OSError.
     """
@@ -983,7 +975,7 @@ def _user_of(connection: socket.socket) -> int:
 
 
 async def _pidfd_of(pid: int) -> int:
-    """Raises OSError for what does not pass."""
+    """Return a descriptor of a process; None if it has ended. Raises OSError for a lasting failure."""
     while True:
         try:
             return os.pidfd_open(pid)

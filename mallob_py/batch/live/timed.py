@@ -1,7 +1,7 @@
 """A program whose work is timed waiting: `python -m mallob_py.batch.live.timed RUN_S NODES`.
 
-It takes RUN_S seconds on NODES slots, twice as long on half as many, and takes orders. Each slot has a
-process that sleeps, so many slots need no cores. It prints its events, which `told` reads.
+It takes RUN_S seconds on NODES slots, twice as long on half as many, and accepts orders. Each slot has a
+process that sleeps, so many slots need no cores. It prints its events, which `told` parses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Event(enum.Enum):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event: when [s, since the host's boot], and the number of slots afterwards."""
+    """An event: its time [s, since the host's boot], and the number of slots after it."""
 
     at_s: float
     slots: int

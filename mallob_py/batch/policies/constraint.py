@@ -37,12 +37,12 @@ from mallob_py.batch.policies.pbs import End, backfill_starts, ends_of, room_of
 from mallob_py.batch.policy import Action, PolicyError, Start, View
 from mallob_py.batch.workload.eurora import expected_wait_s
 
-#: weights are whole numbers for the solver: so much for an expected wait of one second
+#: the solver's weight (an integer) of one second of expected wait
 _WEIGHT = 864_000.0
 
 
 class Planned(msgspec.Struct, frozen=True, gc=False):
-    """A waiting job shall start at this time [s] on these nodes."""
+    """A plan to start a waiting job at this time [s] on these nodes."""
 
     job: Job
     start_s: float
@@ -50,13 +50,13 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cp:
-    """See the module's text.
+    """The policy of the module's text.
 
-    At most `depth` waiting jobs are planned for, those with the least weighted requested time; others start
-    if they are not in the way of that plan. The solver may work for `limit_s` of CP-SAT's deterministic time
-    (which counts steps; a unit takes one to some ten seconds), twice as long after each time that it did not
-    find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the same schedule). With
-    `learn=False`, the users' estimates are what is planned with.
+    At most `depth` waiting jobs are planned, those with the least weighted requested time; other jobs start
+    if they do not delay the plan. The solver gets `limit_s` of CP-SAT's deterministic time (which counts
+    steps; a unit takes one to some ten seconds), doubled after each time that it did not find an optimum, up
+    to `cap_s`; `workers` threads (with one, the same run gives the same schedule). With `learn=False`, plans
+    use the users' estimates.
     """
 
     wants_all_arrivals = True
@@ -91,7 +91,7 @@ class Cp:
         if not view.queue:
             return ()
         room = room_of(view, self.name)
-        # Nothing can start: no plan says otherwise.
+        # No job fits, so no plan can start one.
         if not any(_fits(room, kind) for kind in {(job.nodes, job.demand) for job in view.queue}):
             return ()
         waiting, ends = self._expected(view)
@@ -103,7 +103,7 @@ class Cp:
         return [Start(one.job.id, tuple(one.nodes)) for one in plan if one.start_s == view.now_s]
 
     def _expected(self, view: View) -> tuple[Sequence[Job], list[End]]:
-        """Waiting jobs with the run times that are planned with, and when running ones end."""
+        """Return waiting jobs with the run times for planning, and the expected ends of running jobs."""
         if not self._learns:
             return view.queue, ends_of(view)
         experience = self._experience
@@ -115,7 +115,7 @@ class Cp:
         return waiting, sorted(ends, key=lambda end: end[0])
 
     def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-        """Return a plan for a queue, with what is left now and the estimated ends of running jobs."""
+        """Return a plan for a queue, with the present room and the estimated ends of running jobs."""
         best = easy_plan(now_s, queue, room, ends)
         if all(one.start_s == now_s for one in best):
             return best
@@ -137,7 +137,7 @@ class Cp:
         ends: Sequence[End],
         hint_s: dict[int, float],
     ) -> dict[int, float] | None:
-        """Starts by the first stage; None: the solver has found nothing in its time."""
+        """Return the starts of the first stage; None: the solver has found none in its time."""
         cp_model = _cp_model()
         model = cp_model.CpModel()
         horizon = math.ceil(max([*hint_s.values(), *(end[0] for end in ends)]) - now_s)
@@ -149,7 +149,7 @@ class Cp:
             model.add_hint(start, math.ceil(hint_s[job.id] - now_s))
         capacity = room.capacity
         resources = range(capacity.shape[1])
-        # What only some nodes have, and whoever needs it is on these.
+        # Resources of only some nodes, which bound the jobs that need them.
         rare = [one for one in resources if not capacity[:, one].all() and capacity[:, one].any()]
         for having in [None, *rare]:
             where = slice(None) if having is None else capacity[:, having] > 0.0
@@ -168,7 +168,7 @@ class Cp:
                     amount = math.floor(
                         demand[resource] * len(nodes) if demand else sum(capacity[nodes, resource])
                     )
-                    # One that is over its estimate ends any moment.
+                    # A job over its estimate is expected to end at any moment.
                     held[math.floor(left_s)] += amount
                 fixed = [(left_s, amount) for left_s, amount in held.items() if left_s > 0 and amount]
                 model.add_cumulative(
@@ -191,16 +191,16 @@ class Cp:
 
 
 def cost(plan: Iterable[Planned]) -> float:
-    """The sum of waiting time/expected waiting time."""
+    """Return the sum of waiting time/expected waiting time."""
     return sum((one.start_s - one.job.submit_s) / expected_wait_s(one.job.queue) for one in plan)
 
 
 def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """Return the plan of EASY for a queue if no other job comes and all estimates are true."""
+    """Return EASY's plan for a queue if no further job arrives and all estimates are true."""
     room, waiting, plan = room.copy(), list(queue), list[Planned]()
     due = sorted(ends, key=lambda end: end[0])
     while True:
-        # Those that end at the same time end before anybody starts.
+        # All jobs that end at this time must end before any job starts.
         while due and due[0][0] <= now_s:
             _, nodes, demand = due.pop(0)
             room.give(nodes, demand)
@@ -217,7 +217,7 @@ def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End
 
 
 def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """Each job, in this order, at the earliest time at which its units have room beside those before it."""
+    """Plan each job, in this order, at the earliest time at which its units have room beside earlier jobs."""
     timeline = Timeline(now_s, room, ends)
     plan: list[Planned] = []
     for job in order:
@@ -229,7 +229,7 @@ def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[E
 def _beside(
     plan: Sequence[Planned], others: Sequence[Job], now_s: float, room: Room, ends: Sequence[End]
 ) -> list[Planned]:
-    """Return the jobs that can start now without being in the way of a plan."""
+    """Return the jobs that can start now without a delay of the plan."""
     timeline = Timeline(now_s, room, ends)
     for one in plan:
         timeline.take(one.job, one.start_s, one.nodes)
@@ -238,12 +238,12 @@ def _beside(
 
 
 def _by_weight(job: Job) -> tuple[float, int]:
-    """Smith's rule: what is short and weighs much comes first."""
+    """Return a sort key by Smith's rule: short jobs of much weight come first."""
     return job.estimate_s * job.nodes * expected_wait_s(job.queue), job.id
 
 
 def _amount(units: int, demand: Sequence[float], resource: int, capacity: NDArray[np.float64]) -> int:
-    """Return what a job needs of a resource at least: one without a demand, the smallest nodes."""
+    """Return the least need of a job for a resource; without a demand, that of the smallest nodes."""
     if demand:
         return math.floor(demand[resource] * units)
     return math.floor(float(np.sort(capacity[:, resource])[:units].sum()))
@@ -267,9 +267,9 @@ def _cp_model() -> Any:
 
 
 class Timeline:
-    """The shared nodes' room at each time, by estimates and plans.
+    """The shared nodes' room over time, by estimates and plans.
 
-    A step function: from `_times_s[k]` to the next, `_left[k]` is left (node, resource).
+    A step function: from `_times_s[k]` to the next time, `_left[k]` is free (node, resource).
     """
 
     def __init__(self, now_s: float, room: Room, ends: Sequence[End]) -> None:
@@ -287,9 +287,9 @@ class Timeline:
         self._left = np.array(steps)
 
     def place(self, job: Job) -> tuple[float, list[int]]:
-        """The earliest time [s] from which a job has room for its estimated run time, and its nodes there.
+        """Reserve the earliest room for a job's estimated run time; return its begin [s] and nodes.
 
-        They are taken for it. It must have room on the empty machine.
+        The job must have room on the empty machine.
         """
         times_s = self._times_s
         units = units_in(self._left, job.demand, self._capacity)
@@ -304,7 +304,7 @@ class Timeline:
         return start_s, nodes
 
     def place_now(self, job: Job) -> list[int] | None:
-        """Nodes that a job can have from now on for its estimated run time; they are taken for it."""
+        """Reserve nodes for a job from now on for its estimated run time; return them."""
         last = bisect_left(self._times_s, self._times_s[0] + job.estimate_s, 1)
         room = Room(self._capacity, self._left[:last].min(axis=0))
         nodes = room.place(job.nodes, job.demand)
@@ -313,7 +313,7 @@ class Timeline:
         return nodes
 
     def take(self, job: Job, start_s: float, nodes: Sequence[int]) -> None:
-        """A job has these nodes from then on for its estimated run time."""
+        """Reserve these nodes for a job from this time on for its estimated run time."""
         self._cut(start_s)
         self._cut(start_s + job.estimate_s)
         first = bisect_left(self._times_s, start_s)

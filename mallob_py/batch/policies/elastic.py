@@ -28,7 +28,7 @@ _SOURCES = ("paper", "code")
 
 
 class ElasticFcfs:
-    """In the order of arrival, each on as many nodes as it can use of the free ones."""
+    """Starts jobs in the order of arrival, each on as many free nodes as it can use."""
 
     name = "elastic-fcfs"
     wants_all_arrivals = True
@@ -48,7 +48,7 @@ class ElasticFcfs:
 
 
 class ElasticEasy:
-    """See the module's text."""
+    """EASY without extra nodes, see the module's text."""
 
     name = "elastic-easy"
     wants_all_arrivals = True
@@ -61,7 +61,7 @@ class ElasticEasy:
 
 
 class Malleable:
-    """See the module's text."""
+    """EASY with resizes of malleable jobs, see the module's text."""
 
     wants_all_arrivals = True
 
@@ -77,7 +77,7 @@ class Malleable:
         for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
-        # Without a pause, a job that EASY holds back could have nodes given and taken for ever at one time.
+        # Without a pause, nodes of a job that EASY holds back could change hands for ever at one time.
         if period_s <= 0.0:
             raise ValueError(f"period_s is {period_s:g}, not above 0")
         if cooldown_s < period_s:
@@ -96,7 +96,7 @@ class Malleable:
         pass
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions; the next ones see what one has set free."""
+        """Yield actions; each sees the nodes that the previous ones have freed."""
         for job, size in _easy(view, self._starts_at_most):
             yield Start(job.id, size)
         able = [running for running in view.running.values() if self._free_at(running) <= view.now_s]
@@ -111,13 +111,13 @@ class Malleable:
             yield Wake(self._next_turn_s(view.now_s, soonest_s))
 
     def _next_turn_s(self, now_s: float, soonest_s: float) -> float:
-        """When the loop comes round next, but not before a time."""
+        """Return the next turn of the loop that is not before a time."""
         period_s = self._period_s
         turn = max(math.ceil(soonest_s / period_s), math.floor(now_s / period_s) + 1)
         return (turn if turn * period_s > now_s else turn + 1) * period_s  # 3 * 0.2 is more than 0.6
 
     def _free_at(self, running: Running) -> float:
-        """From when on a job can be resized; infinite: never."""
+        """Return the time from which a job can be resized; infinite: never."""
         if not running.job.is_malleable or running.target is not None:
             return math.inf
         ready_s = running.start_s + self._ready_s
@@ -126,13 +126,13 @@ class Malleable:
         return max(ready_s, running.resized_s + self._cooldown_s, running.still_until_s + self._period_s)
 
     def _shrink(self, view: View, able: list[Running]) -> Generator[Action, None, bool]:
-        """Take nodes for jobs that wait, and start these; whether one waits for nodes that are to come."""
-        # Nodes that were ordered before and are still to come.
+        """Shrink jobs for waiting ones, and start these; return whether a job waits for nodes to come."""
+        # Nodes of earlier orders that are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         givers, spare = self._givers(view, able)
         for job in list(view.queue[:1] if self._shrinks_as_program else view.queue):
             if job.low <= view.free:
-                continue  # it would delay the first
+                continue  # the job would delay the first one
             need = job.low - view.free - coming
             if need > spare:
                 continue
@@ -170,7 +170,7 @@ class Malleable:
 
 
 def _easy(view: View, at_most: bool) -> list[tuple[Job, int]]:
-    """Which waiting jobs start, on how many nodes: the least number, or as many as there are."""
+    """Return the waiting jobs that start, with their nodes: the least number, or as many as are free."""
     free, starts = view.free, list[tuple[Job, int]]()
     shadow_s = math.inf
     head: Job | None = None

@@ -34,12 +34,12 @@ from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
 _BY = ("job", "nodes", "user", "queue")
 _ORDERS = ("arrival", "priority")
 _OVERTAKE = ("easy", "any", "none")
-#: of a node, in which shares are compared with least numbers
+#: the fractions of a node in which shares are compared with least numbers
 _PARTS = 1 << 16
 
 
 class Fair:
-    """See the module's text."""
+    """The fair-share policy, see the module's text."""
 
     wants_all_arrivals = True
 
@@ -70,23 +70,23 @@ class Fair:
         self._overtake = overtake
         self._cooldown_s = cooldown_s
         self._looks_at_costs = costs
-        #: the first job that could not start at the last decision; -1: there is none
+        #: the first job that could not start at the last decision; -1: no job
         self._head = -1
-        #: the nodes that were left for others then
+        #: the number of nodes that the last decision left for other jobs
         self._room = 0
 
     def begin(self, nodes: int) -> None:
         self._head, self._room = -1, 0
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions; the next ones see what one has set free."""
+        """Yield actions; each sees the nodes that the previous ones have freed."""
         able = [running for running in view.running.values() if self._rested_s(running) <= view.now_s]
-        # Nodes that were ordered before and are still to come.
+        # Nodes of earlier orders that are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         starting = self._starting(view, able, coming)
         if starting or view.ended:
             if able or any(job.is_malleable for job in starting):
-                # Their sizes change now, and with them the ends that are expected, and who may overtake.
+                # Running jobs change their sizes, and so expected ends and permitted overtaking.
                 self._head = -1
             volumes = self._volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
@@ -99,15 +99,15 @@ class Fair:
                 yield Wake(soonest_s)
 
     def _rested_s(self, running: Running) -> float:
-        """From when on [s] a job can be resized; infinite: not as far as can be said."""
+        """Return the time [s] from which a job can be resized; infinite: not known."""
         if not running.job.is_malleable or running.target is not None:
             return math.inf
         return -math.inf if running.resized_s is None else running.resized_s + self._cooldown_s
 
-    # --- who starts ---------------------------------------------------------------------------
+    # --- starts -------------------------------------------------------------------------------
 
     def _starting(self, view: View, able: Sequence[Running], coming: int) -> list[Job]:
-        """Waiting jobs that start now, or as soon as nodes come that were ordered."""
+        """Return the waiting jobs that start now, or as soon as ordered nodes come."""
         queue = view.queue
         if not queue:
             return []
@@ -117,7 +117,7 @@ class Fair:
             priorities = self._priorities_for(view, queue)
             queue = [queue[place] for place in np.argsort(-priorities, kind="stable").tolist()]
         elif not view.ended and queue[0].id == self._head and room == self._room:
-            # Only arrivals have changed anything: a job that did not start before does not start now.
+            # After arrivals alone, a job that did not start before does not start now.
             return self._overtaking(view, able, room, queue[0], queue[len(queue) - view.arrived :], starting)
         self._head = -1
         for place, job in enumerate(queue):
@@ -137,7 +137,7 @@ class Fair:
         behind: Sequence[Job],
         starting: list[Job],
     ) -> list[Job]:
-        """Return the jobs that start, with those behind the head."""
+        """Return the jobs that start, including overtaking ones behind the head."""
         self._room = room
         if self._overtake == "none":
             return starting
@@ -162,9 +162,9 @@ class Fair:
     def _shadow(
         self, view: View, able: Sequence[Running], room: int, head: Job, starting: Sequence[Job]
     ) -> tuple[float, int]:
-        """When, by the estimates, the head can start, and how many nodes are left then.
+        """Return the head's shadow time by the estimates, and the nodes that are left at this time.
 
-        What jobs can leave now is in the `room`, the others leave all that they have at their ends.
+        `room` includes the nodes that running jobs can leave now; at their ends, jobs leave all their nodes.
         """
         shrinking = {running.job.id for running in able}
         ends = (
@@ -178,7 +178,7 @@ class Fair:
     def _volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
-        """By job, of those that can be resized or start."""
+        """Return the volume of each job that can be resized or starts."""
         jobs = [*(running.job for running in able), *starting]
         if not jobs:
             return {}
@@ -226,7 +226,7 @@ class Fair:
     def _start(
         self, view: View, starting: Sequence[Job], volumes: dict[int, int]
     ) -> Generator[Action, None, bool]:
-        """Returns whether all have started, so that others can have the nodes that are left."""
+        """Start jobs; return whether all have started, so that other jobs can use the remaining nodes."""
         for_others = sum(job.low for job in starting)
         for job in starting:
             for_others -= job.low
@@ -241,12 +241,12 @@ class Fair:
             if not view.free:
                 break
             size = min(volumes[running.job.id], running.size + view.free)
-            # Those that shrink have an order now, or have done so.
+            # Shrinking jobs have got their order before.
             if size > running.size and running.target is None and self._pays(view, running, size):
                 yield Resize(running.job.id, size)
 
     def _pays(self, view: View, running: Running, size: int) -> bool:
-        """Whether a job that grows ends earlier by that."""
+        """Return whether a growing job would end earlier."""
         job = running.job
         pause_s = view.costs.pause_s(job, running.size, size) if self._looks_at_costs else 0.0
         if not pause_s:
@@ -262,11 +262,12 @@ def bounded_volumes(
     nodes: int,
     ids: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Fair volumes of so many nodes that are within bounds. The least numbers together must not exceed it.
+    """Return fair volumes of `nodes` nodes within bounds. The sum of the least numbers must not exceed
+    `nodes`.
 
-    A job whose share is below its least number has that, and the others share what is left, which is less
-    for each of them than before; so who has had too little once never has enough again. Where rounding to
-    whole nodes hides whether a share is below, it is looked at in fine parts of a node.
+    A job whose share is below its least number gets this number. The other jobs share the rest, which lowers
+    their shares; so a job below its least number stays below it. Where rounding to whole nodes hides whether
+    a share is below, shares are compared in fine parts of a node.
     """
     volumes = least.copy()
     sharing = np.arange(len(least))
@@ -285,7 +286,7 @@ def bounded_volumes(
 
 
 def _priorities_of(text: str) -> dict[str, float]:
-    """From `debug:4/long:0.5`."""
+    """Parse priorities such as `debug:4/long:0.5`."""
     priorities: dict[str, float] = {}
     for item in filter(None, text.split("/")):
         name, _, number = item.rpartition(":")

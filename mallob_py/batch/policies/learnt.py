@@ -1,9 +1,10 @@
-"""Run times learnt from ended jobs, in place of what users ask for: for any policy.
+"""Run times learnt from ended jobs, in place of the users' estimates: for any policy.
 
-Users ask for far more time than their jobs take. A job's expected run time is its estimate times the part of
-their estimates that ended jobs of the same queue, or of the same user, have used so far. `Learnt` shows this
-to another policy as the jobs' estimates: of a waiting job as expected when it came, of a running one that is
-over its time twice as long as it has run, and never more than the user has asked for.
+Users request far more time than their jobs take. A job's expected run time is its estimate times the part of
+their estimates that ended jobs of the same queue, or of the same user, have used so far. `Learnt` shows
+expected run times to another policy as the jobs' estimates: for a waiting job, the expectation at its
+submission; for a running job over this time, twice the time that it has run, and never more than the user's
+estimate.
 
 Source: Tsafrir, Etsion, Feitelson, "Backfilling Using System-Generated Predictions" (2007), for predictions
 that are made at the submission and corrected when they are exceeded; means over a queue are ours.
@@ -36,15 +37,15 @@ class Experience:
         self._used[self._key(job)] = (total + min(1.0, ran_s / job.estimate_s), count + 1)
 
     def runs_for_s(self, job: Job) -> float:
-        """The run time to be expected; at most the estimate."""
+        """Return the expected run time; at most the estimate."""
         total, count = self._used[self._key(job)]
         return job.estimate_s * total / count
 
     def ends_s(self, running: Running, now_s: float) -> float:
-        """When a job is expected to end: after now, but no later than estimated if that is still to come."""
+        """Return the expected end of a job: after now, and at most its estimated end if that is to come."""
         end_s = running.start_s + self.runs_for_s(running.job)
         if end_s <= now_s:
-            # It is an unusual one; who has run for long goes on for long.
+            # The job is unusual: the longer it has run, the longer it is expected to run.
             end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
         return max(end_s, math.nextafter(now_s, math.inf))
 
@@ -53,7 +54,7 @@ class Experience:
 
 
 class Learnt:
-    """Another policy, which sees learnt run times as the users' estimates. See the module's text."""
+    """Another policy, which sees learnt run times as the users' estimates; see the module's text."""
 
     def __init__(self, policy: Policy, by: By = "queue") -> None:
         self.name = policy.name
@@ -67,9 +68,9 @@ class Learnt:
     def begin(self, nodes: int) -> None:
         self._policy.begin(nodes)
         self._experience = Experience(self._by)
-        #: by job, from its arrival to its end: the job with the expected run time
+        #: jobs with their expected run times, from arrival to end
         self._jobs: dict[int, Job] = {}
-        #: by running job: what the policy sees of it
+        #: running jobs in the form shown to the policy
         self._shown: dict[int, Running] = {}
         self._queue: list[Job] = []
         self._ends: list[tuple[float, int, Running]] = []
@@ -96,7 +97,7 @@ class Learnt:
                 self._follow(view, seen)
 
     def _follow(self, view: View, seen: View) -> None:
-        """Show what is there now, in the same containers: a generator goes on looking at these."""
+        """Update the shown state in the same containers, as the policy's generator reads them further."""
         seen.free, seen.free_nodes = view.free, view.free_nodes
         seen.room, seen.wishes = view.room, view.wishes
         self._queue[:] = [self._expected(job) for job in view.queue]
@@ -123,7 +124,7 @@ class Learnt:
         part = shown.job.estimate_s / running.job.estimate_s
         end_s = running.start_s + part * (running.estimated_end_s - running.start_s)
         if end_s <= now_s < running.estimated_end_s:
-            # The time that was expected last holds until it is over.
+            # The last expected end holds until it is over.
             end_s = shown.estimated_end_s
             if end_s <= now_s or end_s == running.estimated_end_s:
                 end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)

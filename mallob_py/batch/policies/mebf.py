@@ -95,7 +95,7 @@ class Mebf:
         self._candidates: list[_Candidate] = []
         #: running jobs that were ordered to shrink and have not done so yet
         self._shrinking: list[Running] = []
-        #: the head when other waiting jobs were last looked at, and the number of free nodes then
+        #: the head when other waiting jobs were last considered, and the number of free nodes at that time
         self._head, self._free = -1, 0
         #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
@@ -107,7 +107,7 @@ class Mebf:
                 self._consider(running.job, running)
         if not view.queue and not view.free:
             return ()
-        # What is new is told no more once actions are asked for.
+        # The view's news are reset once actions are requested.
         return self._actions(view, self._seen(view))
 
     def _actions(self, view: View, seen: int) -> Iterator[Action]:
@@ -213,7 +213,7 @@ class Mebf:
                 if running.target is not None:
                     self._shrinking.append(running)
                 elif running.size == size:
-                    continue  # it comes to no resize point any more
+                    continue  # the job reaches no further resize point
                 need -= given
                 shrunk = True
         return shrunk

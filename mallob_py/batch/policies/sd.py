@@ -78,31 +78,31 @@ class SdPolicy:
         self._guests_again = again
         self._replans = replan
         self._maps = waits == "map"
-        #: how many times its estimate a guest takes longer than alone
+        #: a guest's extra run time on shared nodes, in multiples of its estimate
         self._increase = 1.0 / factor - 1.0
 
     def begin(self, nodes: int) -> None:
         #: running malleable jobs that share no nodes, by their size
         self._alone: dict[int, dict[int, Running]] = {}
-        #: in which order they came there
+        #: the jobs in the order in which they were added
         self._came: list[int] = []
-        #: of waiting jobs: how many had come when they looked for mates in vain, and the cut-off then
+        #: waiting jobs that found no mates: the number of candidates at that time, and the cut-off
         self._looked: dict[int, tuple[int, float]] = {}
         #: sum of the running jobs' estimated slowdowns
         self._slowdowns = 0.0
         self._cutoff = self._constant
         #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
-        #: of the waiting jobs, as they are now; None: not looked for yet
+        #: reservations of the waiting jobs, as they are now; None: not computed yet
         self._waits: Waits | None = None
-        #: (head, cut-off) of the last decision, if it has left all waiting that did not fit at once
+        #: head and cut-off of the last decision if no job could start after it; None otherwise
         self._seen: tuple[int, float] | None = None
         self._is_new = True
 
     def decide(self, view: View) -> Iterator[Action]:
         if self._is_new:
             self._is_new = False
-            for running in view.running.values():  # from before a new beginning among real jobs
+            for running in view.running.values():  # jobs from before a restart of the policy among real jobs
                 self._slowdowns += _slowdown(running)
                 if running.guest is None and not running.mates:
                     self._add(running)
@@ -118,12 +118,12 @@ class SdPolicy:
         if view.ended or not self._replans:
             self._shadow = None
         elif view.queue and self._seen == (view.queue[0].id, self._cutoff):
-            # For those who waited before, nothing has changed.
+            # Nothing has changed for the jobs that waited before.
             first = len(view.queue) - view.arrived
         return self._pass(view, first)
 
     def _pass(self, view: View, place: int) -> Iterator[Action]:
-        """Look at the waiting jobs from this place on; the view changes with each action."""
+        """Consider the waiting jobs from this place on; the view changes with each action."""
         queue = view.queue
         waited = len(queue)
         self._waits = None
@@ -143,7 +143,7 @@ class SdPolicy:
                 yield from self._share(job, mates, view)
             else:
                 place += 1
-        # When some have started, others come within the depth.
+        # Started jobs make room within the depth for other jobs.
         self._seen = (queue[0].id, self._cutoff) if 0 < len(queue) == waited else None
 
     # --- the static part: EASY ----------------------------------------------------------------
@@ -172,13 +172,13 @@ class SdPolicy:
         self._waits = None
 
     def _head_starts(self, view: View) -> tuple[float, int]:
-        """When, by the estimates, and how many more nodes are free then."""
+        """Return the head's estimated start, and the number of nodes that are free beyond its need."""
         if self._shadow is None:
             self._shadow = shadow_of(self._freed(view), view.now_s, view.free, view.queue[0].nodes)
         return self._shadow
 
     def _freed(self, view: View) -> Iterator[tuple[float, int]]:
-        """When jobs end by the estimates, and how many nodes the head may count on then."""
+        """Return estimated ends of jobs with the number of nodes that the head may count on."""
         for end_s, _, running in view.ends:
             if running.mates:
                 yield end_s, running.freed
@@ -193,7 +193,7 @@ class SdPolicy:
             self._forget(mate)
         yield Share(job.id, tuple(mate.job.id for mate in mates), self._factor)
         if self._replans:
-            # Mates end later than was thought.
+            # The mates' ends move back.
             self._shadow = None
         self._slowdowns += sum(_slowdown(running) for running in (view.running[job.id], *mates))
         self._looked.pop(job.id, None)
@@ -219,7 +219,7 @@ class SdPolicy:
             )
         else:
             mates = search.everywhere()
-        # The map is dear, so it is made when all depends on it.
+        # The map is costly, so it is computed only when a decision depends on it.
         if mates and self._checks and self._maps and self._wait_s(job, view) <= increase_s:
             self._looked[job.id] = looked
             return ()
@@ -243,7 +243,7 @@ class SdPolicy:
                 del self._alone[size]
 
     def _free_of(self, gone: Running, view: View) -> None:
-        """Jobs whose last guest or mate has ended are for themselves again."""
+        """Note that jobs whose last guest or mate has ended share no nodes any more."""
         others = gone.mates
         if gone.guest is not None:
             others = [gone.guest] if self._guests_again and not gone.guest.mates else []
@@ -253,7 +253,7 @@ class SdPolicy:
 
 
 class _Search:
-    """For the mates of one job, which must end (without it) at `end_s` at the earliest."""
+    """A search for the mates of one job, which must end (without the guest) at `end_s` at the earliest."""
 
     def __init__(
         self, alone: dict[int, dict[int, Running]], job: Job, end_s: float, cutoff: float, mates_max: int
@@ -286,17 +286,17 @@ class _Search:
         return self._found
 
     def _of_many(self) -> tuple[Running, ...]:
-        """Size by size, the cheapest way to have so many nodes of so many jobs."""
+        """Return the cheapest set of jobs with `need` nodes together, by dynamic programming over sizes."""
         need, most = self._nodes, self._mates_max
         #: number of jobs -> number of nodes -> (sum of penalties, jobs)
         ways: list[dict[int, tuple[float, tuple[Running, ...]]]] = [{} for _ in range(most + 1)]
         ways[0][0] = 0.0, ()
         for size in self._alone:
             cheapest = self._cheapest(size)[: need // size]
-            for jobs in range(most - 1, -1, -1):  # of other sizes
+            for jobs in range(most - 1, -1, -1):  # number of jobs of earlier sizes
                 for more in range(1, min(len(cheapest), most - jobs) + 1):
                     penalty = sum(one[0] for one in cheapest[:more])
-                    # Who is the last has to fit.
+                    # The last job must make up the rest.
                     for nodes in [need - more * size] if jobs + more == most else list(ways[jobs]):
                         total, chosen = ways[jobs].get(nodes, (math.inf, ()))
                         after = nodes + more * size
@@ -310,7 +310,7 @@ class _Search:
         return min((way[need] for way in ways if need in way), key=lambda way: way[0], default=(0.0, ()))[1]
 
     def among(self, candidates: list[Running]) -> tuple[Running, ...]:
-        """Only sets with at least one of these."""
+        """Restrict the search to sets with at least one of these jobs."""
         for running in candidates:
             size = running.size
             if size > self._nodes or running.job.id not in self._alone.get(size, ()):
@@ -326,7 +326,7 @@ class _Search:
         return self._found
 
     def _penalty(self, running: Running) -> float:
-        """Infinite if the job ends too early."""
+        """Return the penalty of a mate; infinite if the job ends too early."""
         if running.estimated_end_s < self._end_s:
             return math.inf
         job = running.job
@@ -358,18 +358,18 @@ class _Search:
 
 
 def _slowdown(running: Running) -> float:
-    """By the estimates."""
+    """Return a job's estimated slowdown."""
     job = running.job
     return (running.estimated_end_s - job.submit_s) / job.estimate_s
 
 
 class Waits:
-    """When waiting jobs will start, by the estimates: each has a reservation behind all those before it.
+    """The estimated starts of waiting jobs: each has a reservation behind all earlier jobs.
 
-    A map of reservations at one time, which grows along the queue as far as it is asked for.
+    A map of reservations at one time, computed along the queue as far as needed.
 
-    `ends`: (estimated end [s], nodes that are free then), sorted. Nodes that are not among these are free
-    some day.
+    `ends`: (estimated end [s], nodes that are free from then on), sorted. Other nodes become free at an
+    unknown time.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Where workloads come from."""
+"""Sources of workloads."""

@@ -1,8 +1,8 @@
-"""Workloads changed, to see what that would bring: some jobs malleable, other arrivals, better estimates.
+"""Changes of workloads, to study their effects: malleable jobs, other arrivals, better estimates.
 
-Which jobs become malleable follows from a seed and the number of rigid jobs alone: those of a share are among
-those of every larger share. So does each job's speedup, whatever the share, so that rows of a table
-differ in nothing but the share.
+The choice of malleable jobs depends on a seed and the number of rigid jobs alone: the malleable jobs at a
+share are also malleable at every larger share. Each job's speedup is independent of the share, too, so that
+rows of a table differ in nothing but the share.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _KINDS: dict[str, Callable[[float], AnySpeedup]] = {
 
 
 class NodeRange(msgspec.Struct, frozen=True):
-    """Multiples of a job's preferred number of nodes that it can run on; rounded so that it stays within."""
+    """The range of a job's nodes as multiples of its preferred number; rounded to stay within the range."""
 
     least: float = 0.5
     most: float = 2.0
 
 
 class SpeedModel(msgspec.Struct, frozen=True):
-    """A kind of speedup, with the range from which each job's parameter is drawn evenly."""
+    """A kind of speedup, with the range from which each job's parameter is sampled uniformly."""
 
     kind: Callable[[float], AnySpeedup] | None = None
     least: float = 0.0
@@ -54,10 +54,10 @@ def make_malleable(
     speedup: SpeedModel = LINEAR_SPEED,
     seed: int = 0,
 ) -> Workload:
-    """The workload with this share (0 to 1) of its rigid jobs malleable; all else stays.
+    """Return the workload with this share (0 to 1) of its rigid jobs malleable.
 
-    No job gets fewer than one node or more than the machine has. ValueError: the share is none, or jobs
-    share nodes, where they must be rigid.
+    No job gets fewer than one node or more than the machine has. Raises ValueError for an invalid share, or
+    if jobs share nodes, as such jobs must be rigid.
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"a share of {share:g} malleable jobs is not within 0 and 1")
@@ -80,7 +80,7 @@ def make_malleable(
 
 
 def with_model_error(workload: Workload, error: float) -> Workload:
-    """The workload with jobs whose true loss is larger by `error`; linear jobs, which have none, stay."""
+    """Return the workload with each job's true loss increased by `error`; linear jobs, without loss, stay."""
     if not error:
         return workload
     truths = [
@@ -93,7 +93,7 @@ def with_model_error(workload: Workload, error: float) -> Workload:
 
 
 def with_exact_estimates(workload: Workload) -> Workload:
-    """The workload with users who know how long their jobs run."""
+    """Return the workload with each job's run time as its estimate."""
     jobs = [
         msgspec.structs.replace(job, estimate_s=truth.run_s)
         for job, truth in zip(workload.jobs, workload.truths, strict=True)
@@ -102,7 +102,7 @@ def with_exact_estimates(workload: Workload) -> Workload:
 
 
 def with_arrivals_scaled(workload: Workload, factor: float) -> Workload:
-    """The workload with all submissions after the first sooner (below 1) or later by this factor."""
+    """Return the workload with all gaps between submissions multiplied by this factor."""
     if not factor > 0.0:
         raise ValueError(f"a factor of {factor:g} for arrivals is not above 0")
     if not workload.jobs:
@@ -115,11 +115,11 @@ def with_arrivals_scaled(workload: Workload, factor: float) -> Workload:
     return msgspec.structs.replace(workload, jobs=jobs)
 
 
-# --- what options say of it -----------------------------------------------------------------
+# --- parsing of options ---------------------------------------------------------------------
 
 
 def share_of(text: str) -> float:
-    """From `50%` or `0.5`. ValueError: the text is no share."""
+    """Parse a share such as `50%` or `0.5`. Raises ValueError."""
     number = text.strip()
     try:
         share = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
@@ -131,7 +131,7 @@ def share_of(text: str) -> float:
 
 
 def node_range_of(text: str) -> NodeRange:
-    """From `0.5:2`: the least and the most, as multiples of the preferred number. ValueError: it is none."""
+    """Parse a range such as `0.5:2`: multiples of the preferred number. Raises ValueError."""
     least, most = _two_numbers(text)
     if not 0.0 < least <= 1.0 <= most < math.inf:
         raise ValueError(f"{text!r} is not multiples of a job's nodes such as 0.5:2, the first not above 1")
@@ -139,9 +139,9 @@ def node_range_of(text: str) -> NodeRange:
 
 
 def speed_model_of(text: str) -> SpeedModel:
-    """From `linear`, `amdahl:0.05`, `power:0:0.3` (drawn between), `log:0.1`, `downey:0.5`.
+    """Parse `linear`, `amdahl:0.05`, `power:0:0.3` (sampled between), `log:0.1`, `downey:0.5`.
 
-    ValueError: the text is none of these.
+    Raises ValueError for any other text.
     """
     name, colon, parameters = text.partition(":")
     if name == "linear" and not colon:
@@ -156,7 +156,7 @@ def speed_model_of(text: str) -> SpeedModel:
 
 
 def _two_numbers(text: str) -> tuple[float, float]:
-    """`A:B`, or `A` for both; not numbers if the text is none of these."""
+    """Parse `A:B`, or `A` for both; return NaN for any other text."""
     first, colon, second = text.partition(":")
     try:
         return float(first), float(second if colon else first)

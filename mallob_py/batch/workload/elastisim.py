@@ -1,6 +1,6 @@
 """Jobs of the simulator ElastiSim (`jobs.json`), of the application model of the PECS 2023 publication.
 
-Such a job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p its `parallel_percentage`, in
+A job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p its `parallel_percentage`, in
 `divide` iterations of equal work; a malleable one can be resized between these.
 """
 
@@ -18,10 +18,10 @@ from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.simulator import Schedule
 from mallob_py.batch.speedup import Amdahl, Linear
 
-#: of the publication
+#: the speed of a node in the publication
 FLOPS_PER_S = 1e12
 PUBLISHED_NODES = 128
-#: a shorter run ends when it begins, as times are rounded
+#: the run time below which a job ends when it begins, as times are rounded
 _RUN_MIN_S = 1e-6
 _KINDS = {
     "RIGID": Kind.RIGID,
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class ElastiSimError(ValueError):
-    """The text names file, job and field."""
+    """An error in a file. The text names file, job and field."""
 
 
 class _Arguments(msgspec.Struct):
@@ -52,18 +52,18 @@ class _Job(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """A file of jobs. `nodes`: size of the machine, which ElastiSim keeps in another file."""
+    """A file of jobs. `nodes`: the machine's size, which ElastiSim keeps in another file."""
 
     jobs: list[_Job]
     nodes: int | None = None
 
 
 def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FLOPS_PER_S) -> Workload:
-    """Read `jobs.json`, also one compressed by gzip, for a machine of so many nodes of this speed [flop/s].
+    """Read `jobs.json`, also compressed by gzip, for a machine of `nodes` nodes of this speed [flop/s].
 
-    Without a number of nodes it is that of the file if `write_elastisim` wrote it, else the publication's.
-    A job without `walltime` is estimated rightly. Raises ElastiSimError for what is no such file, OSError if
-    it cannot be read.
+    Without `nodes`, the machine's size is that of the file if `write_elastisim` wrote it, else the
+    publication's. A job without `walltime` gets its run time as estimate. Raises ElastiSimError for an
+    invalid file, OSError if the file cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -126,8 +126,8 @@ def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
 def write_elastisim(workload: Workload, path: Path) -> None:
     """Write `jobs.json`, compressed if the name ends with .gz.
 
-    A malleable job that can be resized at any time gets as many resize points as seconds of run time.
-    ValueError: a job's speedup is neither linear nor Amdahl's, or it is an evolving one. OSError.
+    A malleable job that can be resized at any time gets as many resize points as seconds of run time. Raises
+    ValueError for a speedup that is neither linear nor Amdahl's, and for an evolving job. Raises OSError.
     """
     jobs = [_described(job, truth) for job, truth in zip(workload.jobs, workload.truths, strict=True)]
     content = msgspec.json.encode(_File(jobs, workload.nodes)) + b"\n"

@@ -1,6 +1,6 @@
 """The logs of the supercomputer Eurora as published with PA-HPC-SIM (github.com/AndreaBorghesi/PA-HPC-SIM).
 
-An archive holds instances of 50 to 1000 jobs (`*.log_crypt`), a job a line of three parts between `__`:
+An archive contains instances of 50 to 1000 jobs (`*.log_crypt`), a job a line of three parts between `__`:
 `number;user;name;queue;submission`, the units `node;cores;GPUs;MICs;memory [KB]#...`, and
 `start;end;...;requested time [h:m];...;state;...`. The machine: 64 nodes of 16 cores and 32 GiB, half of
 them with two MICs, the others with two GPUs.
@@ -25,7 +25,7 @@ _MEMORY_KB = 32 * 2**20
 CLUSTER = Cluster(
     RESOURCES, ((16.0, 0.0, 2.0, float(_MEMORY_KB)),) * 32 + ((16.0, 2.0, 0.0, float(_MEMORY_KB)),) * 32
 )
-#: how long [s] a job of a queue is expected to wait at most
+#: the longest expected wait [s] of a queue's jobs
 EXPECTED_WAITS_S = {
     "debug": 3600.0,
     "parallel": 21600.0,
@@ -39,18 +39,18 @@ EURORA_SUFFIX = ".log_crypt"
 
 
 class EuroraError(ValueError):
-    """The text names file and line."""
+    """An error in a log. The text names file and line."""
 
 
 def expected_wait_s(queue: str) -> float:
-    """Return the expected wait of a queue; of one that Eurora does not have: half an hour."""
+    """Return the expected wait of a queue; half an hour for a queue that Eurora does not have."""
     return EXPECTED_WAITS_S.get(queue, _EXPECTED_WAIT_S)
 
 
 def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]:
-    """Instances of an archive (in its order if none is named), or a single log file.
+    """Read instances of an archive (all, in its order, if none is named), or a single log file.
 
-    Raises EuroraError for a damaged line and an instance that is not there; OSError: it cannot be read.
+    Raises EuroraError for a damaged line or a missing instance, OSError if the file cannot be read.
     """
     if not tarfile.is_tarfile(path):
         return [_workload(str(path), path.read_bytes(), path.stem)]
@@ -75,7 +75,7 @@ def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]
 
 
 def instances_of(path: Path) -> list[str]:
-    """The names of the instances in an archive, sorted. Raises EuroraError, OSError."""
+    """Return the sorted names of the instances in an archive. Raises EuroraError, OSError."""
     try:
         with tarfile.open(path) as archive:
             bases = [Path(member.name).name for member in archive if member.isfile()]
@@ -85,9 +85,9 @@ def instances_of(path: Path) -> list[str]:
 
 
 def joined(workloads: Sequence[Workload], name: str) -> Workload:
-    """The workload of all jobs of several, each once: jobs are known by their number in the machine's log.
+    """Return one workload with all jobs of several, each job once, by its number in the machine's log.
 
-    `Workload.origin_s` says when each begins. ValueError: there are none.
+    `Workload.origin_s` is the begin of each workload. Raises ValueError without workloads.
     """
     found: dict[int, tuple[float, Job, Truth]] = {}
     for workload in workloads:
@@ -116,7 +116,7 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
     rows: list[tuple[float, int, str, int, tuple[float, ...], float, float]] = []
     seen: set[str] = set()
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
-        # Some instances were written to their files twice.
+        # Some instances are twice in their files.
         if not line.strip() or line in seen:
             continue
         seen.add(line)
@@ -143,10 +143,10 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
 
 
 def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, float]:
-    """Submission, number, queue, units, demand, estimate, run time of a job.
+    """Return submission, number, queue, units, demand, estimate and run time of a job.
 
-    The demand is the largest of its units' (they are the same in nearly all jobs). Jobs that ran longer
-    than they had asked for, which the machine let them, keep their run time.
+    The demand is the largest of its units' demands (which are the same in nearly all jobs). Jobs that ran
+    longer than requested keep their run time, as the machine permitted it.
     """
     head, nodes, tail = line.strip().split("__")
     number, _, _, queue, submission = head.split(";")
@@ -170,5 +170,5 @@ def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, flo
 
 
 def _time(text: str) -> float:
-    """Seconds; the zone does not matter, only differences do."""
+    """Parse a time into seconds; its zone is ignored, as only differences matter."""
     return (datetime.fromisoformat(text) - _EPOCH).total_seconds()

@@ -1,14 +1,14 @@
-"""Workloads from a seed: published models, and shapes of traces that are not to be had.
+"""Workloads from a seed: published models, and shapes of unavailable traces.
 
 `lublin` and `lublin-any` are the model of lublin.py, `glb` a batch of glb_batch.py. The others:
 
-cirne    Like the model of Cirne and Berman (2001), whose constants are not to be had: their kinds of
+cirne    Like the model of Cirne and Berman (2001), whose constants are not available: their kinds of
          distributions, fitted to the trace of KTH's SP2. It claims nothing more.
 pecs23   The shape of the PECS 2023 workloads (see elastisim.py), all of whose jobs are malleable: powers of
          two, each as frequent as all smaller ones, an hour of run time, Amdahl's law.
 kit      For the trace KIT-FH2-2016, of which no numbers are published: many small short jobs, log-normal run
          times. Chosen so that 1000 jobs keep 500 nodes busy for about three hours, as in the figures of
-         the MEBF publication. Only that is like it.
+         the MEBF publication. No other property is matched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Numbers = NDArray[np.float64]
 
 
 class Generator(msgspec.Struct, frozen=True):
-    """`make(jobs, nodes, seed)`, and how many jobs and nodes are usual."""
+    """A generator `make(jobs, nodes, seed)`, with its usual numbers of jobs and nodes."""
 
     make: Callable[[int, int, int], Workload]
     jobs: int
@@ -39,20 +39,20 @@ class Generator(msgspec.Struct, frozen=True):
 
 # --- like Cirne's, fitted to KTH ----------------------------------------------------------------
 
-#: of KTH: shares of all jobs, of parallel ones
+#: the share of serial jobs at KTH, and of powers of two among parallel jobs
 _SERIAL = 0.326
 _POWER_OF_TWO = 0.604
-#: log2 of a parallel size, between 1 and that of the machine
+#: the distribution of log2 of a parallel size, between 1 and the machine's size
 _LOG2_BETA = (0.72, 1.95)
-#: (mean, standard deviation) of the logarithm [s] of short and of long jobs, and the share of these
+#: (mean, standard deviation) of the logarithm [s] of short and of long jobs, and the share of long jobs
 _LN_SHORT, _LN_LONG, _LONG = (3.63, 1.41), (8.79, 1.44), 0.54
 _RUN_MAX_S = 216_000.0
-#: run time/estimate
+#: the distribution of run time/estimate
 _ACCURACY_BETA = (0.356, 0.411)
 _LOAD = 0.686
-#: standard deviation/mean of gaps, in time that runs with the cycle of the day
+#: standard deviation/mean of gaps, in a time that follows the cycle of the day
 _GAP_VARIATION = 2.23
-#: of a day's jobs in each hour [%]
+#: the share of a day's jobs in each hour [%]
 _HOURS = (
     1.7, 1.6, 1.2, 0.6, 0.4, 0.3, 0.4, 1.3, 3.6, 6.2, 7.6, 7.4,
     7.1, 8.3, 8.4, 8.7, 9.0, 8.6, 4.2, 3.5, 3.1, 2.1, 2.7, 2.1,
@@ -60,7 +60,7 @@ _HOURS = (
 
 
 def cirne_like(jobs: int, nodes: int, seed: int) -> Workload:
-    """See the module's text."""
+    """Generate like the model of Cirne and Berman, see the module's text."""
     if nodes < 4:
         raise ValueError(f"cirne needs 4 nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def _is_power_of_two(sizes: _Numbers) -> NDArray[np.bool_]:
 
 # --- the shape of PECS 2023 ---------------------------------------------------------------------
 
-#: of the preferred size: least and most nodes for an efficiency of .95 and .5, share that is parallel
+#: by preferred size: least and most nodes, for efficiencies of .95 and .5, and the parallel share
 _PECS_SIZES = {
     64: (32, 128, 0.999),
     32: (8, 128, 0.995),
@@ -116,14 +116,14 @@ _PECS_SIZES = {
     1: (1, 128, 0.999),
 }
 _PECS_GAP_S = 2_592_000 / 2317
-#: of a job: mean by nodes, standard deviation, least
+#: a job's work: mean by nodes, standard deviation, least
 _PECS_FLOP = (3.125e15, -2.5e15, 4e15, 5e12)
-#: of an iteration without what is sequential
+#: the time of an iteration without its sequential part
 _PECS_ITERATION_S = 60.0
 
 
 def pecs23(jobs: int, nodes: int, seed: int) -> Workload:
-    """See the module's text."""
+    """Generate the shape of PECS 2023, see the module's text."""
     if nodes < 128:
         raise ValueError(f"pecs23 needs 128 nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ _KIT_LOAD = 1.0
 
 
 def kit_shape(jobs: int, nodes: int, seed: int) -> Workload:
-    """See the module's text. Users know their run times, as in the MEBF publication."""
+    """Generate for KIT-FH2, see the module's text. Estimates are exact, as in the MEBF publication."""
     largest = 2.0**_KIT_LOG2_MAX
     if nodes < largest:
         raise ValueError(f"kit needs {math.ceil(largest)} nodes at least, not {nodes}")
@@ -190,7 +190,7 @@ def _glb(jobs: int, nodes: int, seed: int) -> Workload:
     return glb_batch.glb_batch(seed, 1.0)
 
 
-#: by their names on the command line
+#: generators by their names on the command line
 GENERATORS = {
     "lublin": Generator(lublin, 10_000, 128),
     "lublin-any": Generator(lambda jobs, nodes, seed: lublin(jobs, nodes, seed, (ANY,)), 10_000, 128),

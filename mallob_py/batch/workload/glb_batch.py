@@ -1,6 +1,6 @@
 """The batches of the ElasticJobScheduler publication: 25 jobs of four parallel programs on 32 nodes.
 
-Sizes, ranges, weights, arrivals and the required time (800 s, on any number of nodes) are those published.
+Sizes, ranges, weights, arrivals and the required time (800 s, on any number of nodes) are the published ones.
 Run times are so only in a figure; here a job's work is such that a program takes equally long on the middle
 of its rigid sizes as any other, that speedup is linear, and that a batch has 8 node-hours of work on average
 (the publication's aim). A batch's run times are the same whatever share of its jobs is malleable.
@@ -53,7 +53,7 @@ PROGRAMS = (
 
 
 def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
-    """A batch of which this share (0 to 1) is malleable."""
+    """Return a batch of which this share (0 to 1) is malleable."""
     if not 0.0 <= malleable <= 1.0:
         raise ValueError(f"a share of {malleable:g} malleable jobs is not within 0 and 1")
     generator = random.Random(f"glb batch {seed}")
@@ -62,7 +62,7 @@ def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
     chosen = generator.choices(choices, weights, k=JOBS)
     arrivals = sorted(generator.uniform(0.0, _ARRIVALS_S) for _ in range(JOBS - _AT_ONCE))
     arrivals = [0.0] * _AT_ONCE + arrivals
-    # The first of this order are malleable, so that a larger share holds all of a smaller one.
+    # The first jobs of this order are malleable, so that a larger share contains a smaller one.
     order = generator.sample(range(JOBS), JOBS)
     flexible = set(order[: round(malleable * JOBS)])
     mean_size = sum(program.middle * weight for program, _, weight in choices) / sum(weights)

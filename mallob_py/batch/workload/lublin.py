@@ -26,9 +26,9 @@ _FITTED_TO = math.log2(128)
 _DAY_S = 86_400
 _BUCKETS = 48
 _BUCKET_S = _DAY_S // _BUCKETS
-#: half-hours from midnight to where a day begins
+#: the half-hours from midnight to the begin of a day
 _DAY_START = 11
-#: larger logarithms of run times and gaps are drawn again: two and five days
+#: the largest logarithms of run times and gaps, two and five days; larger ones are sampled again
 _LN_RUN_MAX = 12.0
 _LN_GAP_MAX = 13.0
 
@@ -43,11 +43,11 @@ class Kind(msgspec.Struct, frozen=True):
     log2_medium: float
     log2_high: float
     low_share: float
-    #: (alpha, beta) of the run times' two distributions, and the first one's weight: slope, at size 0
+    #: (alpha, beta) of the run times' two distributions; slope and value at size 0 of the first one's weight
     short: tuple[float, float]
     long: tuple[float, float]
     short_weight: tuple[float, float]
-    #: (alpha, beta) of gaps, and what makes alpha that of all hours of a day
+    #: (alpha, beta) of gaps, and the divisor of alpha for all hours of a day
     gap: tuple[float, float]
     all_hours: float
     #: (alpha, beta) of the day's cycle, in half-hours
@@ -62,7 +62,7 @@ INTERACTIVE = Kind(
     0, 0.1541, 0.625, 1.0, 3.0, 5.5, 0.705,
     (3.8351, 0.6605), (7.073, 0.6856), (-0.0118, 0.9156), (6.5510, 0.6621), 0.9797, (8.9186, 3.6680),
 )  # fmt: skip
-#: fitted to all jobs, whatever their kind
+#: constants fitted to all jobs of any kind
 ANY = Kind(
     0, 0.244, 0.576, 0.8, 4.5, 7.0, 0.86,
     (4.2, 0.94), (312.0, 0.03), (-0.0054, 0.78), (10.2303, 0.4871), 1.0225, (8.1737, 3.9631),
@@ -70,7 +70,7 @@ ANY = Kind(
 
 
 def lublin(jobs: int, nodes: int, seed: int, kinds: Sequence[Kind] = (BATCH, INTERACTIVE)) -> Workload:
-    """The first so many jobs from a midnight on. ValueError: the machine is too small for the model."""
+    """Generate the first `jobs` jobs from a midnight on. Raises ValueError if the machine is too small."""
     if nodes < NODES_MIN:
         raise ValueError(f"Lublin's model needs {NODES_MIN} nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ _Numbers = NDArray[np.float64]
 def _jobs_of(
     kind: Kind, count: int, nodes: int, generator: np.random.Generator
 ) -> tuple[_Numbers, NDArray[np.int64], _Numbers]:
-    """Arrivals [s], sizes, run times [s]."""
+    """Return arrivals [s], sizes, run times [s]."""
     sizes = _sizes(kind, count, nodes, generator)
     return _arrivals(kind, count, generator), sizes, _runs(kind, sizes, generator)
 
@@ -126,12 +126,12 @@ def _runs(kind: Kind, sizes: NDArray[np.int64], generator: np.random.Generator) 
 
 
 def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Numbers:
-    """Whole seconds from midnight on."""
+    """Return arrivals in whole seconds from midnight on."""
     alpha, beta = kind.gap
     logarithms = generator.gamma(alpha * kind.all_hours, beta, count)
     while (too_long := logarithms > _LN_GAP_MAX).any():
         logarithms[too_long] = generator.gamma(alpha * kind.all_hours, beta, int(too_long.sum()))
-    # Time that runs as fast as jobs come: each half-hour has as much of it as its weight tells.
+    # A time that runs as fast as jobs arrive: each half-hour has the length of its weight.
     points = np.cumsum(np.exp(logarithms)) / _BUCKET_S
     until = np.concatenate([[0.0], np.cumsum(day_cycle(kind))])
     days, rest = np.divmod(points, until[-1])
@@ -140,7 +140,7 @@ def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Number
 
 
 def day_cycle(kind: Kind) -> _Numbers:
-    """Return how many jobs come in each half-hour of a day, relative to the mean."""
+    """Return the number of arrivals in each half-hour of a day, relative to the mean."""
     alpha, beta = kind.cycle
     step = 0.001
     halves = np.arange(step, _DAY_START + _BUCKETS, step)

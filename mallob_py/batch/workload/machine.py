@@ -1,9 +1,10 @@
-"""Which machine a trace is of, by what its header says and its jobs ask for.
+"""The machine of a trace, from its header and the sizes of its jobs.
 
-Sizes of jobs in a trace are processors. `MaxProcs` is the machine in them, `MaxNodes` its nodes. Where both
-are said and all sizes are multiples of their ratio, jobs had whole nodes, of so many processors; where they
-are not, each processor is a node here, since jobs had parts of nodes. Where `MaxNodes` stands alone, it is
-the machine, in whatever sizes count: the load, or a job that is larger, tells if that cannot be.
+Sizes of jobs in a trace are processors. `MaxProcs` is the machine's size in processors, `MaxNodes` its number
+of nodes. If both are given and all sizes are multiples of their ratio, jobs had whole nodes of this many
+processors. If not all sizes are multiples, each processor is a node here, since jobs had parts of nodes. If
+only `MaxNodes` is given, it is the machine's size in the unit of the jobs' sizes; an excessive load, or a
+larger job, shows that it cannot be.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-#: above it, more is asked for than a real machine was ever asked for over the length of a trace
+#: the load above which a trace cannot come from a real machine
 LOAD_MAX = 1.2
-#: of a machine that is suggested
+#: the load of a suggested machine
 _USUAL_LOAD = 0.8
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The header of a trace, as far as it tells of its machine; 0: nothing."""
+    """The header of a trace, as far as it concerns the machine; 0: not given."""
 
     max_procs: int
     max_nodes: int
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was understood, if not plain."""
+    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was determined, if not obvious."""
 
     nodes: int
     processors_per_node: int = 1
@@ -36,10 +37,10 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """The demand of jobs: the largest size, how many nodes they would have busy, their sizes' divisor.
+    """The demand of jobs: the largest size, the mean number of busy nodes, the divisor of all sizes.
 
-    `busy` is the mean from the first submission until the last job would end if nobody ever waited. A burst
-    is over sooner than its jobs run: its load says nothing of the machine.
+    `busy` is the mean from the first submission to the last end if no job ever waited. In a burst, all
+    submissions take less time than a mean job: the load says nothing about the machine.
     """
 
     largest: int = 0
@@ -49,7 +50,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_node: int) -> Machine:
-    """By `nodes` and `per_node` (0: not asked for), else the header. `processors`: sizes of all jobs."""
+    """Return the machine by numbers (0: not given), else by the header. `processors`: all jobs' sizes."""
     procs, hosts = header.max_procs, header.max_nodes
     if per_node:
         return Machine(nodes or (max(1, procs // per_node) if procs else hosts), per_node)
@@ -70,7 +71,7 @@ def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_
 def demand_of(
     submissions_s: NDArray[np.float64], sizes: NDArray[np.float64], runs_s: NDArray[np.float64]
 ) -> Demand:
-    """Return the demand of jobs with these sizes in nodes; jobs without size or run time ask for nothing."""
+    """Return the demand of jobs with these sizes in nodes; jobs without size or run time are ignored."""
     asks = (sizes > 0) & (runs_s > 0)
     if not asks.any():
         return Demand()
@@ -85,7 +86,7 @@ def demand_of(
 
 
 def unknown(demand: Demand) -> str:
-    """Return what is wrong if the machine is unknown, with a number that would do."""
+    """Return an error for an unknown machine, with a sufficient number of nodes."""
     said = "the trace does not say how many nodes its machine had: give the number (--nodes)"
     if not demand.largest:
         return said
@@ -100,10 +101,10 @@ def unknown(demand: Demand) -> str:
 
 
 def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> str:
-    """A warning with the likely cause if the load is more than a machine can have had, or a job larger than
-    what the header says in unknown units; else nothing.
+    """Return a warning with the likely cause if the load is too high for a real machine, or if a job exceeds
+    the header's number in unknown units; else nothing.
 
-    `nodes`: those that were asked for instead of the header's.
+    `nodes`: the number given instead of the header's.
     """
     load = demand.busy / machine.nodes
     counts_hosts = not nodes and not header.max_procs and machine.processors_per_node == 1
@@ -128,7 +129,7 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
 
 
 def _enough(demand: Demand) -> int:
-    """Return the nodes of the largest job, which often had the whole machine, or what the load asks for."""
+    """Return the nodes of the largest job, which often had the whole machine, or the nodes for the load."""
     if demand.busy <= LOAD_MAX * demand.largest:
         return demand.largest
     return math.ceil(demand.busy / _USUAL_LOAD)

@@ -25,11 +25,11 @@ from mallob_py.batch.job import Job, Kind, Rejected, Truth, Workload
 from mallob_py.batch.workload.machine import Header, demand_of, machine_of, overload, unknown
 
 FIELDS = 18
-#: of a field: whole numbers are exact up to it, and some way beyond
+#: the largest value of a field: integers are exact up to it, and some way beyond
 _VALUE_MAX = 1e15
-#: a time of submission that is not known
+#: the mark of an unknown time of submission
 _UNKNOWN_S = -1.0
-#: three years: a second as late as this is counted from 1970 on
+#: three years; a larger number of seconds counts from 1970 on
 _EPOCH_MIN_S = 1e8
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
@@ -46,18 +46,18 @@ _HEADER = re.compile(rb"^;\s*([A-Za-z]+):[ \t]*(.*?)\s*$", re.MULTILINE)
 
 
 class SwfError(Exception):
-    """The text names file and line."""
+    """An error in a trace. The text names file and line."""
 
 
 class Swf(msgspec.Struct, frozen=True):
-    """A file: its rows (float64, shape (jobs, 18)), what its header says, and which lines are damaged."""
+    """A file: its rows (float64, shape (jobs, 18)), its header, and its damaged lines."""
 
     rows: NDArray[np.float64]
     header: dict[str, str]
     damaged: tuple[str, ...] = ()
 
     def header_number(self, key: str) -> int:
-        """A whole number of the header; 0 if it is not there."""
+        """Return an integer of the header; 0 if it is missing."""
         match = re.match(r"\d+", self.header.get(key, ""))
         return int(match[0]) if match else 0
 
@@ -65,8 +65,8 @@ class Swf(msgspec.Struct, frozen=True):
 def read_swf(path: Path, strict: bool = False) -> Swf:
     """Read a trace, also one compressed by gzip, xz or bzip2.
 
-    Lines that are no job are left out and told of in `damaged`; with `strict`, the first raises SwfError, as
-    does a file without any job. OSError: the file cannot be read.
+    Lines that are no job are left out and listed in `damaged`; with `strict`, the first raises SwfError, as
+    does a file without any job. Raises OSError if the file cannot be read.
     """
     content = _content(path).removeprefix(_BYTE_ORDER_MARK)
     head = content[: content.find(b"\n", content.rfind(b"\n;") + 1) + 1] if b";" in content else b""
@@ -87,13 +87,13 @@ def _content(path: Path) -> bytes:
 
 
 def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
-    """All rows, or None if a line is damaged."""
+    """Return all rows, or None if a line is damaged."""
     if b";" in content:
         content = re.sub(rb";[^\n]*", b"", content)
     fields = _fields_per_line(content)
     if not ((fields == 0) | (fields == FIELDS)).all():
         return None
-    # Whole numbers are read six times faster; most traces have nothing else.
+    # Integers are read six times faster; most traces have nothing else.
     for kind in (np.int64, np.float64):
         try:
             with warnings.catch_warnings():
@@ -108,7 +108,7 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
 
 
 def _fields_per_line(content: bytes) -> NDArray[np.int64]:
-    """Return how many words each line has."""
+    """Return the number of words in each line."""
     is_word = np.frombuffer(b"\n" + content, dtype=np.uint8) > ord(" ")
     begins = np.flatnonzero(is_word[1:] & ~is_word[:-1])
     ends = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
@@ -148,13 +148,13 @@ def workload_of(
     rows: slice | None = None,
     minimal_run_s: int | None = None,
 ) -> Workload:
-    """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
+    """Return the jobs of a trace as rigid ones, by (submission, number), the first at second 1.
 
-    Left out are jobs without a time of submission, processors or run time (with `minimal_run_s`, a run time
-    below it becomes that), and those too large for the machine; `left_out` counts them, `rejected` has them.
-    An estimate is at least the run time. `rows`: these only, after sorting. The machine is `nodes` of so many
-    processors, each 0: by the header (see machine.py), with `remarks` on it.
-    ValueError: nothing is known of the machine's size.
+    Left out are jobs without a time of submission, processors or run time (with `minimal_run_s`, shorter run
+    times become this one), and jobs too large for the machine; `left_out` counts them, `rejected` contains
+    them. An estimate is at least the run time. `rows`: only these rows, after sorting. The machine has
+    `nodes` nodes of `processors_per_node` processors, each by the header if 0, with `remarks` on it.
+    Raises ValueError if the machine's size is unknown.
     """
     data = swf.rows if partition is None else swf.rows[swf.rows[:, 15] == partition]
     header = Header(swf.header_number("MaxProcs"), swf.header_number("MaxNodes"))
@@ -179,7 +179,7 @@ def workload_of(
     }
     reasons, fits = _sorted_out(wanted)
     left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
-    # Sorted: the first of those that can run, if any can.
+    # The first submission of a job that can run, if any can.
     first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
     rejected = tuple(
         _rejected(row, int(size), reason, first_s)
@@ -217,7 +217,7 @@ def _rejected(row: NDArray[np.float64], size: int, reason: str, first_s: float) 
 
 
 def _zero_among(data: NDArray[np.float64]) -> str:
-    """Return what is to be said of jobs submitted at second 0 of a trace that counts seconds from 1970 on."""
+    """Return a remark on jobs submitted at second 0 of a trace that counts seconds from 1970 on."""
     zeros = data[data[:, 1] == 0, 0]
     later = data[data[:, 1] > 0, 1]
     if not zeros.size or not later.size or later.min() < _EPOCH_MIN_S:
@@ -229,12 +229,12 @@ def _zero_among(data: NDArray[np.float64]) -> str:
 
 
 def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the processors that jobs had, else those that they asked for."""
+    """Return the processors that jobs had, or else requested."""
     return np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])
 
 
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
-    """Each distinct number as one text."""
+    """Return each distinct number as one text."""
     values, places = np.unique(numbers, return_inverse=True)
     texts = [f"{value:g}" if value >= 0 else "" for value in values]
     return [texts[place] for place in places]
@@ -243,7 +243,8 @@ def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
 def write_trace(workload: Workload, path: Path) -> None:
     """Write rigid jobs as a trace, compressed if the name ends with .gz, .xz or .bz2.
 
-    ValueError: a job is not rigid, or jobs share nodes, for which the format has no place. OSError.
+    Raises ValueError for a job that is not rigid, and if jobs share nodes, which the format cannot express.
+    Raises OSError.
     """
     if workload.cluster is not None or any(job.kind is not Kind.RIGID for job in workload.jobs):
         raise ValueError(f"{path}: SWF has no place for jobs that are not rigid, or share nodes")
