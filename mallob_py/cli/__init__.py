@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command cannot be carried out. One line for the user, exit code 2."""
+    """An error that prevents a command. One line for the user, exit code 2."""

@@ -46,7 +46,7 @@ _HEADER = (
     "policy", "jobs", "makespan [s]", "wait [s]", "longest", "turnaround [s]", "slowdown", "bounded", "busy",
     "resizes",
 )  # fmt: skip
-#: most job numbers that are named, and most spans of a wait that are shown
+#: the most job numbers that a line names, and the most spans of a wait that are shown
 _NAMED = 8
 _SPANS = 40
 

@@ -60,7 +60,7 @@ _SHOWN = 50
 _WAIT_PERIOD_S = 0.5
 _EVERYTHING = 1 << 31
 _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
-#: further column if a job waits
+#: the title of a further column if a job waits
 _REASON = "why it waits"
 
 

@@ -36,7 +36,7 @@ DEFAULT_POLICIES = ("fcfs", "easy")
 MALLEABLE = "malleable jobs"
 
 
-# Parsers are imported late: this table is also read where no trace is.
+# Parsers are imported late, as commands without a trace also read this table.
 
 
 def share(text: str) -> float:
@@ -47,7 +47,7 @@ def share(text: str) -> float:
 
 
 def node_range(text: str) -> NodeRange:
-    """Least and most nodes of a job, as multiples of those it asks for."""
+    """Parse the least and most nodes of a job, as multiples of its requested number."""
     from mallob_py.batch.workload.changes import node_range_of
 
     return node_range_of(text)
@@ -61,7 +61,7 @@ def speed_model(text: str) -> SpeedModel:
 
 
 def resize_cost(text: str) -> ResizeCost:
-    """Parse how long a job stands still when it is resized."""
+    """Parse the time for which a job stands still when it is resized."""
     from mallob_py.batch.costs import resize_cost_of
 
     return resize_cost_of(text)
@@ -199,7 +199,7 @@ class BatchSimulateOptions(TraceOptions, Parallel):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Live(Config):
-    """The options of every command that meets a scheduler of whole jobs."""
+    """The options of every command that uses a scheduler of whole jobs."""
 
     batch_dir: str = option(
         "--dir --batch-dir DIR",
@@ -286,7 +286,7 @@ class BatchGenerateOptions(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Shown(Live):
-    """The options of every command that shows something of such a scheduler."""
+    """The options of every command that prints the state of a scheduler of whole jobs."""
 
     json: bool = switch_option("--json", OUTPUT, "print JSON for programs")
 
@@ -413,7 +413,7 @@ class BatchSubmitOptions(Live):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that a script would have to say the same."""
+        """Return the options as headers of a script."""
         given = {
             "NODES": self.nodes,
             "MIN_NODES": self.min_nodes,

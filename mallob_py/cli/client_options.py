@@ -208,7 +208,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
 
     @property
     def again_of(self) -> str | None:
-        """The group whose jobs are handed in again, if that is asked for."""
+        """Return the group whose failed jobs are submitted again, if the option is given."""
         return self.failed_of or self.unsolved_of
 
     def validate(self) -> None:

@@ -1,9 +1,9 @@
-"""`mallob-py groups | results`: how far groups of jobs are, and what has become of their jobs.
+"""`mallob-py groups | results`: the progress of groups of jobs, and the results of their jobs.
 
-`results` prints a line for each job that has ended, and below the table the group as a whole: a bar, counts,
-PE-seconds and PAR-2. Without a GROUP it is the last one of the caller. What the history does not know (input
-file, settings, the value of an answer) comes from the replies, as far as these are still there. Both work
-with and without a running service. Exit code: 0; 2 if there is no such group.
+`results` prints a line for each ended job, and below the table the whole group: a bar, counts, PE-seconds and
+PAR-2. The default GROUP is the caller's last one. Values that are not in the history (input file, settings,
+the value of an answer) come from the replies, as far as these still exist. Both commands work with and
+without a running service. Exit code: 0; 2 if there is no such group.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ GROUP_COLUMNS: tuple[Column[GroupState], ...] = (
 
 
 def bar(state: GroupState) -> str:
-    """Return the part of a group that has ended, as a bar that is full only if all has."""
+    """Return the ended part of a group as a bar, which is full only if all jobs have ended."""
     return f"[{'#' * (_BAR_CELLS * state.ended // max(1, state.jobs)):.<{_BAR_CELLS}}]"
 
 
 def left_text(state: GroupState) -> str:
-    """Return the time that is left, "" if none is or if it cannot be told."""
+    """Return the remaining time, "" if the group has ended or no estimate exists."""
     return "" if state.left_s is None else f"~{age_text(state.left_s)}"
 
 
@@ -135,7 +135,7 @@ def run_results(options: ResultsOptions) -> int:
 def print_results(
     api_dir: Path, group: Group, rows: Sequence[ResultRow] | None = None, cutoff_s: float | None = None
 ) -> None:
-    """Print the table of a group, and below it the group as a whole."""
+    """Print the table of a group, and below it the whole group."""
     if rows is None:
         cutoff_s = cutoff_of(group.results())
         rows = rows_of(api_dir, group, cutoff_s)
@@ -148,7 +148,7 @@ def print_results(
 
 
 def _print_rows(rows: Sequence[ResultRow]) -> None:
-    """Columns without any content are left out."""
+    """Print the rows without empty columns."""
     columns: list[Column[ResultRow]] = [
         Column("job", "JOB", lambda row: printable(row.job.name), lambda row: row.job.name, is_name=True)
     ]
@@ -188,7 +188,7 @@ def _told(value: Any) -> str:
 
 
 def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None) -> list[str]:
-    """Return the group as a whole, in two lines: how far it is, and what has come of it."""
+    """Return the whole group in two lines: its progress, and its results."""
     parts = [f"{bar(state)} {state.ended} of {state.jobs} ended"]
     if state.live:
         parts.append(f"{state.running} running, {state.resting} resting, {state.waiting} waiting")
@@ -205,7 +205,7 @@ def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None)
 
 
 def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
-    """Yield how many jobs are solved, unsolved and failed, and how each of these ended."""
+    """Yield the numbers of solved, unsolved and failed jobs, and of each outcome."""
     kinds: dict[str, Counter[str]] = {"solved": Counter(), "unsolved": Counter(), "failed": Counter()}
     for job in jobs:
         is_late = kind_of(job) == "solved" and not is_solved_within(job, cutoff_s)
@@ -233,7 +233,7 @@ def _csv_cell(value: Any) -> str | int | float | None:
 
 
 def _draw(path: Path, groups: Sequence[Group], cutoff_s: float | None) -> None:
-    """Draw a cactus plot: in how much time a solver solves how many of the jobs. Raises CommandError."""
+    """Draw a cactus plot: the share of jobs that a solver solves within a time. Raises CommandError."""
     if path.suffix not in _PLOT_SUFFIXES:
         raise CommandError(f"--plot {path}: name a file that ends with {', '.join(_PLOT_SUFFIXES)}")
     try:

@@ -1,4 +1,4 @@
-"""Groups by their names, for all commands that take one; tables of groups are in `group_tables.py`."""
+"""Groups by their names, for all commands with a group; tables of groups are in `group_tables.py`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from mallob_py.cli.values import printable
 from mallob_py.service.client import login_name
 from mallob_py.service.telemetry.groups import Group, GroupKey, GroupWatch
 
-#: of names of groups in a message
+#: the most names of groups in a message
 _NAMED_MAX = 5
 
 
 def look(api_dir: str) -> dict[GroupKey, Group]:
-    """Return all groups of a service. Raises CommandError if its folder is none."""
+    """Return all groups of a service. Raises CommandError if the folder is no service's."""
     if not Path(api_dir).is_dir():
         raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
     return GroupWatch(Path(api_dir)).look()
 
 
 def find_group(groups: Mapping[GroupKey, Group], name: str | None, user: str | None = None) -> Group:
-    """Return the group of this name: the caller's, else that of the only user who has one; None: the last.
+    """Return the group of this name: the caller's, or else that of the only user with such a group; None: the
+    last group.
 
-    Raises CommandError if there is no such group, or several users have one.
+    Raises CommandError if there is no such group, or if several other users have one.
     """
     own = [group for group in groups.values() if group.user == (user or login_name())]
     others = [] if user is not None else list(groups.values())
@@ -47,7 +48,7 @@ def find_group(groups: Mapping[GroupKey, Group], name: str | None, user: str | N
 
 
 def command_for(command: str, group: str, user: str, api_dir: str) -> str:
-    """Return a command for a group of a user, as one types it."""
+    """Return a command for a user's group, as it is typed."""
     where = "" if api_dir == ".api" else f" --api-dir {shlex.quote(api_dir)}"
     whose = "" if user == login_name() else f" --user {shlex.quote(user)}"
     flag = "" if command == "results" else "--group "

@@ -1,6 +1,6 @@
-"""`mallob-py history`: jobs that have ended, from the files that each client of a service appends to.
+"""`mallob-py history`: ended jobs, from the files to which each client of a service appends.
 
-Works with and without a running service. `--by-user` sums up what the listed jobs have cost. Exit code: 0.
+Works with and without a running service. `--by-user` sums up the costs of the listed jobs. Exit code: 0.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import format_table, plain
 
-#: between two looks for jobs that have ended
+#: the period of looks for newly ended jobs
 _PERIOD_S = 0.5
 _WAYS = (*(each.value for each in Outcome), "refused")
-#: results that may be asked for before any job has had them
+#: results that `--state` accepts before any job has had them
 _COMMON_RESULTS = frozenset(("SAT", "UNSAT", "UNKNOWN", "OPTIMUM FOUND"))
 
 
@@ -69,7 +69,7 @@ def run_history(options: HistoryOptions) -> int:
 
 
 def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
-    """Refuse a state that is none: neither a way in which jobs end, nor a result that any has had."""
+    """Reject a state that is neither a way in which jobs end nor the result of any job."""
     results = {job.result for job in ended if job.result}
     if state is None or state in _WAYS or state in results or state in _COMMON_RESULTS:
         return
@@ -78,7 +78,7 @@ def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
 
 
 def _follow(history: RecentHistory, options: HistoryOptions) -> NoReturn:
-    """Tell of jobs that end from now on."""
+    """Print the jobs that end from now on."""
     seen = set(map(_key, history.jobs()))
     while True:
         time.sleep(_PERIOD_S)
@@ -108,7 +108,7 @@ def _is_wanted(job: EndedJob, options: HistoryOptions) -> bool:
 
 
 def costs_of(jobs: Sequence[EndedJob]) -> list[UserCost]:
-    """A row for each user, the one who has used most first."""
+    """Return a row for each user, the most expensive user first."""
     by_user: dict[str, list[EndedJob]] = {}
     for job in jobs:
         by_user.setdefault(job.user, []).append(job)

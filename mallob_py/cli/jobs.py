@@ -1,29 +1,26 @@
 """`mallob-py submit | wait | explain | interrupt`: the jobs of a running service, from the outside.
 
-`submit FILE...` writes job files. Each FILE is a formula (or another input) and becomes a job, or is a job
-file (.json) that is handed over as it is but for the options given. Without `--wait` the jobs' names are
-printed, as USER.NAME. Paths of inputs in job files may be relative to the folder of the job file: they are
-made absolute here, since the service has a folder of its own. A proof, a core or a file of solutions is
-written by the service below its folder for results, and brought to where it was asked for when the reply
-is there.
+`submit FILE...` writes job files. Each FILE is a formula (or another input), which becomes a job, or a job
+file (.json), which is submitted as it is, changed only by options. Without `--wait`, the jobs' names are
+printed as USER.NAME. Paths of inputs in job files may be relative to the folder of the job file: they are
+made absolute here, since the service has a folder of its own. The service writes a proof, a core or a file of
+solutions below its folder for results; `submit` moves it to the requested place after the reply.
 
-`wait USER.NAME...` is for jobs that were handed in before. Of one that has ended already the reply is
-printed at once. Works without a service too: what is in its folder waits until one runs. While these two
-wait, a line on standard error says how the job is getting on, if that is a terminal.
+`wait USER.NAME...` is for jobs that were submitted before. The reply to an ended job is printed at once. It
+works without a service, too: submitted jobs stay in its folder until a service runs. While `submit` and
+`wait` wait, a line on standard error shows the job's progress, if that is a terminal.
 
-`explain USER.NAME|ID` says why a job waits, has the volume it has, or how it has ended, and `interrupt
-USER.NAME|ID...` has the service end jobs and sees that it does. NAME alone is a job of the caller. An
-identity such as `a.b.c` can be user `a` or user `a.b`; the service's list of live jobs decides, and where it
-does not know the job, the user ends at the first dot. An id is that of `status` and of the log; which job has
-it stands in the journal.
+`explain USER.NAME|ID` explains why a job waits, has its volume, or has ended. `interrupt USER.NAME|ID...`
+requests the end of jobs and waits for it. NAME alone is a job of the caller. An identity such as `a.b.c` can
+be user `a` or user `a.b`: the service's list of live jobs decides, and if it does not contain the job, the
+user ends at the first dot. An id is that of `status` and of the log; the journal assigns it to a job.
 
 With `--group`, `wait` and `interrupt` are for all jobs of a group, at any client of the service: `wait`
-prints the table that `results` prints. `submit` gives several jobs a group, and hands failed ones of a group
-in again.
+prints the table of `results`. `submit` assigns several jobs to a group, and resubmits failed jobs of a group.
 
-Exit codes of who waits: 0 for results, 2 for an error reply or if there is no such job, 130 after Ctrl-C;
-with `--output-format sat` and one job 10, 20 or 0 by its answer. Of the others: 0; 2 if there is no such
-job.
+Exit codes of waiting commands: 0 for results, 2 for an error reply or if there is no such job, 130 after
+Ctrl-C; with `--output-format sat` and one job 10, 20 or 0 by its answer. Of other commands: 0; 2 if there is
+no such job.
 """
 
 from __future__ import annotations
@@ -76,13 +73,13 @@ if TYPE_CHECKING:
 
 _POLL_DELAY_S = 0.05
 _STEM_SIZE_MAX = 60
-#: the reply to a job that is being ended takes milliseconds, unless the service is in trouble
+#: the time limit for the reply to an interrupted job, which takes milliseconds as a rule
 _REPLY_TIMEOUT_S = 30.0
-#: of jobs that others come after
+#: the most names of missing dependencies in a message
 _NAMED_MAX = 5
-#: waiting for a group is to take this many times as long as looking for it
+#: the waiting time for a group in multiples of the time of a look at the group
 _LOOK_SHARE = 4.0
-#: of the line that says how a job is getting on
+#: the period of the line that shows a job's progress
 _PERIOD_S = 0.5
 
 
@@ -143,7 +140,7 @@ def run_submit(options: SubmitOptions) -> int:
 
 
 def _say_what_is_handed_in(options: SubmitOptions, jobs: Sequence[Mapping[str, Any]], count: int) -> None:
-    """Name the group of several jobs, which may have been made for them, and what to do with it."""
+    """Print the group of several jobs, which may be new, and a command for the group."""
     if (key := _group_of(jobs)) is None:
         return
     user, group = key
@@ -156,14 +153,14 @@ def _say_what_is_handed_in(options: SubmitOptions, jobs: Sequence[Mapping[str, A
 
 
 def _group_of(jobs: Sequence[Mapping[str, Any]]) -> GroupKey | None:
-    """Return the one group of all these jobs, None if there is none, or for one job alone."""
+    """Return the common group of all these jobs; None if there is none, or for a single job."""
     keys = {(str(job["user"]), str(job.get("group", ""))) for job in jobs}
     key = keys.pop()
     return None if keys or not key[1] or len(jobs) == 1 else key
 
 
 def _say_what_is_missing(jobs: Sequence[Mapping[str, Any]], client_dir: Path) -> None:
-    """Who comes after a job that nobody has handed in yet waits for it: a typing error is seen here alone."""
+    """Report dependencies that are not submitted yet: only here can a user notice a misspelt name."""
     named = [job[key] for job in jobs for key in ("dependencies", "after-ok") if key in job]
     asked = {one for names in named if isinstance(names, list) for one in names if isinstance(one, str)}
     asked = {one for one in asked if not unfit_for_file_name(one)}.difference(map(_identity, jobs))
@@ -184,7 +181,7 @@ def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
 def _await_end_of_chain(
     client_dir: Path, submission: client.Submission, meanwhile: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """The only kind of job file that gets no reply, unless it is refused."""
+    """Wait for the end of a chain, the only job file that gets no reply unless it is refused."""
     jobs = PendingJobs(client_dir)
     identity = submission.reply_path.name.removesuffix(".json")
     while True:
@@ -199,12 +196,12 @@ def _await_end_of_chain(
 
 
 def _result_name(options: SubmitOptions, target: str) -> str:
-    """Below the service's folder for results, where a job writes to new files only."""
+    """Return a name below the service's folder for results, where a job must write to new files only."""
     return f"{_unused_name(options.files[0])}-{os.path.basename(target)}"
 
 
 def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
-    """To where they were asked for. What is there belongs to another answer, if this one has none."""
+    """Move result files to the requested places. If this answer has none, remove files of earlier answers."""
     written_files = reply.get("result", {}).get("result-files", {})
     for key, target in options.results.items():
         written = written_files.get(key)
@@ -226,7 +223,7 @@ def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
 
 
 def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
-    """The job files' contents. Raises CommandError."""
+    """Return the contents of the job files. Raises CommandError."""
     if options.again_of is not None:
         (settings,) = options.combinations()
         return [_completed(fields, "", options, settings) for fields in _jobs_again(options)]
@@ -247,7 +244,7 @@ def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
 
 
 def _jobs_again(options: SubmitOptions) -> Iterator[dict[str, Any]]:
-    """Yield the fields of jobs of a group without a result, as their replies repeat them.
+    """Yield the fields of a group's jobs without a result, as their replies contain them.
 
     Raises CommandError if there is no such job.
     """
@@ -294,7 +291,7 @@ def _fields_of(file: str) -> dict[str, Any]:
 def _completed(
     job: dict[str, Any], file: str, options: SubmitOptions, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """With what the command line says; `settings` are of its configuration."""
+    """Return a job completed by the command line; `settings` are part of its configuration."""
     given = {
         "name": options.name,
         "user": options.user,
@@ -328,9 +325,9 @@ def _completed(
 
 
 def _as_declared(application: str, settings: Mapping[str, Any], where: str = "--set") -> dict[str, Any]:
-    """Settings, as the application's options have them; JSON that is no number is as it is.
+    """Parse settings by the types of the application's options; other JSON than numbers stays as it is.
 
-    `where` they are, for people. Raises CommandError.
+    `where`: the place of the settings, for messages. Raises CommandError.
     """
     declared = options_of(application)
     values = dict(settings)
@@ -363,7 +360,7 @@ def _from_job_file(file: str) -> dict[str, Any]:
 
 
 def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
-    """Nonsense is left to the service, which says what is wrong with it."""
+    """Make paths absolute; values of other types stay, as the service reports them."""
 
     def absolute(path: Any) -> Any:
         if not isinstance(path, str) or not path or os.path.isabs(path):
@@ -378,7 +375,7 @@ def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
 
 
 def _existing(written: Any, absolute: Any) -> Any:
-    """Return the absolute path of a file that is here: a relative path in a job file means such a file."""
+    """Return the absolute path of an existing file, to which a relative path in a job file refers."""
     if written != absolute:
         _check_is_there(absolute)
     return absolute
@@ -389,7 +386,7 @@ def _identity(job: Mapping[str, Any]) -> str:
 
 
 def _unused_name(file: str) -> str:
-    """Made of the file's name, as far as that is fit for one."""
+    """Return an unused name made of the file's name, without characters that names must not have."""
     stem = Path(file).name.partition(".")[0].lstrip("~")
     stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
     stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
@@ -464,7 +461,7 @@ def _reply_path(client_dir: Path, identity: str) -> Path:
 
 
 class ReplyPrinter:
-    """Prints the replies to so many jobs, and knows the exit code then."""
+    """Prints the replies to `jobs` jobs, and determines the exit code."""
 
     def __init__(self, command: str, output_format: str, jobs: int) -> None:
         self._command = command
@@ -474,7 +471,7 @@ class ReplyPrinter:
 
     @property
     def exit_code(self) -> int:
-        """2 as soon as a reply is an error; as text and for one job, as its application declares; else 0."""
+        """Return 2 after an error reply; for one job as text, the application's code; else 0."""
         return self._code
 
     def print(self, identity: str, reply: dict[str, Any]) -> None:
@@ -499,8 +496,8 @@ class ReplyPrinter:
 
 
 def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]:
-    """`result` as in a reply. Raises CommandError if what it holds, or names, has no form as text."""
-    from mallob_py.web.views import solution_of  # only for who has a reply: ranks have none
+    """Return the lines of a reply's `result`. Raises CommandError if a solution has no form as text."""
+    from mallob_py.web.views import solution_of  # late: only for a reply, which ranks never read
 
     content = None
     if (path := result.get("solution-file")) is not None:
@@ -517,9 +514,9 @@ def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]
 def say_what_goes_on(
     command: str, identities: Sequence[str], api_dir: str, client: int, group: GroupKey | None = None
 ) -> int:
-    """Tell a user who leaves before the replies are there how to wait for the jobs and how to end them.
+    """Tell a user who leaves before the replies how to wait for the jobs and how to end them.
 
-    Of several jobs of a group the group is named instead. Return the exit code.
+    For several jobs of a group, the group is named instead. Return the exit code.
     """
     if group is not None:
         user, name = group
@@ -538,24 +535,24 @@ def say_what_goes_on(
 
 
 class ProgressLine:
-    """`tick` as often as you like; `clear` before anything else is printed."""
+    """A line of progress. `tick` may be called at any rate; `clear` must precede any other output."""
 
     def __init__(self, api_dir: str, client: int) -> None:
         self._api_dir = api_dir
         self._client = client
         self._is_shown = sys.stderr.isatty()
         self._started_s = time.monotonic()
-        self._next_s = self._started_s + _PERIOD_S  # short jobs have no progress to tell
+        self._next_s = self._started_s + _PERIOD_S  # short jobs show no progress
         self._live: Live | None = None
 
     def tick(self, identity: str) -> None:
-        """Show how a job is getting on, if it is time for that."""
+        """Show a job's progress if the line is due."""
         if self._is_due():
             status, waited_s = read_live_status(self._api_dir), time.monotonic() - self._started_s
             self._show(waiting_text(identity, status, self._client, waited_s))
 
     def tell(self, text: str) -> None:
-        """Show a line, if it is time for that."""
+        """Show a line if it is due."""
         if self._is_due():
             self._show(text)
 
@@ -572,7 +569,7 @@ class ProgressLine:
             self._live = None
 
     def _show(self, text: str) -> None:
-        # Late: short jobs do not pay for it.
+        # Imported late, as short jobs never need it.
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
@@ -590,7 +587,7 @@ class ProgressLine:
 
 
 def waiting_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
-    """One line on a job that is being waited for."""
+    """Return one line on a job that the command waits for."""
     if status is None:
         return f"{identity}: no service answers; waiting since {age_text(waited_s)}"
     job = status.job(identity, client)
@@ -635,7 +632,7 @@ def _live(status: ServiceStatus, wanted: str, client_index: int) -> JobStatus | 
 
 
 def _identity_of_ended(status: ServiceStatus | None, number: str) -> tuple[str, int]:
-    """Raises CommandError if it is not among the last ones."""
+    """Return the identity of a recently ended job. Raises CommandError for an unknown job."""
     for job in status.ended if status is not None else ():
         if job.id == int(number) and job.user:
             return f"{job.user}.{job.name}", job.client
@@ -704,7 +701,7 @@ def _interrupt_group(name: str, user: str, api_dir: Path) -> int:
 
 
 def _of_id(client_dir: Path, number: int) -> tuple[str, str]:
-    """User and name of a live job. Raises CommandError if there is none with this id."""
+    """Return user and name of a live job. Raises CommandError if no job has this id."""
     try:
         for entry in read_entries(client_dir / "journal"):
             if isinstance(entry, Claimed) and entry.internal_id == number:

@@ -1,11 +1,10 @@
-"""`mallob-py status | top`: the service's jobs, and how busy its PEs are; or its hosts, what ended
-last, or its numbers.
+"""`mallob-py status | top`: the service's jobs and busy PEs, or its hosts, last ended jobs or measures.
 
-`status` prints it once, `top` again and again. In a terminal `top` takes the whole screen, listens to keys
-and gives the screen back at the end; elsewhere it prints one block of plain lines per interval. Both read
-the api folder only, so `top` waits for a service that is down and goes on when that is back. Each list has
-one description of its columns, for both: title, text, order. Names are other people's: whatever is in
-them, they print as one line of plain characters.
+`status` prints them once, `top` repeatedly. In a terminal, `top` uses the whole screen, reads keys and
+restores the screen at the end; elsewhere it prints one block of plain lines per interval. Both read the api
+folder only, so `top` waits while the service is down and continues when it is back. Each list has one
+description of its columns, for both commands: title, text, order. Names come from other users and may contain
+any characters: they must be printed as one line of plain characters.
 
 Exit codes: `status` and `top --once` 1 if no service is running, else 0; `top` 0 after q or Ctrl-C.
 """
@@ -64,23 +63,23 @@ STATE_STYLES = {
     **{"submitted": "cyan", "result": "green", "failed": "red", "refused": "red"},
 }
 _NAME_CELLS_MIN = 8
-#: in the summary, of the groups that began last
+#: the most groups in the summary, the latest ones
 _GROUPS_MAX = 3
 _GAP_CELLS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """`order` is what rows are sorted by; numbers start with the largest."""
+    """A column of a table. `order` is the sort key of its rows; numbers are sorted from the largest."""
 
     key: str
     title: str
     text: Callable[[Row], str]
     order: Callable[[Row], Any]
     is_number: bool = False
-    #: names and sentences give way where the terminal is narrow
+    #: whether the column's texts may be cut on a narrow terminal
     is_name: bool = False
-    #: what is left out first where there is no room has the largest; 0: never
+    #: the rank among columns to be left out on a narrow terminal, the largest first; 0: never left out
     spareable: int = 0
     style: Callable[[Row], str] = lambda _: ""
 
@@ -114,7 +113,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
     _word("state", "STATE", lambda job: job.state_text),
 )
-#: beside these where any job tells it
+#: a further column, shown if any job reports progress
 PROGRESS_COLUMN: Column[JobStatus] = Column(
     *("progress", "PROGRESS", lambda job: far_text(job.progress, job.interim) or "-"),
     lambda job: job.progress.done if job.progress else -1.0,
@@ -146,7 +145,7 @@ HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
         style=lambda host: "red" if host.troubles else "",
     ),
 )
-#: a row of `status --measures`: name, value, meaning
+#: the columns of `status --measures`: name, value, meaning
 MEASURE_COLUMNS: tuple[Column[tuple[str, float, str]], ...] = (
     _name("name", "NAME", lambda row: row[0]),
     _number("value", "VALUE", lambda row: row[1], lambda row: f"{row[1]:.10g}"),
@@ -165,20 +164,20 @@ def _measure_rows(status: ServiceStatus) -> list[tuple[str, float, str]]:
 
 
 def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "") -> Table:
-    """A table of live jobs, as `make_table`."""
+    """Return a table of live jobs, see `make_table`."""
     more = (PROGRESS_COLUMN,) if any(far_text(job.progress, job.interim) for job in jobs) else ()
     return make_table((*JOB_COLUMNS, *more), jobs, width, sorted_by)
 
 
 def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> list[JobStatus]:
-    """Numbers from the largest on, words from A on; equals by volume, priority and age."""
+    """Sort rows: numbers from the largest, words from A; equal rows by volume, priority and age."""
     column = next(column for column in JOB_COLUMNS if column.key == key)
     jobs = sorted(jobs, key=lambda job: (-job.volume, -job.priority, -job.elapsed_s, job.identity))
     return sorted(jobs, key=column.order, reverse=column.is_number is not is_reversed)
 
 
 def chosen_part(status: ServiceStatus, user: str | None, group: str | None) -> ServiceStatus:
-    """Return the status with the jobs of one user or group, or both, alone; None stands for all."""
+    """Return the status with the jobs of one user, one group, or both only; None stands for all."""
     if user is None and group is None:
         return status
 
@@ -205,7 +204,7 @@ def chosen_part(status: ServiceStatus, user: str | None, group: str | None) -> S
 def make_table(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None, sorted_by: str = ""
 ) -> Table:
-    """A table in at most so many cells; None: however wide. Too wide: names are cut, then columns."""
+    """Return a table of at most `width` cells; None: any width. Names are cut first, then columns."""
     texts = {column.key: [column.text(row) for row in rows] for column in columns}
     widths = {column.key: max(map(cell_len, (column.title, *texts[column.key]))) for column in columns}
     shown = _columns_that_fit(columns, widths, width)
@@ -228,7 +227,7 @@ def make_table(
 def _columns_that_fit(
     columns: Sequence[Column[Row]], widths: Mapping[str, int], width: int | None
 ) -> Sequence[Column[Row]]:
-    """All, if names may be cut; else without those that can be spared, the most spareable first."""
+    """Return the columns that fit with cut names, without the most spareable ones if necessary."""
     if width is None:
         return columns
     least = {
@@ -247,13 +246,13 @@ def _columns_that_fit(
 def _cells_of_names(
     columns: Sequence[Column[Any]], widths: Mapping[str, int], width: int | None
 ) -> int | None:
-    """Return how wide a name may be so that the line fits; None: as wide as it is."""
+    """Return the most cells of a name in a line that fits; None: no limit."""
     names = sorted(widths[column.key] for column in columns if column.is_name)
     if width is None:
         return None
     others = sum(widths[column.key] for column in columns if not column.is_name)
     room = width - _GAP_CELLS * (len(columns) - 1) - others
-    # Short names leave their room to long ones.
+    # Short names leave their unused cells to long ones.
     for position, cells in enumerate(names):
         share = room // (len(names) - position)
         if cells > share:
@@ -263,7 +262,7 @@ def _cells_of_names(
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Such as 0-3,8."""
+    """Return numbers as ranges, such as 0-3,8."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -278,7 +277,7 @@ def _since(moment: float) -> float:
 
 
 def _why_silent(api_dir: str, status: ServiceStatus | None) -> str:
-    """Return why there is nothing to show: no service runs, or the rank that writes the status hangs."""
+    """Return why nothing can be shown: no service runs, or the rank that writes the status hangs."""
     if status is None:
         return f"no service is running on {api_dir}"
     last = f"its last sign of life is {status.age_s():.0f} s old"
@@ -307,7 +306,7 @@ def run_status(options: StatusOptions) -> int:
     table, rest = _table(options, status, width)
     if table.row_count:
         console.print()
-        # Who reads it from a pipe gets whole lines.
+        # Output to a pipe has whole lines.
         console.print(table if console.is_terminal else Text(plain(table)))
     if rest:
         console.print(rest)
@@ -315,7 +314,7 @@ def run_status(options: StatusOptions) -> int:
 
 
 def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> tuple[Table, str]:
-    """Return the table that is asked for, and a line to say below it."""
+    """Return the requested table, and a line below it."""
     if options.hosts:
         return make_table(HOST_COLUMNS, status.hosts, width), ""
     if options.measures:
@@ -331,19 +330,19 @@ def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> 
 # --- top -----------------------------------------------------------------------------------
 
 
-#: key -> what it sorts by
+#: sort keys by the key that is pressed
 _SORT_KEYS = {
     **{"v": "volume", "p": "priority", "d": "demand", "a": "age"},
     **{"u": "user", "n": "name", "s": "state", "i": "id"},
 }
 _HINT = "q quits, r reverses; sort by " + " ".join(f"{key}:{name}" for key, name in _SORT_KEYS.items())
-#: who reads from a pipe gets whole lines, and all of them
+#: the width and the lines of output to a pipe: no line is cut
 _PLAIN_CELLS = 1000
 _PLAIN_LINES = 1_000_000
 
 
 class _View:
-    """The choice of what is shown, and how it is sorted."""
+    """The list that is shown, and its order."""
 
     def __init__(self, options: TopOptions) -> None:
         self._options = options
@@ -358,7 +357,7 @@ class _View:
             self._sort, self._is_reversed = _SORT_KEYS[key], False
 
     def look(self, columns: int, lines: int) -> tuple[RenderableType, bool]:
-        """Return what to show, and whether a service is running."""
+        """Return the lines to show, and whether a service is running."""
         status = self._watch.read()
         if status is not None and not status.is_stale():
             status = chosen_part(status, self._options.user, self._options.group)
@@ -411,9 +410,9 @@ def _fill_the_terminal(console: Console, view: _View, interval_s: float) -> None
 
 @contextlib.contextmanager
 def _events() -> Iterator[Callable[[float], str]]:
-    """A function that waits for keys, a new size of the window or so many seconds, and returns the keys.
+    """Yield a function that waits for keys, a resized window or a number of seconds, and returns the keys.
 
-    SIGTERM ends the view as Ctrl-C does, so that the terminal is as before afterwards.
+    SIGTERM ends the view as Ctrl-C does, so that the terminal is restored.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -450,10 +449,10 @@ _BAR_CELLS = 20
 def picture(
     status: ServiceStatus, columns: int, lines: int, sort: str, is_reversed: bool = False
 ) -> RenderableType:
-    """The whole view, in at most `lines` lines of so many cells."""
+    """Return the whole view, in at most `lines` lines of `cells` cells."""
     head = summary(status)
     jobs = in_order(status.jobs, sort, is_reversed)
-    room = max(1, lines - len(head) - 3)  # an empty line, the header and its rule
+    room = max(1, lines - len(head) - 3)  # besides the head: an empty line, the header and its rule
     shown = jobs if len(jobs) <= room and len(jobs) >= status.job_count else jobs[: max(1, room - 1)]
     parts: list[RenderableType] = [*head]
     if shown:
@@ -464,7 +463,7 @@ def picture(
 
 
 def summary(status: ServiceStatus) -> list[Text]:
-    """The service as a whole, in a few lines."""
+    """Return a summary of the service, in a few lines."""
     filled = round(_BAR_CELLS * min(status.busy, status.pes) / max(status.pes, 1))
     up = f", up {age_text(status.time - status.started)}" if status.started else ""
     changes = f" (generation {status.generation})" if status.generation > 1 else ""

@@ -230,7 +230,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def group_name(text: str) -> str:
-    """A name of a group, which follows the rules for names of jobs."""
+    """Parse the name of a group, which follows the rules for names of jobs."""
     from mallob_py.service.jobs.job_file import unfit_for_file_name
 
     if problem := unfit_for_file_name(word(text)):
@@ -259,7 +259,7 @@ def identity_or_id(text: str) -> str:
 
 
 def is_descriptor(path: str) -> bool:
-    """Tell whether a path names an open file of the process that looks, as a shell's `<(...)` does."""
+    """Tell whether a path names an open file of the process that opens it, such as a shell's `<(...)`."""
     return re.fullmatch(r"/(dev|proc/self)/fd/[0-9]+", path) is not None
 
 

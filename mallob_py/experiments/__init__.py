@@ -1,1 +1,1 @@
-"""Questions about the protocol, answered in virtual time: the same code as on real ranks, at any scale."""
+"""Experiments on the protocol in virtual time: the code of real ranks, at any scale."""

@@ -1,4 +1,4 @@
-"""From how many jobs on is it better to compute volumes together (P 3.1) than everywhere (P 4.1)?
+"""From which number of jobs on is distributed balancing (P 3.1) faster than local balancing (P 4.1)?
 
 For each number of PEs and jobs, one job changes per epoch. Rounds, messages and bytes of the
 distributed computation are counted on a complete tree of ranks, its work is measured, and so is
@@ -47,26 +47,26 @@ from mallob_py.protocol.volumes import fair_volumes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: (PEs, jobs)
+#: pairs of (PEs, jobs)
 SIZES = (
     *((100, jobs) for jobs in (10, 90, 1_000, 10_000, 100_000)),
     *((1_000, jobs) for jobs in (10, 100, 900, 10_000, 100_000)),
     *((10_000, jobs) for jobs in (100, 1_000, 9_000, 100_000)),
     *((100_000, jobs) for jobs in (1_000, 10_000, 90_000, 1_000_000)),
 )
-#: of the network model that all simulations share
+#: the time of a hop in the network model that all simulations share
 HOP_S = CALIBRATED.network_s + CALIBRATED.handling_s
 _EPOCHS = 3
-#: as many epochs only while all ranks and jobs are so few
+#: the sum of PEs and jobs up to which several epochs are played
 _EPOCHS_UP_TO = 150_000
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One pair of sizes; medians over some epochs in each of which one job changes."""
+    """One pair of sizes; medians over epochs, in each of which one job changes."""
 
     pes: int
     jobs: int
-    #: rounds of the first epoch, without a hint of where to look
+    #: rounds of the first epoch, without a hint for the search
     first_rounds: int
     rounds: int
     span_hops: int
@@ -77,7 +77,7 @@ class Row(msgspec.Struct, frozen=True):
     merging_s: float
     search_s: float
     local_s: float
-    #: of that `fair_volumes` alone, as if the image were vectors
+    #: the part of `fair_volumes` in the local rule, as if the image were vectors
     vectors_s: float
     distributed_latency_s: float
     local_latency_s: float
@@ -88,7 +88,7 @@ def measure(
     hop_s: float = HOP_S,
     seed: int = 0,
 ) -> list[Row]:
-    """One row per pair of sizes."""
+    """Return one row per pair of sizes."""
     return [_row(pes, jobs, hop_s, random.Random(f"{seed} {pes} {jobs}")) for pes, jobs in sizes]
 
 
@@ -129,13 +129,13 @@ def _row(pes: int, jobs: int, hop_s: float, choose: random.Random) -> Row:
 
 
 def _news(job: int, pes: int, jobs: int, choose: random.Random) -> JobEvent:
-    """Priorities of a user's taste, and demands of which most cannot be met."""
+    """Yield changes of jobs: priorities as users choose them, and demands of which most cannot be met."""
     demand = choose.choice((pes, choose.randint(1, 1 + 4 * pes // jobs)))
     return JobEvent(job, 1, demand, choose.uniform(0.01, 10.0), -choose.random())
 
 
 def _local(tree: TreeOfDeputies, pes: int) -> tuple[float, Mapping[int, int]]:
-    """CPU seconds of the local rule, and its volumes."""
+    """Return the CPU seconds of the local rule, and its volumes."""
     times = []
     for _ in range(3):
         began = time.process_time()
@@ -145,7 +145,7 @@ def _local(tree: TreeOfDeputies, pes: int) -> tuple[float, Mapping[int, int]]:
 
 
 def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
-    """CPU seconds of `fair_volumes` alone."""
+    """Return the CPU seconds of `fair_volumes` alone."""
     events = list(tree.jobs.values())
     priorities = np.array([event.priority for event in events])
     demands = np.array([event.demand for event in events])
@@ -160,18 +160,18 @@ def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
 
 
 def _median(epochs: Sequence[Costs]) -> Costs:
-    """The epoch of median rounds; of its equals the one of median merging."""
+    """Return the epoch of median rounds; among equal ones, the one of median merging."""
     return sorted(epochs, key=lambda costs: (costs.rounds, costs.merging_s))[len(epochs) // 2]
 
 
 def crossover(rows: Iterable[Row], pes: int) -> int | None:
-    """From so many jobs on the distributed way is faster; None if nowhere among the rows."""
+    """Return the number of jobs from which the distributed way is faster; None if it never is."""
     ratios = ((row.jobs, row.local_latency_s / row.distributed_latency_s) for row in rows if row.pes == pes)
     return _where_it_passes_1(sorted(ratios))
 
 
 def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
-    """The `crossover` if a local image of vectors cost nothing to keep; None if nowhere among the rows."""
+    """Return the `crossover` if a local image of vectors cost nothing to keep; None if there is none."""
     ratios = (
         (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
         for row in rows
@@ -181,7 +181,7 @@ def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
 
 
 def _where_it_passes_1(points: list[tuple[int, float]]) -> int | None:
-    """For the last time, on logarithmic axes."""
+    """Return the last number of jobs at which the ratio rises to 1, interpolated on logarithmic axes."""
     found = None
     for (jobs, ratio), (more_jobs, more_ratio) in pairwise(points):
         if ratio < 1 <= more_ratio:
@@ -197,7 +197,7 @@ _HEADER = (
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows for people."""
+    """Return the rows as a table."""
     lines = tuple(
         (
             row.pes,
@@ -222,7 +222,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def crossovers(rows: Sequence[Row]) -> str:
-    """From where on the distributed way is faster, a line for each number of PEs."""
+    """Return the crossover for each number of PEs, one per line."""
     text = []
     for pes in sorted({row.pes for row in rows}):
         where, where_of_vectors = (
@@ -234,7 +234,7 @@ def crossovers(rows: Sequence[Row]) -> str:
 
 
 def run(folder: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> None:
-    """Measure these pairs of PEs and jobs; a table and a figure."""
+    """Measure these pairs of PEs and jobs; print a table and draw a figure."""
     output = Output(folder, "balancing")
     rows = measure(sizes)
     output.tables([table(rows)], crossovers(rows))
@@ -265,20 +265,20 @@ class Costs(msgspec.Struct):
     messages: int = 0
     sent_bytes: int = 0
     longest_bytes: int = 0
-    #: of all ranks together, without merging
+    #: the time of all ranks together, without merging
     deputies_s: float = 0.0
-    #: on the way from a leaf to the root, a mean rank on each level: decoding, merging, encoding
+    #: the time of decoding, merging and encoding from a leaf to the root, with a mean rank on each level
     merging_s: float = 0.0
-    #: at the root, to choose the questions
+    #: the time in which the root chooses the questions
     search_s: float = 0.0
 
 
 class TreeOfDeputies:
     """The tree of ranks of `distributed_balancing.py` without PEs: one `Deputy` per rank, level by level.
 
-    Every answer is encoded, sent up, decoded and merged as on the wire, and all of it is counted and timed.
-    This is what makes a hundred thousand ranks possible in one process. `pes` is how many PEs the jobs share,
-    if it is not the number of ranks.
+    Every answer is encoded, sent up, decoded and merged as on the wire, and each step is counted and timed.
+    Without PEs, one process can play a hundred thousand ranks. `pes` is the number of PEs that the jobs
+    share, if it is not the number of ranks.
     """
 
     def __init__(self, size: int, pes: int | None = None) -> None:
@@ -295,11 +295,11 @@ class TreeOfDeputies:
 
     @property
     def depth(self) -> int:
-        """Hops from the root to the farthest rank."""
+        """Return the hops from the root to the farthest rank."""
         return len(self._levels) - 1
 
     def change(self, event: JobEvent) -> None:
-        """News of one job; demand 0 ends it."""
+        """Change one job; demand 0 ends it."""
         known = self.jobs.pop(event.job, None)
         deputy = self._deputies[deputy_of(event.job, self.size)]
         if event.demand:
@@ -310,7 +310,7 @@ class TreeOfDeputies:
         self._hint.replace(known, event if event.demand else None)
 
     def balance(self) -> EpochVolumes:
-        """One epoch; `costs` tells what it took."""
+        """Play one epoch; its costs are added to `costs`."""
         costs = self.costs = Costs()
         search = VolumeSearch(self._pes, len(self.jobs), self._hint)
         while (question := search.question) is not None:

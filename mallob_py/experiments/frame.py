@@ -1,8 +1,7 @@
-"""The frame of studies: runs that name themselves, tables by names of rows and columns, a figure of any
-table.
+"""The frame of studies: named runs, tables by names of rows and columns, a figure of any table.
 
-A study is a grid of runs, played side by side (`Output.play`). Its cells are means with intervals; a
-published number stands behind them, marked (P).
+A study is a grid of runs, played in parallel (`Output.play`). Its cells are means with intervals, followed by
+published numbers, marked (P).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Column = TypeVar("Column")
-#: a cell as it is written: the number, half of its interval, and the published number
+#: the form of a written cell: the number, half of its interval, and the published number
 _WRITTEN = re.compile(r"(-?[\d.]+)(?: ± ([\d.]+))?.*?(?:\((-?[\d.]+) P\))?$")
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of a study, whose name tells each field that is not the default."""
+    """One run of a study. Its name contains each field that is not the default."""
 
     def name(self) -> str:
         words = list[str]()
@@ -53,7 +52,7 @@ def grid(
 
 
 def with_winners(table: Table, values: Sequence[Mapping[str, Sequence[float]]]) -> Table:
-    """Add the row that names who is ahead of each other; `values`: by column, those of each row."""
+    """Add a row with the winner of each column; `values`: by column, the values of each row."""
     ahead = ("ahead of each other", *(winner(column) or "none" for column in values))
     return Table(table.title, table.header, (*table.rows, ahead))
 
@@ -63,7 +62,7 @@ def beside(text: str, published: float | str | None) -> str:
 
 
 def draw(table: Table, figure: Figure) -> None:
-    """Draw a line for each row of a table over its columns, with intervals; crosses are published."""
+    """Draw a line for each row of a table over its columns, with intervals; crosses are published numbers."""
     axes = figure.subplots()
     for row in table.rows:
         points = {

@@ -27,7 +27,7 @@ from mallob_py.simulation.delays import InfinitelyFast
 
 SIZES = (2**4, 2**6, 2**8, 2**10, 2**12)
 _JOB = 1
-#: longer than any growth here, in hops or seconds
+#: a time limit longer than any growth here, in hops or seconds
 _LIMIT_S = 1e6
 
 
@@ -38,9 +38,9 @@ class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     hops: float
     latency_us: float
-    #: all messages from the submission to the rest, those of balancing and job tree included
+    #: all messages from the submission until all is quiet, including those of balancing and job tree
     messages_per_worker: float
-    #: messages that the busiest PE has sent and received in that time
+    #: messages that the busiest PE has sent and received in this time
     hottest_messages: int
 
 
@@ -72,7 +72,7 @@ WAYS = (
 
 
 class _Delays(InfinitelyFast):
-    """Messages cost what they do in `NetworkModel`, and nothing else takes time."""
+    """A network in which messages cost as much as in `NetworkModel`, and nothing else takes time."""
 
     def __init__(self, costs: Costs) -> None:
         self._network_s = costs.network_s
@@ -114,7 +114,7 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list
 
 
 def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
-    """Once in hops, without any delays, and once in time."""
+    """Measure once in hops, without any delays, and once in time."""
     hops, _, _ = grow(way, size, HOPS, 0.0)
     latency_s, handled, _ = grow(way, size, CALIBRATED, delay_s)
     return GrowthRow(

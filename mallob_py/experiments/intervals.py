@@ -1,9 +1,9 @@
-"""Intervals of means over seeds or parts of a trace, and when one of two is called better.
+"""Intervals of means over seeds or parts of a trace, and the comparison of two means.
 
-An interval is that of Student's t at 95 %, for few values that are taken as independent. Parts of a trace
-that overlap are not: then it is too narrow, and whoever shows it has to say so. A single long run is divided
-into consecutive parts (batch means), nearly independent if each lasts for longer than what happens in one
-acts on the next.
+An interval is Student's t interval at 95 %, for few values, which are assumed to be independent. Overlapping
+parts of a trace are not independent: the interval is then too narrow, and a table must say so. A single long
+run is divided into consecutive parts (batch means), which are nearly independent if each lasts longer than
+the effects of one part on the next.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import msgspec
 
 Value = TypeVar("Value")
 
-#: consecutive parts of a long run
+#: the number of consecutive parts of a long run
 PARTS = 10
 
-#: the 97.5 % quantile of Student's t, by degrees of freedom from 1 on; beyond, that of the last is taken
+#: the 97.5 % quantile of Student's t, by degrees of freedom from 1 on; the last one holds for all further
+#: ones
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -29,7 +30,7 @@ _T = (
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean, and how far to each side of it the interval goes; infinitely far for a single value."""
+    """A mean, and half the length of its interval; infinite for a single value."""
 
     mean: float
     half: float
@@ -44,7 +45,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of the values with its interval. ValueError: there are none."""
+    """Return the mean of the values with its interval. Raises ValueError without values."""
     if not values:
         raise ValueError("there are no values")
     count = len(values)
@@ -59,16 +60,16 @@ def around(whole: float, of_parts: Sequence[float]) -> Interval:
 
 
 def parts(values: Sequence[Value], count: int = PARTS) -> list[Sequence[Value]]:
-    """Return consecutive parts of equal length, one more or less; no more than there are values."""
+    """Return consecutive parts of nearly equal length, at most as many as there are values."""
     count = min(count, len(values))
     return [values[len(values) * part // count : len(values) * (part + 1) // count] for part in range(count)]
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """Return the sum of the first over that of the second, whose parts are the same.
+    """Return the ratio of two sums over the same parts.
 
-    How far the interval goes follows from leaving out one part after the other (jackknife). ValueError:
-    there are no values, or what is below adds up to 0, with all parts or all but one.
+    Its interval results from leaving out one part at a time (jackknife). Raises ValueError without values, or
+    if the denominator is 0 with all parts or all but one.
     """
     whole = Interval(_over(sum(above), sum(below)), math.inf)
     if len(above) == 1:
@@ -84,9 +85,9 @@ def _over(above: float, below: float) -> float:
 
 
 def winner(values: Mapping[str, Sequence[float]]) -> str | None:
-    """The one with the least mean, if its difference to each other one, pair by pair, excludes 0; else None.
+    """Return the candidate of least mean if each of its pairwise differences excludes 0; else None.
 
-    The values of all are of the same seeds or parts, in the same order.
+    All values must be of the same seeds or parts, in the same order.
     """
     best = min(values, key=lambda name: mean(values[name]))
     for name, others in values.items():

@@ -30,16 +30,16 @@ from mallob_py.text_table import Cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: the last one takes most of the time
+#: numbers of PEs; the last one takes most of the time
 SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
-#: chance decides much where requests are few; large systems take long
+#: the most trials: chance matters with few requests, and large systems take long
 _TRIALS_MAX = 10
 _OF_FEW, _OF_MANY = 2**17, 2**15
 _FEW_ASKERS = 16
 
 
 class Case(Enum):
-    """The cases: which PEs ask and which turn idle."""
+    """A case: the PEs that request partners, and the PEs that turn idle."""
 
     ONE = "1 request, 1 idle PE"
     SIXTEEN = "16 requests, 16 idle PEs"
@@ -69,15 +69,15 @@ CONTENDERS = (
 
 
 class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One matcher in one case; means and maxima are over all requests of all trials, the lists have a mean
-    of each trial.
+    """The result of one matcher in one case. Means and maxima are over all requests of all trials; lists have
+    a mean of each trial.
     """
 
     case: Case
     contender: str
     size: int
     requests: int
-    #: all messages of the matcher, for one request
+    #: all messages of the matcher, per request
     messages_per_request: float
     hops_mean: float
     hops_max: float
@@ -92,7 +92,7 @@ class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def placement(case: Case, size: int, choose: random.Random) -> tuple[list[int], list[int]]:
-    """The ranks that ask (one for each request) and those that turn idle."""
+    """Return the requesting ranks (one entry per request) and the ranks that turn idle."""
     half = size // 2
     match case:
         case Case.ONE | Case.SIXTEEN:
@@ -124,7 +124,7 @@ def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: f
 
 
 def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
-    """Once in hops, without any delays, and once in time, under `CALIBRATED` and with the matcher's delay."""
+    """Measure once in hops, without delays, and once in time, under `CALIBRATED` with the matcher's delay."""
     in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
     in_time = usages(contender, case, size, CALIBRATED, delay_s)
     requests = len(in_time[0].latencies_s)
@@ -179,7 +179,7 @@ def _cell(of_trials: Sequence[float], digits: int = 2) -> Cell:
 
 
 def table(title: str, rows: Sequence[MatchingRow]) -> Table:
-    """Rows of one case."""
+    """Return the table of one case."""
     lines = tuple(
         (
             row.size,
@@ -198,7 +198,7 @@ def table(title: str, rows: Sequence[MatchingRow]) -> Table:
 
 
 def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
-    """One table for each case, and a figure of the most demanding one."""
+    """Print one table for each case, and draw a figure of the most demanding case."""
     output = Output(folder, "matching")
     rows = []
     for row in measure_all(sizes, delay_s=delay_s):

@@ -1,12 +1,12 @@
-"""Many matchers and nothing else, in virtual time, under a cost model: who handles how much, and when.
+"""Matchers in virtual time under a cost model: the load of each PE, and the time of each match.
 
-Requests and idle PEs are given from outside; who is matched is busy from then on. An asker
-hears of the match at once and for free, since that message is the same for all matchers.
+Requests and idle PEs are inputs; a matched PE is busy from then on. A requester learns of its match at once
+and at no cost, since this message is the same for all matchers.
 
-Costs: a message takes `network_s` from its sender to its receiver, and `handling_s` of the time
-of each of the two, who do one thing at a time. So a PE that everybody needs is seen to be slow.
-With no handling time the PEs work in rounds: each takes all that has arrived at that moment
-before it sends. With a network time of 1 as well, time counts hops.
+Costs: a message takes `network_s` from its sender to its receiver, and `handling_s` of the time of both, each
+of which handles one message at a time. So a PE in high demand is slow. Without handling time, the PEs work in
+rounds: each receives all messages of a moment before it sends. If the network time is also 1, time counts
+hops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return f"a message takes {network_us:.0f} us and keeps its receiver busy for {handling_us:.0f} us"
 
 
-#: a hop of the network model that all simulations share (`simulation/setting.py`), between two hosts
+#: the network model that all simulations share (`simulation/setting.py`): a hop between two hosts
 _MODEL = Network()
 CALIBRATED = Costs(
     network_s=(_MODEL.other_host_us + _MODEL.jitter_us) * 1e-6,
@@ -54,7 +54,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MatcherNetwork:
-    """`size` matchers, all busy and without requests at first."""
+    """`size` matchers, initially all busy and without requests."""
 
     def __init__(self, size: int, config: Config, costs: Costs) -> None:
         self.size = size
@@ -65,7 +65,7 @@ class MatcherNetwork:
             matcher_of(out, config, is_outdated=lambda request: False, on_outdated=self._fail)
             for out in self._outs
         ]
-        #: by time, then by receiver, then in order of sending; without a message: a tick
+        #: arrivals, sorted by time, by receiver, and in order of sending; without a message: a tick
         self._arrivals: list[tuple[float, int, int, int, AnyMessage | None]] = []
         self._order = 0
         self._free_from = [0.0] * size
@@ -80,7 +80,7 @@ class MatcherNetwork:
         raise AssertionError(f"nothing is outdated here, but {request} is")
 
     def match(self, askers: Sequence[int], idle: Sequence[int]) -> Usage:
-        """At one moment `askers` want a PE each (one listed twice wants two) and `idle` turn idle."""
+        """Let `askers` request a PE each (a repeated one two PEs) and `idle` turn idle at one moment."""
         assert len(askers) <= len(idle)
         self._messages = [0] * self.size
         self._bytes = [0] * self.size
@@ -136,7 +136,7 @@ class MatcherNetwork:
                 matcher.receive(source, message)  # type: ignore[arg-type]
 
     def _send_off(self, rank: int) -> None:
-        """Let a PE handle what it has told itself, and send what is due."""
+        """Let a PE handle its messages to itself, and send its due messages."""
         matcher, out = self.matchers[rank], self._outs[rank]
         now = max(self._now, self._free_from[rank])
         matcher.flush(now)
@@ -166,7 +166,7 @@ class MatcherNetwork:
 
 
 def _request(job: int, rank: int) -> Request:
-    """A request for a root: its description is elsewhere."""
+    """Return a request for a root, without the job's description."""
     return Request(
         job=job,
         subtree=0,

@@ -1,7 +1,7 @@
-"""The output of experiments: runs side by side, a table as text, JSON and Markdown, figures.
+"""The output of experiments: parallel runs, tables as text, JSON and Markdown, figures.
 
-Experiments can take hours. So each run's result is kept as soon as there is one, as a line of
-JSON, whatever becomes of the other runs.
+Experiments can take hours. So each run's result is kept as soon as the run ends, as a line of JSON, even if
+other runs fail.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Output:
-    """The folder that an experiment's results go to. All methods may raise OSError.
+    """The folder of an experiment's results. All methods may raise OSError.
 
-    `resume`: `done` finds what was kept there before, and what is kept is added to it.
+    `resume`: `done` uses results that were kept before, and further results are added to them.
     """
 
     def __init__(self, folder: Path, name: str, resume: bool = False) -> None:
@@ -68,7 +68,7 @@ class Output:
         self._folder = folder
         self._name = name
         self._runs = folder / f"{name}-runs.jsonl"
-        # To see now that it can be written; what is there is kept until a run has ended.
+        # An unwritable file must be noticed now; its content is kept until a run has ended.
         self._runs.open("ab").close()
         self._mode = "wb"
         self._before = dict(self._read()) if resume else {}
@@ -82,7 +82,7 @@ class Output:
             file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def done(self, run: str, kind: type[Outcome], play: Callable[[], Outcome]) -> Outcome:
-        """Return what was kept of the run before, if this resumes; else play it and keep it."""
+        """Return the kept result of an earlier run if this experiment resumes; else play and keep it."""
         with suppress(KeyError, msgspec.ValidationError):
             return msgspec.json.decode(self._before[run], type=kind)
         outcome = play()
@@ -90,7 +90,7 @@ class Output:
         return outcome
 
     def _read(self) -> Iterator[tuple[str, msgspec.Raw]]:
-        """Read what was kept before; a line that was cut off by a kill is left out."""
+        """Read the kept results, without a line that a kill has cut off."""
         for line in self._runs.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
                 kept = msgspec.json.decode(line, type=_Kept)
@@ -103,7 +103,7 @@ class Output:
         processes: int | None,
         name: Callable[[Run], str],
     ) -> dict[Run, Outcome]:
-        """Return the outcome of each run, as `side_by_side`; what is there twice is played once."""
+        """Return the outcome of each run, see `side_by_side`; repeated runs are played once."""
         todo = list(dict.fromkeys(runs))
         return dict(zip(todo, side_by_side(play, todo, processes, name, self.keep), strict=True))
 
@@ -118,12 +118,12 @@ class Output:
         (self._folder / f"{self._name}.json").write_bytes(encoded + b"\n")
 
     def figure(self, name: str, draw: Callable[[Figure], None]) -> None:
-        """See `write_figure`."""
+        """Draw a figure, see `write_figure`."""
         write_figure(self._folder, name, draw)
 
 
 def write_figure(folder: Path, name: str, draw: Callable[[Figure], None]) -> None:
-    """Draw a figure and write it as PNG and SVG; say so where matplotlib is missing. Raises OSError."""
+    """Draw a figure and write it as PNG and SVG; report if matplotlib is missing. Raises OSError."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -138,13 +138,13 @@ def write_figure(folder: Path, name: str, draw: Callable[[Figure], None]) -> Non
 
 
 def _begin() -> None:
-    """Begin a process that plays."""
+    """Set up a process that plays runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
-    """Ctrl-C ends a process that plays, and none that sends: for the rest, we would wait for ever."""
+    """Let Ctrl-C end a process that plays, but not one that sends, for which the pool would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return play(job)
@@ -153,7 +153,7 @@ def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
 
 
 def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) -> Future[Played]:
-    """The processes that the pool starts now take no notice of Ctrl-C before they are ready for it."""
+    """Submit a run; new processes of the pool ignore Ctrl-C until they are ready for it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         return pool.submit(_interruptible, play, job)
@@ -162,10 +162,10 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """Have all processes end that play, also those that were about to begin when Ctrl-C came.
+    """End all processes that play, also the ones that were about to begin at Ctrl-C.
 
-    Returns when the pool's own thread has ended as well: at the interpreter's end it would be woken
-    by a pipe that it is just closing.
+    Returns when the pool's own thread has ended as well: at the interpreter's end, it would be woken by a
+    pipe that it is just closing.
     """
     ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
     ending.start()
@@ -184,19 +184,20 @@ def side_by_side(
     name: Callable[[Job], str],
     keep: Callable[[str, Played], None],
 ) -> list[Played]:
-    """`play` of all jobs by so many processes (default: one per core); the outcomes in order of the jobs.
+    """Return the outcomes of `play` for all jobs, in their order, by `processes` processes (default: one per
+    core).
 
-    As soon as one is done, `keep(name, outcome)` is called, and a line says so. After an error or
-    Ctrl-C no further one begins.
+    After each run, `keep(name, outcome)` is called and a line is printed. After an error or Ctrl-C, no
+    further run begins.
     """
     todo = list(jobs)
     outcomes: dict[int, Played] = {}
     processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
-    # Ctrl-C reaches all processes; the others just end, and this one says what there is to say.
+    # Ctrl-C reaches all processes; the others end silently, and this one reports.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
         running: dict[Future[Played], int] = {}
-        # Not all at once: the pool would go on with some of those that it has been given.
+        # Not all runs at once: after an error, the pool would continue with submitted ones.
         waiting = deque(enumerate(todo))
         try:
             while waiting or running:

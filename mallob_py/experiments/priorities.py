@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PES = 384
-#: until the slowest stream is through its instances
+#: the time in which the slowest stream plays all its instances
 SECONDS = 21600.0
 INSTANCES = 80
 _WALLCLOCK_S = 300.0
@@ -49,10 +49,10 @@ class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
     fair_volume: float
     mean_response_s: float | None
     jobs: int
-    #: of each job: seconds of its workers, its run time
+    #: of each job: the seconds of its workers, and its run time
     worker_s: list[float]
     wallclock_s: list[float]
-    #: by instance: the response time of its first job
+    #: the response time of each instance's first job
     responses_s: dict[int, float]
 
 
@@ -116,7 +116,7 @@ def measure(setting: Setting) -> list[PriorityRow]:
 
 
 def _shares(priorities: list[float], pes: int) -> list[float]:
-    """max(1, alpha p) with a sum of `pes`, by bisection: for the eye, not for the protocol."""
+    """Return max(1, alpha p) with a sum of `pes`, by bisection, for the figure."""
     low, high = 0.0, pes / min(priorities)
     for _ in range(200):
         alpha = (low + high) / 2
@@ -128,7 +128,7 @@ def _shares(priorities: list[float], pes: int) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, _processes: int | None) -> None:
-    """Measure, print, draw."""
+    """Measure, print a table, draw a figure."""
     output = Output(folder, "priorities")
     rows = measure(setting)
     for row in rows:

@@ -37,15 +37,15 @@ _SAMPLE_S = 2.0
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """One run."""
+    """One run of the experiment."""
 
     name: str
     setting: Setting
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of the consecutive parts of a run: medians of latencies over as many of each, busy shares over
-    as long a time, all but the first, and sums over as many jobs that have ended.
+    """The values of a run's consecutive parts: medians over equally many latencies, busy shares over equally
+    long times without the first, and sums over equally many ended jobs.
     """
 
     root_ms: list[float]
@@ -60,19 +60,19 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The kept measures of a run; curves are (x values, y values)."""
 
     name: str
-    #: mean time between arrivals of one client; None: a stream of its own
+    #: mean time between arrivals of one client; None: a different stream
     interarrival_s: float | None
     summary: Summary
     active_jobs: tuple[list[float], list[float]]
     utilisation: dict[float, tuple[list[float], list[float]]]
-    #: latencies in ms at equally spaced quantiles: of roots, of further workers
+    #: latencies in ms at equally spaced quantiles: for roots, for further workers
     root_ms: list[float]
     worker_ms: list[float]
     parts: Parts
 
 
 def variants(setting: Setting) -> dict[str, Variant]:
-    """All runs by name."""
+    """Return all runs by name."""
 
     def with_protocol(name: str, **changes: object) -> Variant:
         protocol: Config = msgspec.structs.replace(setting.protocol, **changes)
@@ -150,7 +150,7 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
-    """Measure, print, draw."""
+    """Measure, print tables, draw figures."""
     output = Output(folder, "realistic")
     done = side_by_side(
         measure,
@@ -264,12 +264,12 @@ def _cell(value: float | None, of_parts: Sequence[float], digits: int = 2) -> st
 
 
 def _total(of_parts: Parts) -> str | None:
-    """The ratio of all created workers to the sum of largest volumes; None: no job has ended."""
+    """Return the ratio of all created workers to the sum of largest volumes; None: no job has ended."""
     return ratio(of_parts.created, of_parts.largest_volumes).text(3) if of_parts.created else None
 
 
 def _ahead_table(results: dict[str, Measured]) -> Table:
-    """Which run has the least of a measure, if its intervals say so."""
+    """Return a table of the run with the least value of each measure, if the intervals show one."""
 
     def ahead(names: Sequence[str], values: Callable[[Parts], list[float]]) -> Cell:
         by_name = {name: values(results[name].parts) for name in names}
@@ -296,7 +296,7 @@ def _ratios(of_parts: Parts) -> list[float]:
 
 
 def _by_load(results: dict[str, Measured]) -> list[Measured]:
-    """One run per rate of arrival, the fastest first."""
+    """Return one run per rate of arrival, the fastest first."""
     usual = results[_PREFIX_SUM].interarrival_s
     others = [result for result in results.values() if result.interarrival_s != usual]
     return sorted([results[_PREFIX_SUM], *others], key=lambda result: result.interarrival_s or 0.0)

@@ -1,16 +1,16 @@
 """Strong scaling of one bag of tasks on 1 to 16 workers, in virtual time.
 
 Source: the ElasticJobScheduler publication, figure 6, which measures rigid GLB programs on 1 to 16 nodes.
-Here a node is a worker. The books are the real ones (`kit.bags.ledger`). The tree is one of UTS's kind
-(geometric, 4 children in the mean, of limited depth), drawn by its law: nodes of more than `CLUSTER_HEIGHT`
-levels are there one by one, and what hangs below is a number of nodes drawn from the distribution of such
-trees. All of it follows from hashes, so that the tree is the same whoever counts it; that each node was
-counted once is checked. `mallob-py batch experiment bags` measures real programs on the cores that there are.
+Here a node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like UTS's (geometric,
+4 children on average, of limited depth), sampled by its distribution: nodes of more than `CLUSTER_HEIGHT`
+levels exist one by one, and the subtree below them is a number of nodes, sampled from the distribution of
+such subtrees. All samples are hashes, so that each worker finds the same tree; the experiment checks that
+each node was counted once. `mallob-py batch experiment bags` measures real programs on the existing cores.
 
 A worker computes for `CHUNK_S` between two looks at its messages. A message costs time at the ranks of both
-workers, one after the other, and at the worker itself; so who is asked by everybody is late for all.
-Workers join layer by layer, as job trees grow. For when no request has found work, who has nothing is
-remembered by its parent and children in the job tree.
+workers, one after the other, and at the worker itself; so a worker that many others ask answers late. Workers
+join layer by layer, as job trees grow. If no request has found work, a worker without work is remembered by
+its parent and children in the job tree.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from mallob_py.trees import children_of, parent_of
 WORKERS = (1, 2, 4, 8, 16)
 DEPTHS = (13, 14, 15, 16)
 SEEDS = 5
-#: nodes that one core looks at in a second, as scripts/bench/bench_bags.py measures it
+#: nodes that one core searches in a second, measured by scripts/bench/bench_bags.py
 NODES_PER_S = 60e6
 CHUNK_S = 0.002
-#: decoding a message and looking into the books
+#: the time to decode a message and to update the ledger
 TAKING_S = 30e-6
-#: a worker and its rank are connected by a pipe
+#: the time of a message between a worker and its rank, through a pipe
 PIPE_S = 20e-6
-#: a worker of the next layer of the job tree begins so much later
+#: the delay between two layers of the job tree
 LAYER_S = 0.003
-#: trees of this height are numbers; UTS does not share what is smaller, either
+#: the height of subtrees that are numbers; UTS does not share smaller ones, either
 CLUSTER_HEIGHT = 7
-#: the root has so many children; with it a tree of depth 17 has about as many nodes as that of UTS's seed 19
+#: the root's number of children; a tree of depth 17 then has about as many nodes as UTS's with seed 19
 _ROOT_CHILDREN = 12
 _MEAN_CHILDREN = 4.0
 _QUANTILES = 1 << 12
@@ -59,19 +59,19 @@ Node: TypeAlias = tuple[int, int]
 
 
 def _children_by_quantile() -> list[int]:
-    """Return how many children a node has, in the order of their number: a geometric distribution."""
+    """Return numbers of children by quantile of the geometric distribution, in ascending order."""
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return [int(each) for each in np.log1p(-shares) / math.log(_MEAN_CHILDREN / (1 + _MEAN_CHILDREN))]
 
 
-#: nodes that a tree of such a height has in the mean
+#: the mean number of nodes of a tree of each height
 _WEIGHTS = [(_MEAN_CHILDREN ** (height + 1) - 1) / (_MEAN_CHILDREN - 1) for height in range(32)]
 _CHILDREN = _children_by_quantile()
 
 
 @cache
 def _sizes() -> list[int]:
-    """Sizes of random trees of `CLUSTER_HEIGHT`."""
+    """Return sizes of random trees of `CLUSTER_HEIGHT`."""
     rng = np.random.default_rng(1)
     sizes = np.ones(_QUANTILES, dtype=np.int64)
     for _ in range(CLUSTER_HEIGHT):
@@ -82,7 +82,7 @@ def _sizes() -> list[int]:
 
 
 class SampledBag(Bag):
-    """Nodes (hash, height) of the tree; the lowest on top."""
+    """Nodes (hash, height) of the tree, the lowest on top."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -102,7 +102,7 @@ class SampledBag(Bag):
         return done
 
     def split(self) -> SampledBag | None:
-        """Half by expectation, the largest first."""
+        """Split off half of the expected nodes, the largest subtrees first."""
         if len(self.nodes) < 2:
             return None
         kept: list[Node] = []
@@ -137,7 +137,7 @@ class SampledBag(Bag):
 
 
 class SampledTree:
-    """The tree, as far as the ledgers know it."""
+    """The tree in the form that the ledgers need."""
 
     def __init__(self, depth: int, seed: int = 0) -> None:
         self._first = [(splitmix64(seed + each), depth - 1) for each in range(_ROOT_CHILDREN)]
@@ -157,7 +157,7 @@ class SampledTree:
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """The course of a job: how many nodes its tree has, the time [s], and loans of tasks."""
+    """The course of a job: the number of its tree's nodes, the time [s], and loans of tasks."""
 
     nodes: int
     seconds: float
@@ -171,13 +171,13 @@ class _Worker:
         self.index = index
         self.ledger = ledger
         self.inbox: list[tuple[Address, AnyBagMessage]] = []
-        #: until then it computes
+        #: the time until which the worker computes
         self.free_s = 0.0
         self.wake_s = math.inf
 
 
 class Sharers:
-    """One job on workers that nothing happens to."""
+    """One job on workers without faults or resizes."""
 
     def __init__(self, workers: int, depth: int, seed: int = 0) -> None:
         network = Network()
@@ -185,7 +185,7 @@ class Sharers:
         self._rank_s = (network.handling_us + network.sending_us) * 1e-6
         self._network_s = network.other_host_us * 1e-6 + 2 * PIPE_S
         self._jitter_s = network.jitter_us * 1e-6
-        #: by worker: until then its rank deals with other messages
+        #: by worker, the time until which its rank handles other messages
         self._ranks_s = [0.0] * workers
         self._last_arrival_s: dict[tuple[int, int], float] = {}
         self._events: list[tuple[float, int, _Worker, tuple[Address, AnyBagMessage] | None]] = []
@@ -201,7 +201,7 @@ class Sharers:
         self._done = 0
 
     def play(self) -> Sharing:
-        """To the end. The result is asserted to be the number of nodes that were looked at."""
+        """Play the job to its end. The result must be the number of searched nodes."""
         events = self._events
         while True:
             at_s, _, worker, message = heapq.heappop(events)
@@ -270,7 +270,7 @@ class Sharers:
 
 
 class Run(frame.Run, frozen=True):
-    """A tree of this depth and seed on so many workers."""
+    """A tree of this depth and seed on a number of workers."""
 
     depth: int
     workers: int

@@ -25,20 +25,20 @@ from mallob_py.simulation.setting import JobSpec, Setting, SettingError
 PES = 1536
 SECONDS = 320.0
 CORES_PER_PE = 4
-#: seconds that one job takes if the PEs are shared perfectly
+#: the seconds of one job if the PEs are shared perfectly
 GENERATION_S = 18.75
 _CLIENTS = 4
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One row to be measured."""
+    """A row to be measured."""
 
     setting: Setting
     jobs_at_a_time: int
 
 
 class UniformRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of P Table 1; of each generation of jobs, the seconds that it took and the eta of its jobs."""
+    """A row of P Table 1; for each generation of jobs, its seconds and the eta of its jobs."""
 
     jobs_at_a_time: int
     theta: float
@@ -90,7 +90,7 @@ def measure(case: Case) -> UniformRow:
 
 
 def cases(setting: Setting) -> list[Case]:
-    """The rows of the paper that fit; the number of PEs must be a multiple of the jobs at a time.
+    """Return the paper's rows that fit: the number of PEs must be a multiple of the jobs at a time.
 
     Raises SettingError if there is none.
     """
@@ -141,12 +141,12 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
 
 
 class ClosedLoop:
-    """Keeps one job of each stream in the system as long as the stream has any (P 5.1, 5.2)."""
+    """Keeps one job of each stream in the system until the stream is empty (P 5.1, 5.2)."""
 
     def __init__(self, simulation: Simulation, streams: list[Iterator[JobSpec]]) -> None:
         self._simulation = simulation
         self._streams = streams
-        #: job -> stream
+        #: the stream of each job
         self.stream_of: dict[int, int] = {}
         simulation.on_job_ended = self._ended
         for stream in range(len(streams)):
