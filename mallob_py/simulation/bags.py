@@ -54,10 +54,10 @@ class Deed(Enum):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The volume becomes `value`, or worker `value` (modulo the volume) leaves, dies or is stopped.
+    """One event: the volume becomes `value`, or worker `value` (modulo volume) leaves, dies or stops.
 
-    Or that worker's rank is lost, and a new generation begins (`protocol/succession.py`): the others are
-    stopped, messages under way get lost, and they go on under new addresses, in their old places or others.
+    Or that worker's rank is lost, and a new generation begins (`protocol/succession.py`): the other workers
+    are stopped, messages under way are lost, and the workers go on under new addresses, in old or new places.
     """
 
     at_s: float
@@ -82,7 +82,7 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     task_s: float
     #: average delay of messages, most of which take less
     delay_s: float
-    #: share of messages to workers that are gone which come back; the others are lost
+    #: share of returned messages among messages to workers that are gone; the others are lost
     come_back: float = 1.0
     #: share of all messages that get lost
     lost: float = 0.0
@@ -371,7 +371,7 @@ class _Worker:
     index: int
     ledger: Ledger
     is_leaving: bool = False
-    #: end of the present chunk; inf: it waits
+    #: end of the present chunk; inf: the worker waits
     busy_until_s: float = math.inf
     woken_s: float = math.inf
     checkpoint_s: float = math.inf
@@ -652,7 +652,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # of which there are many
+        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # too many of these messages
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)

@@ -42,7 +42,7 @@ def check_invariants(cluster: Cluster) -> None:
 
 
 def _check_jobs(cluster: Cluster) -> set[int]:
-    """Check that every job handed in is at a desk, live at its client or ended: one of the three."""
+    """Check that every job handed in is in exactly one state: at a desk, live at its client, or ended."""
     live: set[int] = set()
     for _, pe in cluster.present():
         live |= set(pe.client.jobs)
@@ -92,7 +92,7 @@ def _check_rotation(volumes: dict[int, int], shares: dict[int, float]) -> None:
 
 
 def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
-    """Check that each job has workers 0..v-1, each linked with its parent from both sides and running."""
+    """Check that each job has workers 0..v-1, and that each worker runs and is linked with its parent."""
     workers: dict[int, dict[int, tuple[int, Worker]]] = {job: {} for job in volumes}
     for place, pe in cluster.present():
         if (worker := pe.workers.active) is not None:

@@ -62,7 +62,7 @@ class _Rank:
         self.address = address
         self.places = places
         self.node = node
-        #: a newcomer, once its process has started
+        #: the newcomer's state before membership, once its process has started
         self.newcomer: Newcomer | None = None
         self.is_gone = False
         #: whether it has ended with all others, by a user's order
@@ -82,11 +82,12 @@ class _Rank:
         #: ranks that are no founders and that it can reach
         self.known: set[int] = set()
         self.halted_s = math.inf
-        #: if it drains: the deadline, the rank that hears when it is empty, and whether that has heard
+        #: if it drains: the deadline, the rank that must hear when it is empty, and whether that rank has
+        #: heard
         self.drains_until_s = -math.inf
         self.drains_for = address
         self.has_drained = False
-        #: messages among its PEs so far, which keep its loop busy
+        #: number of messages among its PEs so far, which keep its loop busy
         self.local_messages = 0
 
     @property
@@ -262,7 +263,7 @@ class Cluster(Network):
         self._look_for_later(address)
 
     def hang(self, address: int, for_s: float) -> None:
-        """Have the rank do nothing for a time, and then go on. Its workers do not hang."""
+        """Stop the rank's process for a time; its workers do not hang."""
         rank = self._ranks[address]
         rank.is_awake = False
         self.later(for_s, lambda: self._wake_up(rank))
@@ -276,7 +277,7 @@ class Cluster(Network):
     def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
         """Order, at rank `asked` or the rank itself, that the rank drains.
 
-        It starts nothing new, and leaves when nothing gets lost by that, or after the grace.
+        A draining rank starts nothing new, and leaves when it is empty, or after the grace.
         """
         rank = self._ranks[address]
         rank.drains_until_s = self.now + grace_s
@@ -285,7 +286,7 @@ class Cluster(Network):
         self._leave_if_drained(rank)
 
     def accuse(self, address: int, by: int) -> None:
-        """Have a rank take a healthy one as lost, which must end when it hears of it."""
+        """Have a rank take a healthy rank as lost; the healthy rank must end when it hears of that."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(by, rank_stimuli.RankLost(address, "is silent"))
         self.later(self._detect_s, lambda: self._speak(self._ranks[address]))
@@ -372,8 +373,8 @@ class Cluster(Network):
     def _speak(self, rank: _Rank) -> None:
         """Have a rank that has slept send beats to the members it knows, until it hears its fate.
 
-        If all ranks that could tell it or the others are gone, those in the earlier generation end. Real
-        ranks never get there: all know the founders, and without any founder the others end.
+        If all ranks that know both generations are gone, the ranks of the earlier one end. Real ranks never
+        get there: all know the founders, and without founders the other ranks end.
         """
         present = rank.generation
         if not rank.is_awake or present is None:
@@ -412,12 +413,12 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._look_for(address))
 
     def _look_for(self, address: int) -> None:
-        """Have a rank that would hear from a silent rank miss it."""
+        """Have a rank notice the silence of a rank that it would hear from."""
         if self._ranks[address].is_awake:
             return
         present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
         others = [one for one in present if one.address != address]
-        if self._ranks[address].is_over:  # members hear from it that all end
+        if self._ranks[address].is_over:  # an ended rank has told the members that all end
             others = [one for one in others if one.node is None]
         doubtless = [one for one in others if one.is_awake and one.hears_of(address)]
         if doubtless:
@@ -440,7 +441,7 @@ class Cluster(Network):
         self.tell_rank(loop, rank_stimuli.TimeCame())
 
     def tell(self, place: int, stimulus: AnyStimulus) -> None:
-        """Tell a PE something, unless its rank is gone."""
+        """Pass a stimulus to a PE, unless its rank is gone."""
         rank = self._ranks[self._loop_of[place]]
         if not rank.is_awake:
             if not rank.is_gone:
@@ -486,14 +487,14 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
-        if rank.begins:  # only now: after all effects of the beginning
+        if rank.begins:  # only now, after all effects of the beginning
             rank.begins = False
             self._go_on(rank)
             if rank.is_gone:
                 return
         if node.end_reason is not None:
             self._end(rank, node.end_reason)
-        elif node.is_stopping and node.is_over(self.now):  # it stays until it has met the others
+        elif node.is_stopping and node.is_over(self.now):  # the rank stays until it has met the others
             rank.is_awake, rank.is_over = False, True
         elif (deadline_s := node.deadline_s) < self._next_tick_s[rank.address]:
             self.tick_at(rank.address, deadline_s)
@@ -545,7 +546,7 @@ class Cluster(Network):
         if it.rank >= self._founders or address >= self._founders:
             assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
         said = rank_stimuli.Said(address, it.g, source, dest, it.message)
-        if source != dest:  # otherwise it concerns no PE
+        if source != dest:  # otherwise the message concerns no PE
             places = self._places[it.g]
             self.post(places[source], places[dest], said)
         else:
@@ -557,7 +558,8 @@ class Cluster(Network):
             self._places[after.g] = [
                 place for address in after.members for place in self._ranks[address].places
             ]
-            self.size = len(self._places[max(self._places)])  # some may begin late what others have left
+            # Some ranks may begin a generation late that others have left.
+            self.size = len(self._places[max(self._places)])
             self.folders.resize()
         assert rank.node is not None
         self.pes[rank.places[0] : rank.places[-1] + 1] = rank.node.pes
@@ -580,7 +582,7 @@ class Cluster(Network):
                 is_here = self._loop_of[place] == rank.address and not process.is_suspended
                 assert not (has_work and is_here), "a drained rank has work of a bag"
         self._remove(rank)
-        if self.newcomers_awake():  # newcomers may wait for it
+        if self.newcomers_awake():  # newcomers may wait for the rank
             self._look_for_later(rank.address)
 
     def _do_all_of_newcomer(self, rank: _Rank, newcomer: Newcomer) -> None:

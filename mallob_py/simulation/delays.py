@@ -116,7 +116,7 @@ class What(Enum):
 
 
 class Delayed(NamedTuple):
-    """Number `number` of its kind between these ranks (a start or a fetch is at one rank)."""
+    """The delayed thing of this `number` and kind between two ranks (a start or a fetch: at one rank)."""
 
     what: What
     source: int
@@ -127,7 +127,8 @@ class Delayed(NamedTuple):
 class HashedDelays(InfinitelyFast):
     """Delays that follow from the seed and from what is delayed.
 
-    If `special` is given, all others take the shortest time. `counts` has the number of each kind.
+    If `special` is given, all other things take the shortest time. `counts` has the number of things of each
+    kind.
     """
 
     def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:

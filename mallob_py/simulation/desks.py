@@ -299,7 +299,7 @@ class DeskFolders(Folders):
     # --- replies ---------------------------------------------------------------------------------------
 
     def reply(self, desk: Desk, ended: JobEnded) -> None:
-        """Write a reply, as soon as the disk lets it."""
+        """Write a reply, as soon as the disk is writable."""
         until_s = self._full_until_s.get(desk.folder, 0.0)
         waiting = self._unwritten.setdefault(desk.folder, [])
         waiting.append(ended)
@@ -327,7 +327,7 @@ class DeskFolders(Folders):
             self.ended[job] = ended
 
     def _is_answered(self, other: int, ended: JobEnded) -> bool:
-        """Tell whether a job was answered, or does not matter to the job that waited for it."""
+        """Tell whether job `other` was answered, or the job that waited for it `ended` early."""
         is_early = ended.outcome is not Outcome.RESULT or ended.stats.started_s is None
         return is_early or other in self.ended
 

@@ -82,7 +82,7 @@ class Folders:
         self.tell(job, JobInterrupted(job))
 
     def tell(self, job: int, stimulus: AnyStimulus) -> None:
-        """Tell the job's client, unless it is gone: its heir is not told."""
+        """Pass a stimulus to the job's client; drop it if the client is gone."""
         if self.ranks.is_present(self._holder_of_job(job)):
             self.ranks.tell(self.submitted[job], stimulus)
 
@@ -117,9 +117,9 @@ class Folders:
         self.ended[job] = ended
 
     def _submit_again(self, it: JobGivenUp) -> None:
-        """Submit a job that was given up again, with its use and checkpoint."""
+        """Submit again a job that was given up, with its use and checkpoint."""
         folder, former = self._journal[it.job]
-        if not self.ranks.is_present(self._holder_of(folder)):  # its heir hands it in
+        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir hands the job in
             return
         if it.job in self.ended or it.job in self.ranks.pes[self.submitted[it.job]].client.jobs:
             return
@@ -127,11 +127,11 @@ class Folders:
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
         self._journal[it.job] = folder, again
         self.ranks.tell(self.submitted[it.job], again)
-        if it.job in self._interrupted:  # while it was nowhere
+        if it.job in self._interrupted:  # interrupted while no PE had the job
             self.ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
-        """Have heirs take over the folders of these ranks whose holders are gone, if they know."""
+        """Have heirs take over folders of these ranks whose holders are gone, if the heirs know of it."""
         for folder in ranks:
             holder = self._holder_of(folder)
             if self.ranks.is_present(holder):
@@ -150,7 +150,7 @@ class Folders:
             assert self._holder_of(folder) in members, f"the folder of rank {folder} has been left alone"
 
     def _hand_in(self, job: int) -> None:
-        """Have the holder of the job's folder submit it; if it is gone, its heir will."""
+        """Have the holder of the job's folder submit it; if the holder is gone, its heir will."""
         folder, submitted = self._journal[job]
         holder = self._holder_of(folder)
         if not self.ranks.is_present(holder):

@@ -22,7 +22,7 @@ _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
 
 class Lives(ABC, Generic[AnyPlan]):
-    """One kind of lives."""
+    """One kind of lives, with its plans and its player."""
 
     #: options by which commands play these
     options: ClassVar[str] = ""
@@ -96,9 +96,9 @@ class ClusterLives(Lives[Plan]):
 
 
 class _ClusterShrinker(Shrinker[Plan]):
-    """Leaves out whole jobs, single deeds, PEs, settings that differ from the default, and at last delays.
+    """A shrinker that leaves out jobs, single deeds, PEs, settings other than the default, at last delays.
 
-    Then all messages except a few take the shortest time, and these few are the race.
+    In the end all messages except a few take the shortest time; the few delayed messages are the race.
     """
 
     def _steps(self) -> Iterable[Callable[[], None]]:
@@ -117,7 +117,7 @@ class _ClusterShrinker(Shrinker[Plan]):
     # --- what happens -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Cut off all after the failure, and most often much before it."""
+        """Cut off all deeds after the failure, and most often many before it."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 

@@ -242,7 +242,7 @@ class Network(ABC):
 
     def _come_to_tick(self, loop: int) -> None:
         if self._next_tick_s[loop] != self.now:
-            return  # there was an earlier one
+            return  # an earlier tick has been delivered
         if self._has_costs:
             busy_until_s = self._busy_until_s[loop]
             if busy_until_s > self.now:

@@ -50,7 +50,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user brings the job. 0: no limit. `near`: preferred PE of its root. `leaves`: in order."""
+    """A user submits the job. 0: no limit. `near`: its root's preferred PE. `leaves`: in order."""
 
     rank: int
     priority: float = 1.0
@@ -160,7 +160,7 @@ class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
 class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
     """A user orders that the rank starts nothing new, and leaves when empty, or after a time.
 
-    `is_told`: whether the order is given at another rank, which passes it on.
+    `is_told`: whether the order is given at another rank, which passes the order on.
     """
 
     rank: int
@@ -211,7 +211,7 @@ _Kind: TypeAlias = Callable[..., AnyDeed]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that determines a life. With `special`, only these things take longer than the shortest time."""
+    """The data that determines a life. With `special`, all other things take the shortest time."""
 
     seed: int
     size: int

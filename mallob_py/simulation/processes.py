@@ -1,6 +1,6 @@
 """Stand-ins for worker processes in virtual time: they start after a delay and never compute.
 
-What users do to them (`Cluster.crash`, answers) comes from outside; what fails of itself is asked of `fails`.
+Users' deeds (`Cluster.crash`, answers) come from outside; `fails` decides on other failures.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Step(Enum):
 
 
 class Failing(Enum):
-    """The failures of one of these steps."""
+    """The failures of a step."""
 
     #: the host has no room for the description
     ROOM = "room"
-    #: the description can be had from nobody
+    #: no rank can send the description
     SOURCE = "source"
     #: no process can be forked
     FORK = "fork"
@@ -44,7 +44,7 @@ class Failing(Enum):
         return Step.FETCH if self in (Failing.ROOM, Failing.SOURCE) else Step.START
 
 
-#: how long one that another PE is to give is waited for
+#: longest wait for a process that another PE must give
 GIVEN_WITHIN_S = 1.0
 
 
@@ -55,25 +55,25 @@ class Process:
         self.job = effect.job
         self.index = effect.index
         self.volume = effect.volume
-        #: whether another PE is to give it
+        #: whether another PE must give the process
         self.is_awaited = effect.is_given
         self.is_started = False
         self.is_suspended = False
         self.is_leaving = False
         self.has_ended = False
-        #: how often it has gone on at another PE
+        #: number of its moves to another PE
         self.moves = 0
         self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
         self.heard: list[effects.DeliverMessage] = []
 
 
-#: by place and number
+#: place and number of a worker
 WorkerKey = tuple[int, int]
 
 
 class Processes(dict[WorkerKey, Process]):
-    """All processes of a cluster, by place and worker number. `tell` tells a PE what becomes of one."""
+    """All processes of a cluster, by place and worker number. `tell` passes news of a process to its PE."""
 
     def __init__(self, network: Network, tell: Callable[[int, stimuli.AnyStimulus], None]) -> None:
         super().__init__()
@@ -83,20 +83,20 @@ class Processes(dict[WorkerKey, Process]):
         self._tell = tell
         #: jobs whose workers leave in order
         self.orderly: set[int] = set()
-        #: processes that are to be given on, when they come
+        #: processes that must be given on when they arrive: from where, to where
         self._onward: dict[WorkerKey, WorkerKey] = {}
-        #: whether something goes wrong this time: (place, job, step)
+        #: function that returns the failure of this step, if it fails: (place, job, step)
         self.fails: Callable[[int, int, Step], Failing | None] = lambda place, job, step: None
 
     def of_job(self, job: int) -> list[tuple[WorkerKey, Process]]:
         return [(key, process) for key, process in self.items() if process.job == job]
 
     def is_one_awaited(self) -> bool:
-        """Whether a worker in a tree waits for a process that another PE is to give."""
+        """Tell whether a worker in a tree waits for a process that another PE must give."""
         return any(process.is_awaited and not process.is_suspended for process in self.values())
 
     def running(self, job: int) -> list[WorkerKey]:
-        """The job's processes that run, root first."""
+        """Return the job's running processes, root first."""
         found = [
             (process.index, key)
             for key, process in self.of_job(job)
@@ -105,7 +105,7 @@ class Processes(dict[WorkerKey, Process]):
         return [key for _, key in sorted(found)]
 
     def execute(self, place: int, effect: effects.AnyEffect) -> bool:
-        """Do what a PE wants of a process; False if it wants something else."""
+        """Execute an effect that concerns a process; return False for other effects."""
         match effect:
             case effects.StartWorker(worker):
                 self._start(place, worker, effect)
@@ -138,7 +138,7 @@ class Processes(dict[WorkerKey, Process]):
         return True
 
     def end(self, place: int, news: stimuli.WorkerCrashed | stimuli.WorkerLost | stimuli.WorkerLeft) -> None:
-        """A process ends. It counts as there until its rank looks, but says nothing more."""
+        """End a process. It counts as present until its rank looks, but sends nothing more."""
         process = self[place, news.worker]
         if not process.has_ended:
             process.has_ended = True
@@ -160,14 +160,15 @@ class Processes(dict[WorkerKey, Process]):
         self._later(delay_s, lambda: self._started(place, worker, process, failing))
 
     def _begin_if_awaited(self, place: int, worker: int, process: Process | None) -> None:
-        """No other PE has given it."""
+        """Begin a process here if it is still awaited, since no other PE has given it."""
         if process is not None and self.get((place, worker)) is process and process.is_awaited:
             self._begin(place, worker, process)
 
     def give(self, giver: int, effect: effects.GiveWorker, place: int) -> None:
-        """A process that rests goes on at another place; no other has it in between.
+        """Move a resting process to another place; in between it is at neither place.
 
-        One that does not run yet is none; one that has not come itself goes on there when it comes.
+        If it does not run yet, the receiver begins a new process; if it has not arrived here, it is passed on
+        when it arrives.
         """
         given = self.pop((giver, effect.worker))
         assert given.is_suspended, "a process that runs is given"
@@ -210,7 +211,7 @@ class Processes(dict[WorkerKey, Process]):
         self._later(delay_s, lambda: self._tell(place, started))
 
     def _left(self, place: int, worker: int) -> None:
-        """A process has handed over what it had, unless it has come to its end before."""
+        """Report a leaving process as having handed over its work, unless it has ended before."""
         if (process := self.get((place, worker))) is not None:
             for late in process.heard[-1:]:
                 self._tell(place, stimuli.WorkerMissed(*msgspec.structs.astuple(late)))

@@ -1,8 +1,8 @@
-"""Playing again what was written down: the stimuli of a real run, or a plan that random tests have shrunk.
+"""Replay of a file: the logged stimuli of a real run, or a plan that random tests have shrunk.
 
-A log of stimuli (`runtime/stimulus_log.py`) has everything that one rank was told, in all generations. It is
-told to a new `Node` that begins as that one did, at the same times, and must lead to the same effects, line
-by line. Where it does not, the program has changed, or depends on something that is no stimulus.
+A log of stimuli (`runtime/stimulus_log.py`) has all stimuli of one rank, in all generations. A new `Node`
+with the same beginning handles them at the same times, and must have the same effects, line by line.
+Otherwise the program has changed, or depends on something that is no stimulus.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _decode_entry = msgspec.json.Decoder(Entry).decode
 
 
 class ReplayError(Exception):
-    """A file that cannot be played: which one, in which line, and why."""
+    """A file cannot be played; the message names file, line and reason."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first line of a log that does not come out as it is written."""
+    """The first line of a log with other effects in the replay."""
 
     path: Path
     line: int
@@ -41,7 +41,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def replay(path: Path) -> int:
-    """Play a log, a folder of logs, or a plan, and tell; 1: not as it should be. Raises ReplayError."""
+    """Play a log, a folder of logs, or a plan, and report; 1: it differs or fails. Raises ReplayError."""
     try:
         if path.is_dir():
             return _replay_logs(sorted(path.rglob(f"*{SUFFIX}")), path)
@@ -62,7 +62,7 @@ def _replay_plan(path: Path) -> int:
 
 
 def _plan_in(path: Path) -> tuple[Lives[Any], Any]:
-    """A plan, and of what kind of lives it is. Raises OSError, and ReplayError if it is none."""
+    """Return a plan and its kind of lives. Raises OSError; ReplayError if the file is no plan."""
     text, reasons = path.read_bytes(), []
     for lives in (CLUSTERS, BAGS):
         try:
@@ -87,7 +87,7 @@ def _replay_logs(paths: list[Path], given: Path) -> int:
 
 
 def replay_log(path: Path) -> Difference | int:
-    """Play a rank's log: its first difference, or its count of stimuli. Raises OSError, ReplayError."""
+    """Play a rank's log; return its first difference or its count of stimuli. Raises OSError, ReplayError."""
     with path.open("rb") as file:
         lines = _whole_lines(file, path)
         try:
@@ -111,7 +111,7 @@ def replay_log(path: Path) -> Difference | int:
 
 
 def _whole_lines(file: Any, path: Path) -> Iterator[bytes]:
-    """All lines but a last one that was not written to its end when the run was killed."""
+    """Yield all lines, except an incomplete last one of a killed run."""
     for line in file:
         if line.endswith(b"\n"):
             yield line
@@ -120,7 +120,7 @@ def _whole_lines(file: Any, path: Path) -> Iterator[bytes]:
 
 
 def _difference(node: Node, entry: Entry) -> str | None:
-    """Tell the node; how what it wants done differs from what the log says, if it does."""
+    """Have the node handle a stimulus; return the difference from the logged effects, if there is one."""
     raised: str | None = None
     try:
         node.handle(entry.stimulus, entry.t)

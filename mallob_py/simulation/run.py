@@ -36,7 +36,7 @@ from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import JobSpec, Setting
 from mallob_py.text_table import Cell, format_cell, format_table
 
-#: P Table 2 counts the workers that were created on at most so many distinct PEs
+#: numbers of distinct PEs in P Table 2, which counts the workers created on at most this many PEs
 DISTINCT_PES = (1, 2, 5, 10, 25)
 _UTILISATION_BIN_S = 0.1
 
@@ -64,7 +64,7 @@ class Measures:
     def __init__(self, pes: int) -> None:
         self.pes = pes
         self.ended: list[PlayedJob] = []
-        #: (time, jobs in the system from then on)
+        #: (time, number of jobs in the system from this time on)
         self.active_jobs: list[tuple[float, int]] = []
         self.context_switches = [0] * pes
         self.latencies_ms: dict[str, array[float]] = defaultdict(lambda: array("d"))
@@ -72,14 +72,14 @@ class Measures:
         self._busy_since: list[float | None] = [None] * pes
         self._last_job = [-1] * pes
         self._running_since: list[float | None] = [None] * pes
-        #: job -> seconds that its workers' processes have run, summed over its workers
+        #: by job: seconds for which its workers' processes have run, summed over workers
         self.worker_s: dict[int, float] = defaultdict(float)
         self._running_job = [-1] * pes
         self._busy_s = [0.0] * pes
         self._busy_changes: list[tuple[float, int]] = []
-        #: job -> index -> how often a worker was created on which PE
+        #: by job and index: how often a worker was created on each PE
         self._created: dict[int, dict[int, Counter[int]]] = {}
-        #: how many workers were created on so many distinct PEs
+        #: by number of distinct PEs: the number of workers created on this many PEs
         self._spread: Counter[int] = Counter()
 
     def observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ class Measures:
         )
 
     def close(self, now: float) -> None:
-        """End the run: PEs that are busy were so until now."""
+        """End the run: count busy PEs as busy until now."""
         for rank, since in enumerate(self._busy_since):
             if since is not None:
                 self._busy_s[rank] += now - since
@@ -149,15 +149,15 @@ class Measures:
     # --- results ------------------------------------------------------------------------
 
     def latency(self, kind: str) -> LatencyRow:
-        """Statistics of one kind (`report.LATENCIES`)."""
+        """Return the statistics of one kind of latency (`report.LATENCIES`)."""
         return latency_row(kind, sorted(self.latencies_ms[kind]))
 
     def busy_shares(self, seconds: float) -> list[float]:
-        """For each PE, the share of the run in which it was busy."""
+        """Return for each PE the share of the run in which it was busy."""
         return [busy_s / seconds for busy_s in self._busy_s]
 
     def utilisation(self, window_s: float, from_s: float, to_s: float) -> tuple[list[float], list[float]]:
-        """Times and shares of busy PEs, as moving averages over `window_s`."""
+        """Return times and shares of busy PEs, as moving averages over `window_s`."""
         bins = np.arange(from_s, to_s, _UTILISATION_BIN_S)
         integral = np.array(self._busy_integral(bins))
         width = max(1, round(window_s / _UTILISATION_BIN_S))
@@ -165,7 +165,7 @@ class Measures:
         return bins[width:].tolist(), shares.tolist()
 
     def _busy_integral(self, instants: np.ndarray[Any, Any]) -> list[float]:
-        """PE seconds of work done up to each instant."""
+        """Return the busy PE-seconds up to each instant."""
         times = np.array([0.0, *(when_s for when_s, _ in self._busy_changes)])
         busy = np.cumsum([0, *(change for _, change in self._busy_changes)])
         done = np.concatenate(([0.0], np.cumsum(busy[:-1] * np.diff(times))))
@@ -177,7 +177,7 @@ class Measures:
         return creation_ratio((job.created, job.max_volume) for job in self.ended)
 
     def shares_created_on_at_most(self) -> list[float]:
-        """Which share of all workers was created on at most 1, 2, 5, 10, 25 distinct PEs."""
+        """Return the shares of all workers created on at most 1, 2, 5, 10, 25 distinct PEs."""
         total = sum(self._spread.values())
         if not total:
             return [0.0] * len(DISTINCT_PES)
@@ -188,7 +188,7 @@ class Measures:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Utilisation is that after the first minute (or tenth of the run): before, jobs are too few."""
+    """The figures of a run; utilisation is measured after the first minute (or tenth of the run)."""
 
     pes: int
     seconds: float
@@ -211,7 +211,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(summary: Summary) -> str:
-    """The summary as text."""
+    """Return the summary as text."""
     latencies = [
         (LATENCIES[row.kind], row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms)
         for row in summary.latencies
@@ -245,11 +245,11 @@ def describe(summary: Summary) -> str:
 
 
 def share_cell(value: float | None) -> str | None:
-    """A share with digits enough to tell 0.9985 from 0.9977; None where the run was too short for one."""
+    """Return a share as text, with digits enough to tell 0.9985 from 0.9977; None: the run was too short."""
     return None if value is None else f"{value:.4f}"
 
 
-#: what happened so far: simulated seconds, messages
+#: function called with the progress so far: simulated seconds, messages
 Progress = Callable[[float, int], None]
 
 _STEPS_PER_RUN = 1000
@@ -283,7 +283,7 @@ class SimulationLog:
 
 
 class _Work:
-    """The work that is left of a job that will be solved."""
+    """The work left of a job that will be solved."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.speedup = spec.speedup
@@ -297,7 +297,7 @@ class _Work:
 class Simulation:
     """A run of `setting`; jobs come from `submit_all` or one by one from `submit`.
 
-    `on_job_ended(job)` is called when a job has ended: closed loops submit the next one then.
+    `on_job_ended(job)` is called when a job has ended; closed loops submit the next job there.
     """
 
     def __init__(self, setting: Setting, log: SimulationLog | None = None) -> None:
@@ -365,7 +365,7 @@ class Simulation:
         self.played_s = time.perf_counter() - began_s
 
     def summary(self) -> Summary:
-        """The numbers of a run that is over."""
+        """Return the numbers of an ended run."""
         measures, setting = self.measures, self.setting
         warm_up_s = min(_WARM_UP_S_MAX, setting.seconds / 10)
         _, shares = measures.utilisation(_WINDOW_S, warm_up_s, setting.seconds)
@@ -407,7 +407,7 @@ class Simulation:
     # --- the work -----------------------------------------------------------------------
 
     def _go_on(self, now: float, job: int, volume: int) -> None:
-        """A job that has started works with another volume from now on (0: it waits for a PE)."""
+        """Change the volume with which a started job works (0: it waits for a PE)."""
         work = self._work.get(job)
         if work is None or not work.has_started:
             return
@@ -419,7 +419,7 @@ class Simulation:
             self.cluster.at(now + work.left_s / work.speed, partial(self._solve, job, work.version))
 
     def _solve(self, job: int, version: int) -> None:
-        """Some running worker finds the result; a little later, if none runs just now."""
+        """Have a running worker find the result; if no worker runs, try again a little later."""
         work = self._work.get(job)
         if work is None or work.version != version:
             return
@@ -432,12 +432,12 @@ class Simulation:
 
     def _ended(self, ended: JobEnded) -> None:
         self._work.pop(ended.job, None)
-        # Not from within the PE that has just ended it.
+        # Called later, not from within the PE that has just ended the job.
         self.cluster.at(self.cluster.now, partial(self.on_job_ended, ended.job))
 
 
 def open_log(folder: Path) -> SimulationLog:
-    """A log in `folder`, which is made if need be. Raises OSError."""
+    """Open a log in `folder`, which is made if need be. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     file = own_folder.open_to_write(folder / LOG_NAME, 0o666)
     return SimulationLog(open(file, "wb", buffering=0))  # the log has a buffer of its own

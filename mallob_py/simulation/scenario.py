@@ -1,11 +1,11 @@
-"""Playing a plan: all its deeds, the invariants at each rest, and rest in time after the last news.
+"""Playing a plan: its deeds, checks of the invariants at each rest, and of rest in time after the last news.
 
-Fairness is promised for a cluster that hears no further news: within so many rounds of
-messages it must be at rest, and at rest it must be as `check.py` says. News are the deeds of
-the plan and the ends of jobs that reach their limits.
+Fairness is promised for a cluster without further news: within a bounded number of rounds of messages it must
+come to rest, and at rest the invariants of `check.py` must hold. News are the deeds of the plan and the ends
+of jobs at their limits.
 
-`schedule_of` tells a plan as something to read: its settings, its deeds, the messages that a shrunk
-plan does not deliver as quickly as can be, since these are the race, and the last ones before the failure.
+`schedule_of` describes a plan for people: its settings, its deeds, the messages that a shrunk plan delays,
+since these are the race, and the last messages before the failure.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from mallob_py.simulation.plan import (
 from mallob_py.simulation.processes import GIVEN_WITHIN_S, Failing, Process, Step
 from mallob_py.simulation.shrinking import Failure, failure_by
 
-#: the fields of a submission that its PE hears of
+#: the fields of a submission that are passed to its PE
 _SUBMITTED = tuple(name for name in Submit.__struct_fields__ if name not in (*Deed.__struct_fields__, "rank"))
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
@@ -68,18 +68,19 @@ _PEAK_BYTES = 1 << 20
 #: measured over 1675 seeds, each also cut off at a random deed: at most 5.3 with all matchers
 #: but walks without limit
 ROUNDS_PER_BIT = 15
-#: for walks without limit that is not enough (P 3.2: on average 1/eps hops, and somebody always
-#: waits much longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per
-#: bit and 0.46 hops per PE. A walk has as many hops as there are PEs, or more
+#: further factor for walks without limit (P 3.2: on average 1/eps hops, and some request always waits much
+#: longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per bit and 0.46 hops per
+#: PE. A walk has as many hops as there are PEs, or more
 WALKS = 8
-#: changes of generation that one loss may cause, each one round and, at worst, everybody's patience
+#: changes of generation that one loss may cause, each of which takes one round and, at worst, all ranks'
+#: patience
 _CHANGES_PER_LOSS = 4
-#: from the loss of a worker until another one has its place
+#: rounds from the loss of a worker until another worker has its place
 ROUNDS_PER_LOSS = 4
 
 
 def rest_bound_s(plan: Plan) -> float:
-    """The time after the last news that a cluster may need to come to rest."""
+    """Return the longest time after the last news in which a cluster must come to rest."""
     config, delays = plan.config, plan.delays
     round_s = delays.message_s[1] + config.balancing_delay_s + config.matching_delay_s
     once_s = (
@@ -131,11 +132,11 @@ class Scenario:
             is_congested=plan.is_congested,
             desks=plan.desks,
         )
-        #: by job: where and when an answer to it was found
+        #: by job: host and time of its answer
         self._answered: dict[int, tuple[int, float]] = {}
-        #: the longest that the cluster has taken to rest, as a part of what it may
+        #: longest time to rest so far, as a part of the allowed time
         self.slowest = 0.0
-        #: breakdowns that have begun, and how many workers each has yet to meet
+        #: breakdowns that have begun, and the number of workers that each has yet to hit
         self._left: dict[Breakdown, int] = {}
         self.cluster.processes.fails = self._fails
         for deed in plan.deeds:
@@ -148,7 +149,7 @@ class Scenario:
         cluster.check_generations()
         for job, (address, at_s) in self._answered.items():
             is_lost = job in cluster.folders.open and cluster.is_there(address)
-            # What its client has not heard goes with a job that is given up.
+            # A job that is given up loses answers that its client has not heard.
             is_excused = job in cluster.folders.lost_ends or self._is_given_up(job, at_s)
             assert not is_lost or is_excused, f"job {job} was answered, and nobody knows"
 
@@ -159,7 +160,7 @@ class Scenario:
         )
 
     def run(self) -> None:
-        """Play everything that was planned, checking at each rest; then end all jobs and check again."""
+        """Play all deeds of the plan, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
         if cluster.is_ending:
@@ -169,13 +170,13 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for job in cluster.folders.open:  # also one that comes again just now
+        for job in cluster.folders.open:  # including a job that comes in again just now
             cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"
 
     def _rest_if_turns_let_it(self) -> None:
-        """Each turn of a job is news, so that a cluster with more jobs than PEs may never rest."""
+        """Rest, unless jobs have turns: each turn is news, so the cluster may never rest."""
         config, bound_s, cluster = self.plan.config, rest_bound_s(self.plan), self.cluster
         pes = [pe for _, pe in cluster.present()]
         live = len(cluster.folders.open)
@@ -187,7 +188,7 @@ class Scenario:
             self._rest()
 
     def _rest(self) -> None:
-        """No deeds from now on: the cluster must come to rest in time, and be fair then."""
+        """Play without further deeds: the cluster must come to rest in time, and be fair at rest."""
         cluster, bound_s = self.cluster, rest_bound_s(self.plan)
         news_s = cluster.now
         live = len(cluster.folders.open)
@@ -200,14 +201,14 @@ class Scenario:
                 break
         took_s = cluster.now - news_s
         assert took_s <= bound_s, f"no rest within {bound_s:.3f} s (seed {self.plan.seed})"
-        if bound_s:  # else nothing takes any time
+        if bound_s:  # otherwise messages take no time
             self.slowest = max(self.slowest, took_s / bound_s)
         self._check(cluster)
 
     # --- deeds ----------------------------------------------------------------------------
 
     def _do(self, deed: AnyDeed) -> None:
-        """Do what is planned if its job is there and has a worker for it."""
+        """Play a deed if its job is there and has a worker for it."""
         cluster = self.cluster
         if cluster.is_ending:
             return
@@ -257,9 +258,9 @@ class Scenario:
         return self.cluster.folders
 
     def _change(self, cluster: Cluster, deed: Change) -> None:
-        """Ranks come and go; but the last one awake stays, and none dies that is to stay alone."""
+        """Change the ranks; but the last awake rank stays, and the last rank that is to stay never dies."""
         awake = cluster.members_awake()
-        if not awake:  # nobody is there to carry it out
+        if not awake:  # no rank can carry the deed out
             return
         asked = self._asked(deed, awake)
         if isinstance(deed, RanksJoin):
@@ -357,12 +358,12 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[st
 
 
 def failure_of(plan: Plan) -> Failure | None:
-    """Play a plan to its end, or to what goes wrong."""
+    """Play a plan to its end, or to its failure."""
     return failure_in(Scenario(plan))
 
 
 def failure_in(scenario: Scenario) -> Failure | None:
-    """Play a scenario to its end, or to what goes wrong."""
+    """Play a scenario to its end, or to its failure."""
     try:
         scenario.run()
     except Exception as error:
@@ -390,7 +391,7 @@ class Sent(msgspec.Struct):
 
 
 class _Tap:
-    """Writes down all messages of a scenario; those between two PEs arrive in the order they were sent in."""
+    """The record of all messages of a scenario; messages between two PEs arrive in the order sent."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._cluster = scenario.cluster
@@ -411,7 +412,7 @@ class _Tap:
         return False
 
     def _note_received(self, dest: int, source: int, said: Said) -> None:
-        if waiting := self._on_their_way[source, dest]:  # else it had waited for a later generation
+        if waiting := self._on_their_way[source, dest]:  # else the message had waited for a later generation
             sent = waiting.popleft()
             sent.arrives_s = self._cluster.now
             self.delivered.append(sent)
@@ -419,7 +420,7 @@ class _Tap:
 
 
 def schedule_of(plan: Plan) -> str:
-    """Play the plan and tell what happens in it up to its failure."""
+    """Play the plan and describe its events up to its failure."""
     scenario = Scenario(plan)
     tap = _Tap(scenario)
     failure = failure_in(scenario)

@@ -1,4 +1,4 @@
-"""Everything that a simulated run depends on, as one TOML file; all of it has defaults.
+"""The setting of a simulated run, as one TOML file in which every field has a default.
 
 The costs of messages were measured with two ranks on two cores. Distances
 between hosts cannot be measured on one machine: they are an assumption, a fast cluster
@@ -24,7 +24,7 @@ from mallob_py.service.toml_file import TomlError, read_toml
 ARRIVALS = ("poisson", "uniform", "normal")
 STREAM_COLUMNS = ("client", "name", "arrival_s", "priority", "wallclock_limit_s", "max_demand")
 _TRIES = 100
-#: beyond it a number is a slip of the keyboard; and it keeps infinity out
+#: largest number accepted: larger ones are typing errors, or infinity
 _LARGEST = 1e9
 
 Pes = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
@@ -35,14 +35,13 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0, le=_LARGEST)]
 
 
 class SettingError(Exception):
-    """A setting that cannot be used: which file and field, and why."""
+    """A setting cannot be used; the message names file, field and reason."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What messages cost. A message takes its latency plus an exponentially distributed jitter.
+    """The costs of messages. A message takes its latency plus an exponentially distributed jitter.
 
-    `handling_us` is what a PE's event loop spends on receiving one message, `sending_us` on
-    sending one.
+    `handling_us`: time of a PE's event loop to receive a message. `sending_us`: time to send one.
     """
 
     same_rank_us: NotNegative = 2.0
@@ -54,7 +53,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The times that worker processes need; each is drawn from 0.5 to 1.5 of its value."""
+    """The times that worker processes need; each time is drawn from 0.5 to 1.5 of its value."""
 
     start_ms: NotNegative = 2.0
     resume_ms: NotNegative = 0.1
@@ -62,7 +61,7 @@ class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slow PEs, and messages that take long (so that later ones of other senders overtake them)."""
+    """Slow PEs, and slow messages, which later messages of other senders overtake."""
 
     slow_pes: Share = 0.0
     slow_factor: Annotated[float, msgspec.Meta(ge=1.0, le=_LARGEST)] = 10.0
@@ -112,7 +111,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     pes: Pes = 1536
     pes_per_host: Count = 12
-    #: PEs of the ranks, in turn: [1] for one each, [4, 2] for ranks of four and two PEs
+    #: PEs of the ranks, in turn: [1]: one PE each; [4, 2]: ranks of four and two PEs
     capacities: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (1,)
     seconds: Positive = 3600.0
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -123,7 +122,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: Config = Config()
 
     def rank_capacities(self) -> list[int] | None:
-        """The number of PEs that each rank hosts (the last one: the rest); None: one each."""
+        """Return the number of PEs of each rank (of the last one: the rest); None: one PE each."""
         if self.capacities == (1,):
             return None
         capacities: list[int] = []
@@ -137,7 +136,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def chosen_setting(file: str | None, stream: str | None, **chosen: float | None) -> Setting:
-    """The setting of `file` (None: the defaults), with the stream and fields that are chosen (not None)."""
+    """Return the setting of `file` (None: the defaults), changed in the stream and fields given."""
     setting = Setting() if file is None else read_setting(Path(file))
     if stream is not None:
         setting = replace(setting, jobs=replace(setting.jobs, stream=stream))
@@ -145,7 +144,7 @@ def chosen_setting(file: str | None, stream: str | None, **chosen: float | None)
 
 
 def read_setting(path: Path) -> Setting:
-    """The setting in a TOML file; raises SettingError that names the file and the field."""
+    """Return the setting in a TOML file. Raises SettingError, which names the file and the field."""
     try:
         return read_toml(path, Setting)
     except TomlError as error:
@@ -153,7 +152,7 @@ def read_setting(path: Path) -> Setting:
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to come. Solved when it has done `work_s`, at a speed of volume ** `speedup`; never if 0."""
+    """A job to come, solved after `work_s` of work (0: never) at a speed of volume ** `speedup`."""
 
     arrival_s: float
     client: int
@@ -167,7 +166,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_stream(jobs: Jobs, pes: int, seconds: float, seed: int) -> list[JobSpec]:
-    """All jobs that arrive within `seconds`, in order of arrival. Raises SettingError."""
+    """Return all jobs that arrive within `seconds`, in order of arrival. Raises SettingError."""
     choose = random.Random(f"jobs {seed}")
     specs = _drawn(jobs, pes, seconds, choose) if jobs.stream is None else read_stream(Path(jobs.stream), pes)
     specs = [spec for spec in specs if spec.arrival_s < seconds]
@@ -205,7 +204,7 @@ def _drawn(jobs: Jobs, pes: int, seconds: float, choose: random.Random) -> list[
 
 
 def _burst(jobs: Jobs, choose: random.Random) -> int:
-    """A rounded normal number, drawn again (not for ever) until it is within bounds."""
+    """Draw a rounded normal number, again (not for ever) until it is within bounds."""
     burst = 0
     for _ in range(_TRIES):
         burst = round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))

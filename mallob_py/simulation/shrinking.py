@@ -90,7 +90,7 @@ class Shrinker(ABC, Generic[AnyPlan]):
 
     @abstractmethod
     def _failure_of(self, plan: AnyPlan) -> Failure | None:
-        """Play a plan to its end, or to what goes wrong."""
+        """Play a plan to its end, or to its failure."""
 
     def shrunk(self) -> Shrunk[AnyPlan]:
         before = None
@@ -104,7 +104,7 @@ class Shrinker(ABC, Generic[AnyPlan]):
         return time.monotonic() < self._deadline
 
     def _try(self, plan: AnyPlan) -> bool:
-        """Go on from this plan if it fails in the same way."""
+        """Continue with this plan if it fails in the same way."""
         if plan == self._plan:
             return True
         if not self._has_time():
