@@ -143,7 +143,7 @@ class _Agreement:
 
 
 def _statement(result: Result, solver: str) -> bytes:
-    """Encode a solver's answer, shortly, since it goes from worker to worker."""
+    """Encode a solver's answer in few bytes, since it is passed from worker to worker."""
     literals = np.asarray(result.solution, dtype=np.int32)
     if result.code == SATISFIABLE:
         return msgspec.msgpack.encode((solver, literals.size, np.packbits(literals > 0).tobytes()))

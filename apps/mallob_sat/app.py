@@ -1,10 +1,10 @@
-"""The SAT application: reads a formula once, and lets each worker try it in its own way.
+"""The SAT application: reads a formula once, and has each worker search in its own way.
 
-What is to be found out, and how, is chosen by the job's configuration (see `modes`). As a rule, worker
-i runs strategy i of the portfolio on the whole formula, or several, in solver processes (see `kit.race`),
-and exchanges learned clauses with the others (see `sharing`); the first answer ends the job. A model is
-checked against the formula before it leaves its process, so that a wrong one is an error of the job
-and never an answer. Revisions of a growing formula go to one solver that stays alive (see `incremental`).
+The job's configuration chooses the question and the mode (see `modes`). As a rule, worker i runs strategy i
+of the portfolio, or several strategies, on the whole formula in solver processes (see `kit.process_race`),
+and exchanges learned clauses with other workers (see `sharing`); the first answer ends the job. A model is
+checked against the formula before it leaves its process, so that a wrong one is an error of the job and never
+an answer. Revisions of a growing formula go to one solver that stays alive (see `incremental`).
 
 Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
 holds assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the
@@ -60,7 +60,7 @@ class SatApplication(SatDeclaration, Application):
 
 
 def read_formula(job: JobInput) -> Formula:
-    """The formula that a job file names or holds, with its assumptions. Raises InputError."""
+    """Return the formula that a job file names or holds, with its assumptions. Raises InputError."""
     formula = _clauses_of(job).assuming(job.assumptions)
     formula.check_numbering("files" if job.files else "literals")
     return formula

@@ -1,25 +1,26 @@
 """Checked answers: each derivation is checked while it is made, by a process that trusts no solver.
 
-Beside each search runs `mallob-check` (native/src/check.cpp). The search, in the native solver, tells it each
-step through a pipe; it follows the steps (LRAT) and holds the clauses that they have shown. Clauses leave for
-other workers from its memory, not the solver's, and with a signature; it takes those of others by theirs. It
-alone says UNSAT, once it has the empty clause, or one that says which assumptions failed; and it looks at the
-bytes of the formula to say that a model satisfies it. No proof is written.
+Beside each search runs `mallob-check` (native/src/check.cpp). The search, in the native solver, sends each
+step through a pipe to this checker, which follows the steps (LRAT) and holds the derived clauses. Clauses for
+other workers leave from the checker's memory, not the solver's, with a signature; the checker accepts other
+workers' clauses by their signatures. Only the checker declares UNSAT, once it has derived the empty clause,
+or a clause of failed assumptions; and it checks models against the formula's text. No proof is written.
 
     solver -- steps --> mallob-check -- signed clauses --> worker process -- tree --> other workers
        ^--------------- clauses with their signatures -----------'
 
-Trusted: mallob-check, and in this file what the client and the worker process do (`SecondReader`, `Seal`).
-Not trusted: solvers, sharing, transport, and whatever else a clause passes.
+Trusted: mallob-check, and in this file the code of the client and the worker process (`SecondReader`,
+`Seal`). Not trusted: solvers, sharing, transport, and all other parts on a clause's way.
 
-- The client reads the formula twice, by `dimacs` and by mallob-check, and compares. It makes a key for the
-  job and signs the formula with its assumptions. Both go into the job's payload.
+- The client reads the formula twice, by `dimacs` and by mallob-check, and compares the results. It makes a
+  key for the job and signs the formula with its assumptions. Key and signature are stored in the job's
+  payload.
 - A worker process gives the key to the checkers that it starts. The key is no secret from users who can read
   that process: it guards against faults, not against malice.
-- A signature is a keyed BLAKE2b of the formula's signature and the clause (or answer), so it says nothing of
-  another formula or job.
+- A signature is a keyed BLAKE2b of the formula's signature and the clause (or answer), so it is invalid for
+  any other formula or job.
 
-A step that does not hold, or a clause with a wrong signature, ends the job with an error that names it.
+A wrong step, or a clause with a wrong signature, ends the job with an error that names the step or clause.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _READ_BYTES = 1 << 16
 
 
 def checker_path() -> Path:
-    """The program `mallob-check`. Raises InputError if it, or the native solver, is not installed."""
+    """Return the path of `mallob-check`. Raises InputError if it, or the native solver, is not installed."""
     try:
         for solver in NATIVE_SOLVERS:
             load_library(solver)
@@ -103,7 +104,7 @@ class Seal:
         return {_SEAL: np.frombuffer(self.key + self.formula, np.uint8)}
 
     def confirmed(self, result: Result) -> Result:
-        """The answer of a search, if the checker has signed it. Raises InputError."""
+        """Return the answer of a search, if the checker has signed it. Raises InputError."""
         fields = dict(result.fields)
         solution = np.ascontiguousarray(result.solution, dtype=np.int32)
         code = struct.pack("<i", result.code)
@@ -113,7 +114,7 @@ class Seal:
 
 
 def signature(key: bytes, *parts: Any) -> bytes:
-    """As mallob-check computes it."""
+    """Return the signature of these bytes, as computed by mallob-check."""
     hash_ = hashlib.blake2b(key=key, digest_size=SIGNATURE_BYTES)
     for part in parts:
         hash_.update(part)
@@ -121,7 +122,7 @@ def signature(key: bytes, *parts: Any) -> bytes:
 
 
 class SecondReader:
-    """Reads a formula's text with mallob-check, beside the first reader."""
+    """A second reading of the formula's text, by mallob-check, beside the first reader."""
 
     def __init__(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
@@ -145,7 +146,7 @@ class SecondReader:
             yield block
 
     def compare(self, formula: Formula, path: str) -> None:
-        """Raise InputError unless this formula is what the second reader has found."""
+        """Raise InputError unless the second reader has found the same formula."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -160,7 +161,7 @@ class SecondReader:
 
     def _write(self, block: bytes) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, and `compare` tells why
+        with suppress(BrokenPipeError):  # the reader has ended, and `compare` reports why
             left = memoryview(block)
             while left:
                 left = left[self._process.stdin.write(left) :]
@@ -178,7 +179,7 @@ class Checking:
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any], portfolio: Portfolio) -> Checking | None:
-        """None if nothing is to be checked. Raises InputError."""
+        """Return the mode; None: nothing must be checked. Raises InputError."""
         wanted = configuration.get("checked", False)
         if type(wanted) is not bool:
             raise InputError(f"checked is {wanted!r:.40}; it must be true or false", _FIELD)
@@ -215,7 +216,7 @@ class CheckedSearch(NativeSearch):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(formula, strategy, clock)
-        self._renaming = Renaming(None)  # the checker knows the formula's names
+        self._renaming = Renaming(None)  # no renaming, as the checker knows the formula's own names
         ours, theirs = socket.socketpair()
         with theirs:
             self.checker = subprocess.Popen(
@@ -235,11 +236,11 @@ class CheckedSearch(NativeSearch):
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return what the checker has passed on since the last call and the solver did not get from us."""
+        """Return the clauses passed on by the checker since the last call that are not from us."""
         return self._new(union([Clauses.none(), *self._shared.received()]))
 
     def skip_learned(self) -> None:
-        """Skip what was learned, as there is no worker to share it with."""
+        """Skip learned clauses, since there is no worker to share them with."""
         self._shared.received()
 
     def close(self) -> None:
@@ -252,7 +253,7 @@ class CheckedSearch(NativeSearch):
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Raises InputError if the checker does not confirm the answer, or a step towards it."""
+        """Search; raises InputError if the checker does not confirm the answer, or a step towards it."""
         solver = self._solver()
         task = Task(self._formula, self._strategy, self._renaming, solver)
         solver.start(task.assumptions)
@@ -278,12 +279,12 @@ class CheckedSearch(NativeSearch):
 
     def _tell(self, step: bytes) -> None:
         left = memoryview(step)
-        with suppress(BrokenPipeError):  # the checker has ended, and says why
+        with suppress(BrokenPipeError):  # the checker has ended, and reports why
             while left:
                 left = left[self._steps.write(left) :]
 
     def _signed(self, code: int, wanted: bytes, model: Literals | None = None) -> Result:
-        """The answer that the checker gives: UNSAT in its own words."""
+        """Return the checker's signed answer; for UNSAT, with the failed assumptions that it derived."""
         answer = _read_all(self._verdict)
         if answer[:1] != wanted:
             self._refuse(answer)
@@ -293,7 +294,7 @@ class CheckedSearch(NativeSearch):
         return Result(code, literals, fields)
 
     def _refuse(self, answer: bytes) -> NoReturn:
-        if answer[:1] != b"E":  # killed, most likely for want of memory: another attempt may do
+        if answer[:1] != b"E":  # killed, most likely for want of memory: another attempt may succeed
             raise MemoryError("the checker has ended")
         reason = answer[1:].decode(errors="replace")
         raise InputError(f"{self._strategy.title} is refuted by its checker: {reason}")

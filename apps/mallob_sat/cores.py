@@ -31,9 +31,9 @@ from mallob_sat.solvers import ENGINES, Solver
 #: longest list of numbers in a reply; longer ones are in the file only
 NUMBERS_MAX = 1_000_000
 _ROUNDS_MAX = 10
-#: rounds end when one leaves more than this part, since the rest would cost many searches
+#: part of the clauses above which a round is the last one, since little more could be gained
 _SHRINKAGE_MIN = 0.99
-#: takes part in no search for cores, so it is always a different solver
+#: solver that checks cores; it never searches for cores, so it always differs from the core's finder
 CHECKER = Strategy("kissat404")
 
 Positions = NDArray[np.int64]

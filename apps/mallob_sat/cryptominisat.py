@@ -1,7 +1,8 @@
 """CryptoMiniSat, for formulas full of XORs, which it solves by Gaussian elimination.
 
-No solver of PySAT does that, and may never decide parity problems of some dozens of XORs. It needs the
-optional package `pycryptosat`. It takes no foreign clauses and writes no proofs, so it searches on its own.
+PySAT's solvers lack this method, and may never decide parity problems of some dozens of XORs. CryptoMiniSat
+needs the optional package `pycryptosat`. It takes no foreign clauses and writes no proofs, so it searches on
+its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mallob_sat.solvers import Verdict
 
 @cache
 def cryptominisat_is_installed() -> bool:
-    """Tell whether its package can be imported."""
+    """Tell whether CryptoMiniSat's package can be imported."""
     try:
         import pycryptosat  # noqa: F401
     except ImportError:
@@ -44,7 +45,7 @@ class CryptoMiniSat:
         self._solver.add_clause([formula.n_vars, -formula.n_vars])  # makes all variables known
 
     def set_phases(self, literals: Sequence[int]) -> None:
-        """Do nothing: it chooses phases itself."""
+        """Do nothing, as CryptoMiniSat chooses phases itself."""
 
     def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""

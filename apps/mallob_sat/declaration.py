@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 SATISFIABLE = 10
 UNSATISFIABLE = 20
 PROOF_FORMATS = ("lrat", "drat")
-#: keys of the configuration that ask for more than an answer, or name solvers: a job with one of these may
-#: not be possible with just any portfolio
+#: keys of the configuration that ask for more than an answer, or name solvers: with such a key, a job may not
+#: be possible with every portfolio
 _ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement", "checked"))
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
@@ -74,7 +74,7 @@ class SatDeclaration(Declaration):
 
     name: ClassVar[str] = "SAT"
     revises: ClassVar[bool] = True
-    value_label: ClassVar[str] = ""  # of offers: how many solutions, which progress tells as well
+    value_label: ClassVar[str] = ""  # an offer's value, the number of solutions, is also its progress
     result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT"}
     exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0}

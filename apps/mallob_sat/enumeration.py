@@ -9,10 +9,11 @@ survive an interruption.
 
 Enumeration by cubes
 --------------------
-The root could do all alone, and would reach the right end. A helper picks a cube (values of a few variables),
-enumerates it and sends all its solutions up. The root replaces its own solutions in that cube by these, and
-skips the cube from then on. So no agreement is needed: a cube that is done twice, or whose message is lost
-with a worker, costs only time. Helpers hear from the root which cubes are done, and send their others again.
+The root alone would find all solutions. A helper picks a cube (values of a few variables), enumerates the
+cube and sends all its solutions up. The root replaces its own solutions in that cube by the helper's, and
+skips the cube from this time on. So no agreement is needed: a cube that is done twice, or whose message is
+lost with a worker, costs only time. Helpers hear from the root which cubes are done, and send their others
+again.
 
     ROWS(q, rows)   up    all solutions of cube q, up to the number wanted
     DONE(bits)      down  bit q: cube q is done
@@ -194,7 +195,7 @@ class Helper:
             if kind == _ROWS:
                 self._context.send_to_parent(message.data)
             elif kind == _DONE:
-                self._done = int.from_bytes(body, "little")  # fewer than before, if the root is new
+                self._done = int.from_bytes(body, "little")  # fewer cubes than before, if the root is new
                 self._context.send_to_children(message.data)
         now = self._clock()
         if now >= self._send_again_s:
@@ -275,7 +276,7 @@ class Enumerating:
         return {} if self.file is None else self.file.prepare()
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        # On the monotonic clock, which no one sets.
+        # On the monotonic clock, which cannot be set.
         over_s = time.monotonic() + min(self.until - time.time(), self.within_s)
         while True:  # a worker's place in its job may change
             if context.index != 0:
@@ -302,7 +303,7 @@ class Enumerating:
             return self._enumerate(context, formula, found, over_s)
         try:
             with closing(self.file.begin(context.payload)) as file:
-                file.deliver()  # it fills up under its name
+                file.deliver()  # the file has its name while it is filled
                 found.file = file
                 return self._enumerate(context, formula, found, over_s)
         except ResultFileError as error:
@@ -420,7 +421,7 @@ class _Found:
         return Result(SATISFIABLE, self._literals(count) if self.file is None else None, fields)
 
     def tell_sometimes(self, context: WorkerContext, wanted: int | None, now_s: float) -> None:
-        """Report the number now and then, and offer solutions, in case that the job is ended."""
+        """Report the number of solutions now and then, and offer solutions, in case of an early end."""
         if self.count > self._told:
             self._told = self.count
             context.report_progress(min(self.count, wanted or self.count), wanted, "solutions")

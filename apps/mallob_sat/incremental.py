@@ -90,7 +90,7 @@ class Revisions:
         portfolio, solver = portfolio_of(context.configuration), self._solver
         is_same = (self._chain, self._portfolio) == (context.chain, portfolio)
         if solver is None or not is_same or not solver.is_prefix_of(formula):
-            self._solver = None  # free its memory first
+            self._solver = None  # frees the old solver's memory first
             solver = self._solver = _GrowingSolver(portfolio.strategy(context.index * context.threads))
             self._chain, self._portfolio = context.chain, portfolio
         return solver
@@ -103,7 +103,7 @@ def portfolio_of(configuration: Mapping[str, Any]) -> Portfolio:
 
 
 class _GrowingSolver:
-    """A solver, and how much of the formula it has."""
+    """A solver, with the number of the formula's clauses that it has."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -137,7 +137,7 @@ class _GrowingSolver:
         return Result(SATISFIABLE, model, fields)
 
     def _take_in(self, formula: Formula) -> int:
-        """Add the missing clauses to the solver; return their number."""
+        """Add the missing clauses to the solver; return the number of added clauses."""
         is_first, self._is_new = self._is_new, False
         literals = formula.literals[self._taken_in :]
         self._taken_in = formula.literals.size

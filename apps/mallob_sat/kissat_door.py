@@ -1,10 +1,10 @@
 """The kissat door: options, learned clauses and foreign clauses for PySAT's kissat during its search.
 
-PySAT only lets kissat solve. But all of kissat's functions are in PySAT's compiled module by name, and call
-each other through the module's jump table. So nothing must be built: `KissatDoor` calls them through ctypes,
-and the entry of `kissat_restart` in that table leads here first. Here, between two conflicts, kissat is taken
-back to decision level 0, and clauses enter as if it had learned them. Its learned clauses come out in its
-proof (DRAT, binary).
+PySAT only offers kissat's call to solve. But PySAT's compiled module has all of kissat's functions by name,
+and they call each other through the module's jump table. So nothing must be compiled: `KissatDoor` calls the
+functions through ctypes, and the table's entry of `kissat_restart` leads here first. Here, between two
+conflicts, kissat is taken back to decision level 0, and foreign clauses are added as if learned. Its own
+learned clauses are read from its proof (DRAT, binary).
 
 Before the door opens (`door_is_open`), everything that must hold of the compiled module is checked: the
 functions' names, the entry and its permission, the one place in kissat's state that is written here (the
@@ -14,16 +14,16 @@ Why this is sound. Let F be the formula.
 
 (1) Every clause that kissat holds or writes to its proof follows from F, up to definitions of new variables.
     It adds clauses by conflict analysis, probing, vivification, sweeping, congruence closure, equivalent
-    literals and resolution (of variables that it eliminates); what only preserves satisfiability (elimination
-    itself, substitution) removes clauses. New variables come from `factor`; they have numbers above all that
-    kissat has met, `import_variables` makes that above F's, and clauses with them are not passed on. A
-    definition loses no model of F, so what then follows over F's variables follows from F. Assumptions reach
-    kissat as clauses: with them it must not give.
+    literals and resolution (of variables that it eliminates); steps that only preserve satisfiability
+    (elimination itself, substitution) remove clauses. New variables come from `factor`; their numbers are
+    above all that kissat has met, and thus, after `import_variables`, above F's; clauses with new variables
+    are not passed on. A definition loses no model of F, so its consequences over F's variables follow from F.
+    Assumptions reach kissat as clauses: with assumptions it must not give.
 (2) A model of its irredundant clauses extends to one of F.
-(3) A clause that follows from F and comes in keeps (1), and (2) as well, since it removes no model of F.
+(3) Adding a clause that follows from F keeps (1), and (2) as well, since the clause removes no model of F.
 (4) A clause over a variable that has been eliminated or substituted is dropped: the search has no such
-    variable any more. A literal is left out only if it is false on level 0, hence in all models of F, and a
-    clause with one that is true there is not needed.
+    variable any more. A literal is left out only if it is false on level 0, hence in all models of F; a
+    clause with a literal that is true on level 0 is not needed.
 
 The tests try (1) and (3) on many formulas against all assignments.
 """
@@ -73,7 +73,7 @@ _PROOF_OF_2 = b"a\x04\x00"
 
 
 class DoorIsClosed(Exception):
-    """PySAT's compiled module is not the one that this file knows. One line."""
+    """PySAT's compiled module is not as this file expects; the message is one line."""
 
 
 class _File(ctypes.Structure):
@@ -120,7 +120,7 @@ class KissatDoor:
         self._module.kissat_set_option(self._kissat, name.encode(), value)
 
     def trace_proof(self, fd: int) -> None:
-        """Write all that is learned from now on to a copy of this file descriptor."""
+        """Write all clauses learned from now on to a copy of this file descriptor."""
         self._file = _opened(fd)
         self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
 
@@ -133,8 +133,8 @@ class KissatDoor:
     def focus(self, is_wanted: bool) -> None:
         """Avoid stable phases from now on, or alternate again.
 
-        To be called by the action of `at_restarts` only, repeatedly: a stable phase is let end. The formula,
-        and thus answers and clauses, are not affected.
+        Must be called only by the action of `at_restarts`, repeatedly: a running stable phase goes on to its
+        end. The formula, and thus answers and clauses, are not affected.
         """
         if not (is_wanted and _switches[self._kissat] % 2):
             self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))
@@ -153,7 +153,7 @@ class KissatDoor:
                 return
             try:
                 action()
-            except BaseException as error:  # it must not pass through kissat
+            except BaseException as error:  # the exception must not pass through kissat
                 self._failure = error
                 self._module.kissat_terminate(self._kissat)
             next_s = time.monotonic() + interval_s
@@ -162,10 +162,7 @@ class KissatDoor:
         _switches[self._kissat] = 0
 
     def give(self, clause: Sequence[int], glue: int) -> bool:
-        """Add a clause that follows from the formula; return whether kissat uses it.
-
-        To be called by the action of `at_restarts` only.
-        """
+        """Add a consequence of the formula, in the action of `at_restarts`; return whether kissat uses it."""
         if self.is_refuted:
             return False
         module, kissat = self._module, self._kissat
@@ -205,7 +202,7 @@ class KissatDoor:
         stack[0], stack[1], stack[2] = before
 
     def raise_failure(self) -> None:
-        """Raise what the action of `at_restarts` has raised, in which case kissat's answer is void."""
+        """Raise the exception of the `at_restarts` action, if any; kissat's answer is void in that case."""
         if self._failure is not None:
             raise self._failure
 
@@ -352,7 +349,7 @@ _RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), (
 
 
 def _entry_and_function(path: str, name: bytes) -> tuple[int, int]:
-    """Return where in a shared library (ELF, 64 bits) a function's jump-table entry is, and the function.
+    """Return the places of a function's jump-table entry and of the function in an ELF library (64 bits).
 
     Raises ValueError if there is none.
     """

@@ -1,8 +1,8 @@
-"""The modes of a job, chosen by its configuration: what it wants of its formula, and how to get it.
+"""The modes of a job, chosen by its configuration: the question about its formula, and the way to its answer.
 
 `Deciding` is the default: a model, or "there is none". `Proving` adds a proof of the latter; `Agreeing` (in
 `agreement`) needs several solvers; `Checking` (in `checked`) has each step checked; `CoreFinding` (in
-`cores`) names the clauses to blame; `Enumerating` (in `enumeration`) finds several models. Each runs in
+`cores`) names the clauses to blame; `Enumerating` (in `enumeration`) finds several models. The mode runs in
 every worker of the job.
 """
 
@@ -58,7 +58,7 @@ class Mode(Protocol):
     """A way to treat a formula."""
 
     def prepare(self, formula: Formula) -> Payload:
-        """Return, at the client, workers' further payload. Raises InputError if it does not suit."""
+        """Return, at the client, workers' further payload. Raises InputError if the job does not suit."""
         ...
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:

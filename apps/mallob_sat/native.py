@@ -1,9 +1,9 @@
-"""CaDiCaL in a thread of its own that offers what it learns and takes clauses while it searches.
+"""CaDiCaL in a thread of its own, which gives learned clauses and takes foreign ones during its search.
 
-PySAT's CaDiCaL holds the interpreter's lock for the whole search, so clauses can only go in and
-out between slices of it, and slices cost more than sharing gains on some formulas. Here the search
-runs without the lock and is never cut. It needs the package in `native/` of the sources (two
-releases of CaDiCaL with a few edits), which needs a C++ compiler to install; nothing else depends on it.
+PySAT's CaDiCaL holds the interpreter's lock for the whole search, so clauses can be exchanged only between
+slices of the search, and on some formulas slices cost more than sharing gains. Here the search runs without
+the lock and is never cut. It needs the package in `native/` of the sources (two releases of CaDiCaL with a
+few edits), which needs a C++ compiler to install; nothing else depends on it.
 
     solver = NativeSolver("cadical195")
     solver.add_formula(formula)
@@ -13,21 +13,19 @@ releases of CaDiCaL with a few edits), which needs a C++ compiler to install; no
         for clauses in received():
             solver.give(clauses)
 
-Every clause from `learned` follows from the formula alone, on one condition: so must what is given to `give`
-(see `sharing`, Soundness).
+Every clause from `learned` follows from the formula alone, on one condition: clauses passed to `give` must
+follow from it, too (see `sharing`, Soundness).
 
-Both buffers are bounded: of the learned clauses the shortest are kept, of the foreign ones those
-that came first.
+Both buffers are bounded: they keep the shortest learned clauses, and the foreign clauses that came first.
 
 
-`NativeSearch` is the attempt of a race that uses it, in jobs that share, in place of PySAT's cadical195 and
-cadical300 (the same releases and options).
+`NativeSearch` is an attempt of a race with a native solver; in jobs that share, it replaces PySAT's
+cadical195 and cadical300 (the same releases and options).
 
-Foreign clauses change the way that a search takes, for better or worse: they pay where short ones are
-learned, and are a gamble on formulas like random ones, where none are. So a strategy that is to give
-only (the first one, by default) is left alone until units or binary clauses show up, or for a while:
-what it decides soon on a formula of that kind is decided as soon as by one worker. Then it takes what
-it has missed.
+Foreign clauses change a search for better or worse: they pay where short clauses are learned, and are a
+gamble where none are, as on random formulas. So a strategy that only gives (the first one, by default) takes
+no clauses until unit or binary clauses are learned, or for a while: so it decides easy formulas of that kind
+as soon as a single worker. Then it takes the clauses that it has missed.
 """
 
 from __future__ import annotations
@@ -53,9 +51,9 @@ from mallob_sat.renaming import Renaming
 from mallob_sat.search import CLAUSE_LENGTH_MAX, Search, Task
 from mallob_sat.solvers import Verdict
 
-#: the solvers that there are libraries of
+#: solvers with a native library
 NATIVE_SOLVERS = ("cadical195", "cadical300")
-#: what engine_interface of a library must return
+#: value that a library's engine_interface must return
 _INTERFACE = 3
 _HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
 _VERDICTS = {10: Verdict.SATISFIABLE, 20: Verdict.UNSATISFIABLE, 0: Verdict.UNDECIDED}
@@ -86,7 +84,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 class NativeSolverMissing(ImportError):
-    """The library is not installed, or another version of it is."""
+    """The library is not installed, or has another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class ExchangeCounts:
 
     #: learned clauses of at most `max_length` literals
     offered: int
-    #: of these, lost because shorter ones filled the buffer
+    #: learned clauses lost because shorter ones filled the buffer
     displaced: int
     #: foreign clauses that the search uses
     taken: int
@@ -109,7 +107,7 @@ class ExchangeCounts:
 
 @cache
 def load_library(solver: str) -> ctypes.CDLL:
-    """The shared library of one of NATIVE_SOLVERS with its functions' types. Raises NativeSolverMissing."""
+    """Return a native solver's shared library with its functions' types. Raises NativeSolverMissing."""
     try:
         import mallob_native
     except ImportError:
@@ -117,7 +115,7 @@ def load_library(solver: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(mallob_native.library_path(solver)))
         found = library.engine_interface()
-    except (OSError, AttributeError, TypeError) as error:  # of TypeError: a package of an older version
+    except (OSError, AttributeError, TypeError) as error:  # TypeError: the package has an older version
         reason = f"the native solver cannot be loaded ({error}); {_HOW_TO_INSTALL}"
         raise NativeSolverMissing(reason) from None
     if found != _INTERFACE:
@@ -131,7 +129,7 @@ def load_library(solver: str) -> ctypes.CDLL:
 
 
 def natives_are_installed() -> bool:
-    """Whether all of NATIVE_SOLVERS can be loaded."""
+    """Tell whether all of NATIVE_SOLVERS can be loaded."""
     try:
         for solver in NATIVE_SOLVERS:
             load_library(solver)
@@ -141,7 +139,7 @@ def natives_are_installed() -> bool:
 
 
 class NativeSolver:
-    """One search. Use: options, formula, phases, start; then wait, learned, give until it answers.
+    """One search. Use: options, formula, phases, start; then wait, learned, give until `wait` has an answer.
 
     Only one thread may use it (the search's own is inside). Raises NativeSolverMissing if the
     library is not installed.
@@ -152,8 +150,8 @@ class NativeSolver:
     ) -> None:
         """`solver` is one of NATIVE_SOLVERS.
 
-        `max_length` bounds learned clauses' literals, `capacity` each buffer's integers. A checker, if there
-        is one, reads each step from `checker_fd`: then `share` takes the place of `learned`.
+        `max_length`: most literals of a learned clause. `capacity`: most integers in each buffer. A checker,
+        if there is one, reads each step from `checker_fd`: then `share` replaces `learned`.
         """
         assert max_length >= 1
         assert capacity > max_length
@@ -168,12 +166,12 @@ class NativeSolver:
         self._assumptions = _as_literals(())
         self._thread: threading.Thread | None = None
         self._status: list[int] = []
-        # Also at exit: a search must not run on while its library is taken down.
+        # Also called at exit: a search must not run on while its library is unloaded.
         self._close = weakref.finalize(self, _close, self._library, engine)
         self._address: int = engine
 
     def set_option(self, name: str, value: int) -> None:
-        """Set one of CaDiCaL's options (but `factor`); to be done before the formula is added."""
+        """Set one of CaDiCaL's options (except `factor`), before the formula is added."""
         if self._loaded:
             raise ValueError(f"option '{name}' is set after the formula was added")
         if not self._library.engine_set(self._engine, name.encode(), value):
@@ -205,7 +203,7 @@ class NativeSolver:
         self._library.engine_phases(self._engine, _as_literals(literals), len(literals))
 
     def start(self, assumptions: Sequence[int] = ()) -> None:
-        """Begin to search; `wait` has the answer. May be called again after one."""
+        """Begin to search; `wait` returns the answer. May be called again after an answer."""
         self._require_idle()
         self._loaded = True
         self._assumptions = _as_literals(assumptions)
@@ -222,11 +220,11 @@ class NativeSolver:
 
     @property
     def is_running(self) -> bool:
-        """Whether a search has been started and has neither answered nor been interrupted."""
+        """Tell whether a search has been started and has neither answered nor been interrupted."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, seconds: float = math.inf) -> Verdict:
-        """The answer, or UNDECIDED if the search goes on after so long or was interrupted."""
+        """Return the answer; UNDECIDED: the search goes on after `seconds`, or was interrupted."""
         if self._thread is None:
             raise ValueError("no search has been started")
         self._thread.join(None if math.isinf(seconds) else seconds)
@@ -237,11 +235,11 @@ class NativeSolver:
         return _VERDICTS[self._status[0]]
 
     def interrupt(self) -> None:
-        """Have the search end soon without an answer; `wait` tells when."""
+        """Have the search end soon without an answer; `wait` returns when it has ended."""
         self._library.engine_interrupt(self._engine)
 
     def learned(self) -> Clauses:
-        """The clauses learned since the last call, shortest first, from this and earlier searches."""
+        """Return the clauses learned since the last call, also in earlier searches, shortest first."""
         integers = np.empty(self._capacity, dtype=np.int32)
         lbds = np.empty(self._capacity // 2, dtype=np.int32)
         n_integers = _Size()
@@ -254,9 +252,9 @@ class NativeSolver:
     def give(self, clauses: Clauses) -> int:
         """Hand clauses to the search.
 
-        It takes them within a hundred conflicts, or when the inprocessing that it is in has ended.
-        They must follow from the formula. Those whose LBD is 3 or less are kept for good. Returns
-        how many found room.
+        The search takes the clauses within a hundred conflicts, or when its present inprocessing has ended.
+        The clauses must follow from the formula. Clauses with an LBD of at most 3 are kept for good. Returns
+        the number of clauses that found room.
         """
         ends = np.cumsum(clauses.lengths, dtype=np.int64)
         closed = np.insert(clauses.literals, ends, 0)
@@ -270,14 +268,14 @@ class NativeSolver:
         return accepted
 
     def share(self, literals_max: int) -> bool:
-        """Have the checker pass on the best clauses learned since the last call; whether it still runs."""
+        """Have the checker pass on the best clauses since the last call; return whether the checker runs."""
         status: int = self._library.engine_share(self._engine, literals_max)
         if status < 0:
             raise MemoryError
         return bool(status)
 
     def flush(self) -> int:
-        """After an answer: let the checker know all steps; the ID of the failed assumptions' clause, or 0."""
+        """Send the checker all steps of an answer; return the ID of the failed assumptions' clause, or 0."""
         self._require_idle()
         return int(self._library.engine_flush(self._engine))
 
@@ -288,21 +286,21 @@ class NativeSolver:
         return ExchangeCounts(*counts.tolist())
 
     def model(self) -> Literals:
-        """The model found last: variable v's literal at position v - 1."""
+        """Return the model found last: variable v's literal at position v - 1."""
         self._require_verdict(Verdict.SATISFIABLE)
         model = np.empty(self._n_vars, dtype=np.int32)
         self._library.engine_model(self._engine, model, self._n_vars)
         return model
 
     def core(self) -> list[int]:
-        """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
+        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
         self._require_verdict(Verdict.UNSATISFIABLE)
         core = self._assumptions.copy()
         self._library.engine_failed(self._engine, core, core.size)
         return sorted(set(core[core != 0].tolist()), key=lambda literal: (abs(literal), literal))
 
     def close(self) -> None:
-        """End the search and free its memory. The solver cannot be used any more."""
+        """End the search and free its memory. The solver must not be used any more."""
         self._close()
 
     @property
@@ -315,14 +313,14 @@ class NativeSolver:
         if self.is_running:
             raise ValueError("a search is running")
         if self._thread is not None:
-            self.wait(0)  # raises if the last search broke off: its engine is good for nothing
+            self.wait(0)  # raises if the last search broke off, after which its engine is useless
 
     def _require_verdict(self, answer: Verdict) -> None:
         if self._thread is None or self._thread.is_alive() or self.wait(0) is not answer:
             raise ValueError(f"the last answer was not {answer.name}")
 
 
-#: searches by their engine, so that closing one need not know its solver
+#: threads of searches by engine, so that an engine can be closed without its solver
 _running: dict[int, threading.Thread] = {}
 
 
@@ -341,19 +339,19 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-#: how often clauses go from and to the solver
+#: interval of exchange with the solver
 EXCHANGE_INTERVAL_S = 0.1
-#: what a solver passes on each time
+#: most literals that a solver gives per exchange
 SHARED_LITERALS_MAX = 6000
-#: when one that gives only is left alone no longer: after so long, or so many units and binary clauses
+#: time, and number of unit and binary clauses, until which a solver that only gives takes no clauses
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
-#: literals of the best clauses that it then takes
+#: most literals of the missed clauses that it takes afterwards
 _MISSED_LITERALS_MAX = 20_000
 
 
 def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
-    """The best way that is installed to search by this strategy."""
+    """Return the best installed search for this strategy."""
     if strategy.solver == "cryptominisat":
         return CryptoMiniSatSearch(formula, strategy)
     is_native = strategy.trade is not Trade.NOTHING and strategy.solver in NATIVE_SOLVERS
@@ -382,16 +380,16 @@ class NativeSearch:
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return what the solver has learned since the last call and did not get from us, best first."""
+        """Return the clauses learned since the last call that are not from us, best first."""
         learned = union([Clauses.none(), *self._pipe.received()])
         return self._new(self._renaming.undo_clauses(learned))
 
     def skip_learned(self) -> None:
-        """Skip what was learned, as there is no worker to share it with."""
+        """Skip learned clauses, since there is no worker to share them with."""
         self._pipe.received()
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the solver; how many of them it does not know."""
+        """Hand clauses to the solver; return how many of them are new to it."""
         new = self._new(clauses)
         if self._n_short < LEFT_ALONE_SHORT_CLAUSES and self._clock() < self._takes_from_s:
             self._missed.add(new)

@@ -1,14 +1,15 @@
 """More pigeons than holes, however pigeons, holes and their bounds are written.
 
-The argument. Let some clauses have no literal in common, and let all their literals fall into groups of
-which at most one literal is true in any model. A model makes a literal of each clause true, and these lie in
-as many different groups, as the clauses have none in common. So each clause can be given a group of its own
-that holds one of its literals. Where that cannot be done (a bipartite matching shows it), there is no model.
+The argument. Let some clauses have no literal in common, and let all their literals fall into groups, in each
+of which at most one literal is true in any model. A model makes a literal of each clause true; these literals
+differ, as the clauses have none in common, so they lie in different groups. So each clause can be given a
+group of its own that holds one of its literals. If that is impossible (shown by a bipartite matching), there
+is no model.
 
 Two literals exclude each other if binary clauses lead from one to the other's negation, in any number of
-steps: so bounds by pairs, counters, ladders, commanders, products or numbers look the same. What unit
-clauses decide is left out first. Which clauses to take is a guess that costs no soundness: those whose
-literals all exclude one of another clause, and of those that overlap as on a chessboard, the larger colour.
+steps: so bounds by pairs, counters, ladders, commanders, products or numbers look the same. Unit clauses are
+propagated first. The choice of clauses is a guess that costs no soundness: all clauses whose literals each
+exclude a literal of another clause; if they overlap as on a chessboard, only the larger colour.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 
 from mallob_sat.formula import Literals
 
-#: rounds of unit propagation; what is left undone costs no soundness
+#: most rounds of unit propagation; stopping early costs no soundness
 _ROUNDS_MAX = 20
-#: shorter ones are left aside at first, since they may belong to the writing of bounds
+#: least lengths of clauses to try: at first without shorter ones, which may belong to the encoding of bounds
 _SHORTEST = (4, 3, 2)
 Clause = tuple[int, ...]
 
@@ -44,7 +45,7 @@ class Steps:
 
 
 def has_too_few_holes(literals: Literals, steps_max: int) -> bool:
-    """Whether the argument shows that these clauses, each closed by 0, have no model."""
+    """Tell whether the argument shows that these clauses, each closed by 0, have no model."""
     steps = Steps(steps_max)
     try:
         rest = _without_decided(literals)
@@ -67,7 +68,7 @@ def _is_possible(candidates: list[Clause], implied: _Implications, steps: Steps)
 
 
 def _without_decided(literals: Literals) -> Literals:
-    """The clauses that unit propagation leaves, without the literals that it makes false."""
+    """Return the clauses that unit propagation leaves, without literals that it makes false."""
     for _ in range(_ROUNDS_MAX):
         ends = np.flatnonzero(literals == 0)
         lengths = np.diff(ends, prepend=-1) - 1
@@ -98,7 +99,7 @@ class _Implications:
         self.has_some: NDArray[np.bool_] = counts > 0
 
     def all_from(self, literal: int, steps: Steps) -> list[int]:
-        """Return what follows from it, itself included, first what does so in fewer steps."""
+        """Return the literals that follow from `literal`, itself included, nearest consequences first."""
         found, seen = [literal], {literal}
         for source in found:
             place = source + self.largest
@@ -112,10 +113,10 @@ class _Implications:
 
 
 def _candidates(literals: Literals, implied: _Implications) -> Iterator[Clause]:
-    """Clauses of literals that all have consequences.
+    """Yield the clauses whose literals all have consequences.
 
-    Binary ones say mostly what excludes what; of them, only those of literals whose negations are in no
-    longer clause, and which are in one themselves or positive.
+    Most binary clauses only exclude pairs. So a binary clause is yielded only if each literal's negation is
+    in no longer clause, and the literal is positive or in a longer clause.
     """
     ends = np.flatnonzero(literals == 0)
     lengths = np.diff(ends, prepend=-1) - 1
@@ -134,7 +135,7 @@ def _candidates(literals: Literals, implied: _Implications) -> Iterator[Clause]:
 
 
 def _independent(clauses: list[Clause], steps: Steps) -> list[Clause]:
-    """Choose some without common literals; of a part in two colours, the larger one."""
+    """Choose clauses without common literals; of a part that can be two-coloured, the larger colour."""
     having: dict[int, list[int]] = {}
     for number, clause in enumerate(clauses):
         for literal in clause:
@@ -181,9 +182,10 @@ def _first_come(clauses: list[Clause], part: list[int]) -> list[Clause]:
 def _exclusive(
     clauses: list[Clause], implied: _Implications, steps: Steps
 ) -> tuple[list[Clause], dict[int, dict[int, None]]]:
-    """Choose those whose literals each exclude one of another; also, what each literal excludes.
+    """Return the clauses whose literals each exclude a literal of another one, and what each excludes.
 
-    A literal that excludes none of another clause is a group of its own: its clause can always have that.
+    Other clauses are dropped: a literal that excludes no literal of another clause is a group of its own,
+    which its clause can always have.
     """
     home = {literal: number for number, clause in enumerate(clauses) for literal in clause}
     excluded: dict[int, dict[int, None]] = {}
@@ -205,7 +207,7 @@ def _exclusive(
 
 
 def _groups(clauses: list[Clause], excluded: dict[int, dict[int, None]], steps: Steps) -> dict[int, int]:
-    """A group for each literal; those of one group exclude each other."""
+    """Return a group for each literal; the literals of a group exclude each other."""
     group_of: dict[int, int] = {}
     for number, first in enumerate(literal for clause in clauses for literal in clause):
         if first in group_of:
@@ -220,12 +222,12 @@ def _groups(clauses: list[Clause], excluded: dict[int, dict[int, None]], steps: 
 
 
 def _is_matched(clauses: list[Clause], group_of: dict[int, int], steps: Steps) -> bool:
-    """Whether each clause can have a group of its own that holds one of its literals."""
-    #: by group: the clause that has it; and the other way round
+    """Tell whether each clause can have a group of its own that holds one of its literals."""
+    #: by group: the clause that holds the group; and by clause: the group held
     holder: dict[int, int] = {}
     held: dict[int, int] = {}
     for first in range(len(clauses)):
-        #: by group: the clause that would take it
+        #: by group: the clause that would take the group
         taker: dict[int, int] = {}
         waiting, free = [first], None
         while waiting and free is None:
@@ -242,7 +244,7 @@ def _is_matched(clauses: list[Clause], group_of: dict[int, int], steps: Steps) -
                 waiting.append(holder[group])
         if free is None:
             return False
-        while free is not None:  # each takes the next group on the way, up to `first`, which had none
+        while free is not None:  # each clause takes the next group on the way, up to `first`, which had none
             number = taker[free]
             holder[free] = number
             held[number], free = free, held.get(number)

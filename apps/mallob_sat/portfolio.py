@@ -93,7 +93,7 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """The name in results and logs, such as `cadical195(phase=0,seed=1)`."""
+        """Return the name in results and logs, such as `cadical195(phase=0,seed=1)`."""
         details = [f"{name}={value}" for name, value in self.options]
         if self.phase_seed is not None:
             details.append(f"phases~{self.phase_seed}")
@@ -117,22 +117,22 @@ TRADES = {
 }
 
 
-#: The first must be strong alone; the second pays most on formulas with many models; kissat and glucose 4.2
-#: win where CaDiCaL is slow; then other releases, other restart policies.
+#: The default. The first solver must be strong alone; the second pays most on formulas with many models;
+#: kissat and glucose 4.2 win where CaDiCaL is slow; then follow other releases and restart policies.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
-#: For a formula that must only be decided, as kissat can: no other solver is as strong alone, or learns as
-#: well from another of its kind. In stable phases only, kissat finds models and short proofs earlier, while
-#: the first one soon has no more of these phases; long proofs gain most if symmetries are broken. Glucose 4.2
-#: differs most from it among the solvers that are fast where it is slow.
+#: Portfolio for formulas that must only be decided, as kissat can: no other solver is as strong alone, or
+#: gains as much from a second solver of its kind. In stable phases only, kissat finds models and short proofs
+#: earlier, while the first one soon has no more of these phases; long proofs gain most if symmetries are
+#: broken. Glucose 4.2 differs most from kissat among the solvers that are fast where kissat is slow.
 PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
-#: The same if native solvers are installed. CaDiCaL 3.0 in stable phases is the best one beside CaDiCaL 1.9.5
-#: if it takes that one's clauses, but bears no slices.
+#: The plain portfolio if native solvers are installed. CaDiCaL 3.0 in stable phases is the best partner of
+#: CaDiCaL 1.9.5 if it takes the partner's clauses, but loses much by slices.
 NATIVE_PORTFOLIO = "k k+= n+ c c0 g k- k0 c- o m c+0 n h c~ e o0 r x u (c n+ k c0 g o n- k c- m c+)*"
-#: For formulas that are mostly XORs, if CryptoMiniSat is installed; it needs seconds for some that no other
-#: solver decides in minutes.
+#: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some in seconds that
+#: no other solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
-#: For random formulas: stable phases find models where others search for minutes, and ergo proves UNSAT two
-#: to three times as fast as others, where that is feasible at all. Kissat is first nevertheless: a single
+#: Portfolio for random formulas: stable phases find models where other searches take minutes, and ergo proves
+#: UNSAT, where feasible, two to three times as fast as other solvers. Kissat is first nevertheless: a single
 #: worker may find a model several times earlier.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
@@ -173,7 +173,7 @@ class Portfolio:
 
     @property
     def is_default(self) -> bool:
-        """Whether the job leaves the choice of solvers to us."""
+        """Tell whether the job leaves the choice of solvers to us."""
         return self.members == _DEFAULT
 
     def following(self, expression: str) -> Portfolio:

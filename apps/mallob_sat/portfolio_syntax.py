@@ -1,19 +1,19 @@
 """Portfolios as text: members used once, then a cycle of members repeated for ever.
 
-As with the original's `-satsolver`: `k(cg)*` is kissat once, then CaDiCaL and Glucose in turn. Each
-letter names a solver; the signs after it change how it searches:
+As in Mallob's `-satsolver`, `k(cg)*` means kissat once, then CaDiCaL and Glucose in turn. Each letter names a
+solver; signs after the letter change its search:
 
     letter      a solver of `LETTERS`
     +  -        leaning to satisfiable or to unsatisfiable formulas (CaDiCaL, kissat)
     0           variables are false at first (CaDiCaL, kissat; their own choice is true)
     _  ~        initial phases: always the solver's own, always random (else: every other repetition)
     !           on its own: gives and takes no clauses
-    =           of assignments symmetric to each other it leaves one (kissat)
+    =           keeps one of the assignments that are symmetric to each other (kissat)
     (...)*      the cycle, at the end; without one, the whole is the cycle
     (...){n}    the same as writing it n times
 
-Spaces mean nothing. The original has `+ - _ !` in much the same sense; its capitals (incremental
-solving) mean nothing here.
+Spaces are ignored. Mallob uses `+ - _ !` in much the same sense; its capitals (incremental solving) have no
+meaning here.
 
 Guarantee: `parse_portfolio` raises an InputError that says where, or gives a cycle that is not empty.
 """
@@ -98,7 +98,7 @@ class Members:
 
     @property
     def solvers(self) -> tuple[str, ...]:
-        """Return the solvers in it, each once."""
+        """Return the solvers in the sequence, each once."""
         return tuple(dict.fromkeys(member.solver for member in self.once + self.cycle))
 
     def only(self, solvers: Sequence[str]) -> Members:

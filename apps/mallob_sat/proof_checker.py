@@ -1,7 +1,7 @@
 """A checker of proofs in LRAT, on which certified answers of unsatisfiability rest.
 
-A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be
-added if the formula is as satisfiable with it as without, which its hints show:
+A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be added if it
+keeps the formula satisfiable, which its hints must show:
 
 - RUP (reverse unit propagation): assume that all its literals are false, and look at the clauses
   which the hints name, one after the other. Each has one literal left, which must then be true, or
@@ -11,14 +11,14 @@ added if the formula is as satisfiable with it as without, which its hints show:
   H1, H2, ...` must then lead to a contradiction (none is needed where the rest of D is true). Then a
   model that lacks p can have it turned to true.
 
-Nothing is searched for and nothing trusted: a hint that has more than one literal left is an error.
+The checker searches for nothing and trusts nothing: a hint with more than one literal left is an error.
 Source: Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp, Efficient Certified RAT Verification,
-CADE 2017. Stricter than needed, since all known writers keep to it: ids ascend, and what is deleted
-exists.
+CADE 2017. The checker is stricter than needed, as all known writers comply: ids must ascend, and deleted
+clauses must exist.
 
-All that a verdict relies on stands in this file. It shares no code with the solvers' readers, which are
-fast and clever: a formula that they misread would be refuted, the refutation checked, and nobody would
-notice. So `read_clauses` does the obvious: words, one after the other.
+All code that a verdict relies on is in this file. It shares no code with the solvers' fast readers: if both
+misread a formula in the same way, a wrong refutation would pass unnoticed. So `read_clauses` does the
+obvious: it reads word by word.
 
 Steps of a proof come as a stream: text or binary, told apart by content.
 
@@ -49,12 +49,12 @@ from typing import BinaryIO, NamedTuple, cast
 
 
 class Unreadable(Exception):
-    """A file cannot be read; one line that names it."""
+    """A file cannot be read; the message is one line that names it."""
 
 
 @contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """The file's content as a stream, for a `with`. Opening or reading it raises Unreadable."""
+    """Context manager: the file's content as a stream. Opening or reading may raise Unreadable."""
     try:
         with open(path, "rb") as file, _decompressed(file.peek(6)[:6], file) as content:
             yield content
@@ -271,7 +271,7 @@ def _integers(data: bytes, place: str) -> list[int]:
 
 
 class Refuted(Exception):
-    """The proof proves nothing. One line that says where and why."""
+    """The proof proves nothing; the message says in one line where and why."""
 
 
 class Checker:

@@ -1,24 +1,23 @@
 """Solving with CaDiCaL while it writes a proof, in which clause k of the file has the number k.
 
-In LRAT hints name clauses by numbers, and CaDiCaL counts on its own: each clause that it is given
-gets the next one, and so does each that it derives, which it may do as soon as it has met a unit
-clause (one with a single literal) or one with a literal twice. So the numbers would drift from
-those in the file. What happens here instead:
+In LRAT hints name clauses by numbers, and CaDiCaL counts on its own: each given clause gets the next number,
+and so does each derived clause. CaDiCaL may derive clauses as soon as it is given a unit clause (with a
+single literal) or a clause with a literal twice. So the numbers would drift from those in the file. Instead:
 
-1. Clauses with one literal or one literal twice are held back, and so are tautologies. In their
-   place a tautology is given, which takes the number and does nothing. Now nothing can be derived,
-   and n clauses have the numbers 1 to n.
-2. What was held back follows, without what stood twice, unit clauses last. What CaDiCaL derives
-   meanwhile is in its proof so far; the numbers that are missing there are those of the late clauses.
-   For each the proof gets a line `ID CLAUSE 0 K 0`: it follows from the file's clause K. (A checker
-   need not understand that two equal literals are one; this line needs no such insight.)
-3. All that CaDiCaL derives from here on goes into the proof as it is.
+1. Clauses with one literal or one literal twice are held back, and so are tautologies. In their place a
+   tautology is given, which takes the number and has no effect. So nothing can be derived, and n clauses have
+   the numbers 1 to n.
+2. The clauses held back follow, without repeated literals, unit clauses last. CaDiCaL's derivations meanwhile
+   are in its proof so far; the numbers missing there are those of the late clauses. For each late clause the
+   proof gets a line `ID CLAUSE 0 K 0`: it follows from the file's clause K. (A checker need not understand
+   that two equal literals are one; this line needs no such insight.)
+3. All later derivations of CaDiCaL are copied into the proof unchanged.
 
-DRAT names no clauses, so there everything is given as it stands.
+DRAT names no clauses, so for DRAT all clauses are given as they are.
 
-A proof passes a `Scribe` on its way to the disk: CaDiCaL does not look whether its writes succeed, and on a
-full disk it would go on and leave a proof with holes. So it writes into a pipe, and a child process of ours
-copies that to the file, checking every write. It ends with the pipe, hence also when the solver is killed.
+A proof passes a `Scribe` on its way to the disk: CaDiCaL does not check whether its writes succeed; on a full
+disk it would leave a proof with holes. So it writes into a pipe, and a child process of ours copies the bytes
+to the file, checking every write. The child ends with the pipe, hence also when the solver is killed.
 
 Guarantees: `Scribe.deliver` gives the file its name only if every byte is on the disk; a formula is
 refuted with a complete proof, or an exception is raised. An answer UNSAT leaves its worker only with its
@@ -54,14 +53,15 @@ from mallob_sat.solvers import Solver, Verdict
 _FIELD = "configuration"
 _F_SETPIPE_SZ = 1031
 _CHUNK_BYTES = 1 << 20
-#: after so little, wait a bit: CaDiCaL writes line by line, and being woken for each costs more than it
+#: number of bytes below which a reader waits a bit: CaDiCaL writes line by line, and a wake-up costs more
+#: than a line
 _LITTLE_BYTES = 1 << 15
 _NAP_S = 0.005
 
 
 @contextmanager
 def writing_to(file: UnfinishedFile) -> Iterator[Scribe]:
-    """A scribe for a file, which is closed in the end, delivered or not."""
+    """Context manager: a scribe for a file, closed in the end, delivered or not."""
     try:
         with Scribe(file) as scribe:
             yield scribe
@@ -70,12 +70,12 @@ def writing_to(file: UnfinishedFile) -> Iterator[Scribe]:
 
 
 class Scribe:
-    """Copies to a file all that is written to `fileno()`, in this process or in C code."""
+    """The copier to a file of all that is written to `fileno()`, in this process or in C code."""
 
     def __init__(self, file: UnfinishedFile) -> None:
         self._file = file
         ours, theirs = os.pipe()
-        with suppress(OSError):  # the solver should seldom wait; less is granted where pipes are scarce
+        with suppress(OSError):  # a large pipe, so that the solver seldom waits, unless pipes are scarce
             fcntl(theirs, _F_SETPIPE_SZ, _CHUNK_BYTES)
         self._pid = os.fork()
         if self._pid == 0:
@@ -88,7 +88,7 @@ class Scribe:
 
     def __exit__(self, *_: object) -> None:
         if self._pid:  # not delivered
-            os.kill(self._pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
+            os.kill(self._pid, signal.SIGKILL)  # our child, not waited for yet, so the pid is its own
             self._wait()
 
     def fileno(self) -> int:
@@ -101,7 +101,7 @@ class Scribe:
             self._pipe.flush()
 
     def deliver(self) -> None:
-        """Wait until all is on the disk; other holders of the pipe have closed it. Raises ResultFileError."""
+        """Wait until all is on the disk; other holders must have closed the pipe. Raises ResultFileError."""
         code = self._wait()
         if code != 0:
             code = code if code > 0 else errno.EIO
@@ -143,14 +143,14 @@ NumberedClause = tuple[int, list[int]]
 
 
 class ProofFormat(Enum):
-    """Both as text."""
+    """The formats of proofs, both as text."""
 
     LRAT = "lrat"
     DRAT = "drat"
 
 
-#: engines that can write a proof; the other CaDiCaL (1.5.3) knows no hints, kissat's proofs are not
-#: to be had through PySAT, and those of the minisat family were not tried
+#: engines that can write a proof; the other CaDiCaL (1.5.3) knows no hints, PySAT does not offer kissat's
+#: proofs, and proofs of the minisat family were not tried
 PROVERS = {
     ProofFormat.LRAT: ("cadical195", "cadical300"),
     ProofFormat.DRAT: ("cadical195", "cadical153", "cadical300"),
@@ -163,7 +163,7 @@ def options_for(format_: ProofFormat) -> tuple[tuple[str, int], ...]:
 
 
 def write_empty_clause_proof(formula: Formula, format_: ProofFormat, scribe: Scribe) -> None:
-    """The proof for a formula with an empty clause."""
+    """Write the proof for a formula with an empty clause."""
     starts, ends = formula.bounds()
     empty = int(np.flatnonzero(starts == ends)[0]) + 1
     scribe.write([f"{formula.n_clauses + 1} 0 {empty} 0\n" if format_ is ProofFormat.LRAT else "0\n"])
@@ -176,7 +176,7 @@ class ProofOfSolver:
         self._solver = solver
         self._format = format_
         self._scribe = scribe
-        #: where CaDiCaL writes; what it writes before the search must be looked at
+        #: file where CaDiCaL writes; lines written before the search must be renumbered
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed in `close`)
         solver.trace_proof(self._file)
 
@@ -190,7 +190,7 @@ class ProofOfSolver:
         os.dup2(self._scribe.fileno(), self._file.fileno())
 
     def close(self) -> None:
-        """Have the solver write what it still holds; the solver is gone then."""
+        """Have the solver write the rest of its proof, and free the solver."""
         self._solver.close()
         self._file.close()
 
@@ -204,7 +204,7 @@ class ProofOfSolver:
         self._scribe.write(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
 
     def _add_in_order(self, formula: Formula) -> list[NumberedClause]:
-        """All clauses but those that are held back; these as they shall follow."""
+        """Give all clauses except those held back; return these, in the order in which they must follow."""
         repeating: list[NumberedClause] = []
         units: list[NumberedClause] = []
         starts, ends = formula.bounds()
@@ -232,10 +232,10 @@ class ProofOfSolver:
 
 
 def number_late_clauses(lines: Iterable[str], late: list[NumberedClause], next_id: int) -> Iterator[str]:
-    """CaDiCaL's additions with those for the late clauses between them.
+    """Yield CaDiCaL's additions, with the lines of the late clauses between them.
 
-    Ends with the empty clause. Deletions are left out: they concern the tautologies, which in
-    the file are other clauses, and little else. Raises RuntimeError if the numbers do not fit.
+    The lines end with the empty clause. Deletions are left out: they mostly concern the tautologies, whose
+    numbers belong to other clauses in the file. Raises RuntimeError if the numbers do not fit.
     """
     used = 0
 
@@ -264,11 +264,11 @@ def _is_addition(line: str) -> bool:
 
 
 def _special(formula: Formula, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which clauses have fewer than two literals, or a variable twice."""
+    """Tell which clauses have fewer than two literals, or a variable twice."""
     special: NDArray[np.bool_] = ends - starts < 2
     literals = formula.literals
     owner = np.repeat(np.arange(starts.size), ends - starts + 1)
-    # Sorted by clause and then variable; closing zeros are in nobody's way.
+    # Sorted by clause and then variable; closing zeros do not matter.
     order = np.lexsort((np.abs(literals), owner))
     variables, owners = np.abs(literals)[order], owner[order]
     twice = (variables[1:] == variables[:-1]) & (owners[1:] == owners[:-1])
@@ -278,14 +278,14 @@ def _special(formula: Formula, starts: NDArray[np.intp], ends: NDArray[np.intp])
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """A proof is wanted in this file."""
+    """The request for a proof in this file."""
 
     file: ResultPath
     format: ProofFormat
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> ProofRequest | None:
-        """None if none is wanted. Raises InputError."""
+        """Return the request; None: no proof is wanted. Raises InputError."""
         name = configuration.get("proof-format", ProofFormat.LRAT.value)
         formats = [format_.value for format_ in ProofFormat]
         if name not in formats:
@@ -299,7 +299,7 @@ class ProofRequest:
         return replace(able, shares=False, renames=False)
 
     def prepare(self, formula: Formula) -> Payload:
-        """At the client: what workers need, to be put into the job's payload. Raises InputError."""
+        """Return, at the client, the payload that workers need for the proof. Raises InputError."""
         if formula.assumptions.size:
             raise InputError("a formula with assumptions has no proof", _FIELD)
         return self.file.prepare()
@@ -317,7 +317,7 @@ class ProofSearch:
         self._payload = payload
 
     def run(self) -> Result:
-        """Raises InputError if the file cannot be written."""
+        """Search with a proof; raises InputError if the file cannot be written."""
         return solve_with_proof(self._formula, self._strategy, self._proof, self._payload)
 
     def close(self) -> None:

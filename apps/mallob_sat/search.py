@@ -1,10 +1,10 @@
 """A search: one solver at work on a formula, alone or in its own process with clauses going in and out.
 
-A search that trades runs in the native solver if that is installed, which gives and takes during its search.
-Otherwise PySAT's solvers do what they can. Out: the solver writes its proof into memory that the worker
-process reads (`ProofStream`) during the search. In: the solver stops now and then, as its strategy says, and
-takes what has come through a socket. The solvers' calls cannot be interrupted, so those that stop use
-conflict budgets; these are fitted to a time, which grows, since each stop disturbs a search.
+A search that trades runs in the native solver, if installed, which gives and takes clauses during its search.
+Otherwise a PySAT solver runs. Out: the solver writes its proof into memory that the worker process reads
+(`ProofStream`) during the search. In: the solver stops now and then, as its strategy says, and takes clauses
+that have come through a socket. PySAT's calls cannot be interrupted, so solvers that stop use conflict
+budgets, fitted to slices of time that grow, since each stop disturbs a search.
 
 A model is checked before it leaves, so that a wrong one is an error of the job and no answer.
 """

@@ -1,38 +1,38 @@
 """Clause sharing along the job tree (P 2.2): the best learned clauses of all workers to all workers.
 
 Every `PERIOD_S`, in small jobs more often, the root starts an all-reduction over the tree as it is
-(`TreeReduction`, which copes with workers that come, go or stand still meanwhile). Each worker gives the best
-clauses that its solvers have learned since they last gave any. On their way up these are united, without
-duplicates, and cut down to a size that grows slower than the number of workers, so that a worker
-in a large tree is not flooded. What comes down is handed to the solvers.
+(`TreeReduction`, which copes with workers that join, leave or are suspended meanwhile). Each worker gives the
+best clauses that its solvers have learned since the last reduction. On the way up, sets of clauses are
+united, without duplicates, and cut to a size that grows more slowly than the number of workers, so that no
+worker in a large tree is flooded. The clauses that come down are handed to the solvers.
 
 A worker that has just come, or has missed epochs while it was suspended, asks its parent for the
-best clauses so far. Each worker keeps these: a bounded set, the best of all it has heard.
+best clauses so far. Each worker keeps a bounded set of the best clauses that it has heard.
 
 Soundness: which clauses may be shared, and why
 ------------------------------------------------
-Only clauses that follow from the formula F alone are shared. Then losing, repeating or mixing up messages
-can cost time but never an answer: whatever a solver is given, it holds F and consequences of F. That this
-is so, by induction over the exchange, rests on these points.
+Only clauses that follow from the formula F alone are shared. So losing, repeating or mixing up messages can
+cost time but never a right answer: a solver always holds F and consequences of F only. The proof, by
+induction over the exchange, rests on these points.
 
-1. What solvers derive. Those that give (`portfolio.TRADES`) are of two kinds. The minisat family (glucose,
+1. What solvers derive. Solvers that give (`portfolio.TRADES`) are of two kinds. The minisat family (glucose,
    maplecm) is run without a preprocessor and learns by resolution alone. CaDiCaL keeps two promises:
    every clause that it holds over F's variables follows from F, and a model of its irredundant clauses
    extends to one of F. It *removes* clauses by steps that only preserve satisfiability (elimination of
    variables, blocked and covered clauses), but adds none by them; the exception is bounded variable
-   addition (`factor`, CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so
-   what then follows over F's own variables follows from F, and clauses with other variables are not
-   passed on (`ProofStream.variable_max`). `native/src/exchange.cpp` names the witnesses, file by file.
-   Kissat keeps the same promises, `factor` included (see `kissat_door`); with assumptions, which it takes as
-   clauses, it does not share. Lingeling and the others neither give nor take.
-2. Assumptions are decisions to all of them, below which they learn: no learned clause depends on them.
+   addition (`factor`, CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so its
+   consequences over F's own variables follow from F; clauses with other variables are not passed on
+   (`ProofStream.variable_max`). `native/src/exchange.cpp` names the witnesses, file by file. Kissat keeps the
+   same promises, `factor` included (see `kissat_door`); with assumptions, which it takes as clauses, it does
+   not share. Lingeling and the others neither give nor take.
+2. Assumptions are decisions for all these solvers, so no learned clause depends on assumptions.
    Hence workers of revisions, or of one formula under assumptions, may keep what they have learned.
 3. Coming in. A consequence of F that comes as one more clause keeps both promises: the first at once, the
-   second since it removes no model of F. PySAT's solvers take it between two calls, where CaDiCaL restores
-   what it had removed of the clauses concerned; kissat and the native ones within the search, and not if a
-   variable of it has been eliminated. What they learn from then on follows from F again.
-4. Renaming. A solver that knows the variables by other names (`renaming`) gives and takes clauses in the
-   formula's names; a renaming is a bijection on the formula's variables.
+   second since it removes no model of F. PySAT's solvers take such a clause between two calls, where CaDiCaL
+   restores removed clauses over its variables; kissat and native solvers take it during the search, but not
+   if one of its variables has been eliminated. Clauses learned afterwards follow from F again.
+4. Renaming. A solver with renamed variables (`renaming`) gives and takes clauses in the formula's names; a
+   renaming is a bijection on the formula's variables.
 5. Enumeration, cores and proofs add clauses that do *not* follow from F (forbidden solutions, selectors),
    or must not depend on anybody: their solvers never share.
 """
@@ -49,18 +49,18 @@ from mallob_py.kit import TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 
 PERIOD_S = 0.5
-#: where this is less; two searches of a few seconds gain most from what they hear soon
+#: period per worker, if less than `PERIOD_S`: a few short searches gain most from early clauses
 _PERIOD_PER_WORKER_S = 0.05
-#: what one worker may give per epoch, in literals
+#: most literals that one worker may give per epoch
 LITERALS_PER_WORKER = 1500
-#: twice the workers, so many times the clauses
+#: factor of the number of shared literals for twice the workers
 _GROWTH = 1.75
 _UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
 _BEST_LITERALS_MAX = 20_000
 _ASK_AGAIN_S = 2.0
 
 _WORKERS = struct.Struct("<I")
-#: magic, kind, index of who asks
+#: header: magic, kind, index of the asking worker
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5SC"
 _ASK = b"?"
@@ -68,7 +68,7 @@ _BEST = b"!"
 
 
 def literals_max(workers: int) -> int:
-    """Return how many literals the clauses of so many workers may have together."""
+    """Return the most literals that the clauses of this many workers may have together."""
     return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
 
 
@@ -76,20 +76,20 @@ class Partner(Protocol):
     """A search at this worker."""
 
     def learned(self) -> Clauses:
-        """Return what the solver has learned since the last call and did not get from us, best first."""
+        """Return the clauses learned since the last call that are not from us, best first."""
         ...
 
     def skip_learned(self) -> None:
-        """Skip what was learned, as there is no worker to share it with."""
+        """Skip learned clauses, since there is no worker to share them with."""
         ...
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to it; how many of them it does not know."""
+        """Hand clauses to the search; return how many of them are new to it."""
         ...
 
 
 class Sharing:
-    """One worker's part. `turn` is all there is to call."""
+    """One worker's part in the sharing; only `turn` must be called."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Sharing:
         has_partners: Callable[[int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`has_partners`: whether among so many searches there are two that can share."""
+        """`has_partners`: tells whether among this many searches there are two that can share."""
         self._context = context
         self._has_partners_among = has_partners
-        #: the number of searches that it was last asked for, and the answer
+        #: the last question to `has_partners`, and its answer
         self._asked = (1, False)
         self._clock = clock
         self._reduction = TreeReduction(context, self._contribution, _combined, clock=clock)
@@ -111,7 +111,7 @@ class Sharing:
         self._best = Clauses.none()
         self._next_s = clock() + _PERIOD_PER_WORKER_S
         self._last_epoch: int | None = None
-        #: when to ask for the best clauses so far, if they are missing
+        #: time to ask for the best clauses so far; None: they are here
         self._ask_s: float | None = clock() if context.index > 0 else None
         self.taken = 0
         self.given = 0

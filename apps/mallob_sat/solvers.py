@@ -93,23 +93,23 @@ class Solver:
 
     @staticmethod
     def takes_assumptions(engine: str) -> bool:
-        """Tell whether it can name assumptions that cannot hold together."""
+        """Tell whether the solver can name assumptions that cannot hold together."""
         return ENGINES[engine].family is not Family.KISSAT
 
     @staticmethod
     def has_binary_proof(engine: str) -> bool:
-        """Tell whether its proofs are binary; else they are text."""
+        """Tell whether the solver's proofs are binary rather than text."""
         return ENGINES[engine].family in (Family.CADICAL, Family.KISSAT)
 
     @staticmethod
     def has_options(engine: str) -> bool:
-        """Tell whether it has options that can be set here."""
+        """Tell whether the solver has options that can be set here."""
         family = ENGINES[engine].family
         return family is Family.CADICAL or (family is Family.KISSAT and door_is_open())
 
     @staticmethod
     def trades_at_restarts(engine: str) -> bool:
-        """Tell whether clauses can go in and out during its search, not only between searches."""
+        """Tell whether the solver exchanges clauses during its search, not only between searches."""
         return ENGINES[engine].family is Family.KISSAT and door_is_open()
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -148,7 +148,7 @@ class Solver:
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
         """Call `action` at restarts of `solve`, at most at this interval.
 
-        It may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
+        The action may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
         """
         if self._door is None:
             raise ValueError(f"{self._engine.prefix} does not trade at restarts")
@@ -223,7 +223,7 @@ class Solver:
                 self._function("add_cl")(self._handle, [literal])
             found = self._function("solve")(self._handle, 0)
             if self._door is not None:
-                self._door.raise_failure()  # else it would pass for UNSATISFIABLE
+                self._door.raise_failure()  # else the failure would pass for UNSATISFIABLE
         else:
             found = self._function("solve")(self._handle, self._assumptions, 0)
         return self._answer(1 if found else -1)
@@ -242,7 +242,7 @@ class Solver:
 
     @property
     def conflicts(self) -> int:
-        """The number of conflicts in all calls so far. Raises ValueError for solvers without a budget."""
+        """Return the conflicts in all calls so far. Raises ValueError for solvers without a budget."""
         self._check_has_budget()
         return int(self._function("acc_stats")(self._handle)["conflicts"])
 
@@ -271,7 +271,7 @@ class Solver:
         if not self._assumptions:
             return []
         if self._family is Family.KISSAT:
-            core = self._assumptions  # it cannot name the needed ones
+            core = self._assumptions  # the solver cannot name the needed assumptions
         elif self._family is Family.MINISAT:
             core = self._function("core")(self._handle) or []
         else:

@@ -2,14 +2,14 @@
 
 A symmetry is a permutation of the literals that keeps negation and maps the formula's clauses to its clauses.
 It maps models to models. So the search may be confined to the first assignments, in some order, among
-symmetric ones. `breaking_clauses` says a part of that (lex-leaders, Crawford et al. 1996): a formula with
-these clauses has a model if and only if it has one without them. They do not follow from the formula, so
-clauses learned with them must not be shared.
+symmetric ones. `breaking_clauses` expresses a part of this restriction (lex-leaders, Crawford et al. 1996): a
+formula with these clauses has a model if and only if it has one without them. They do not follow from the
+formula, so clauses learned with them must not be shared.
 
 Symmetries are found as in saucy and bliss: colours of literals are refined by the colours around them until
-they are stable; then one literal gets a colour of its own, and in a copy another one of its colour, and so
-on, until the colours determine the map. Colours are numbers (hashes of the surroundings); their suggestion is
-checked on the clauses themselves.
+they are stable; then one literal gets a colour of its own, and in a copy of the graph another literal of the
+same colour gets it; this is repeated until the colours determine the map. Colours are numbers (hashes of the
+surroundings); the map is checked on the clauses themselves.
 
 Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments
 by the values of b1, b2, ..., and then of the other variables, false before true. Let A be the least of the
@@ -36,7 +36,7 @@ Permutation = NDArray[np.int64]
 LITERALS_MAX = 500_000
 #: most work, in literals whose colour was refined (up to half a second), in all and before the first symmetry
 _WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
-#: most futile attempts from one literal and in all; as many more for each symmetry found there
+#: most futile attempts from one literal, and from all; each symmetry found allows as many further attempts
 _FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
 #: most literals of a lex-leader
 _LEADER_LITERALS_MAX = 60
