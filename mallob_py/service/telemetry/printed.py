@@ -44,7 +44,7 @@ class Printed:
         self._file = self._read_bytes = 0
 
     def news(self) -> bytes:
-        """Return the output since the last call, at first all of it. Raises OSError, also if there is no file."""
+        """Return the output since the last call, at first all of it. Raises OSError, also for a non-file."""
         try:
             with own_folder.opened(self._folder) as folder:
                 before = b"" if self._is_at(self._newest, folder) else self._rest_of(self._older, folder)
