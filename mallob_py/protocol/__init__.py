@@ -13,10 +13,10 @@ from __future__ import annotations
 
 
 class ProtocolViolation(Exception):
-    """An invariant of this PE does not hold; with the history of what happened here."""
+    """An invariant of this PE does not hold; the error has the PE's history."""
 
 
 class PeerViolation(ProtocolViolation):
-    """A message that no correct PE sends, or not at this time, came from the PE `source`."""
+    """PE `source` sent a message that no correct PE sends, or sends at this time."""
 
     source: int | None = None

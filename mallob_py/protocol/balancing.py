@@ -6,8 +6,8 @@ the same order to its image and derives all volumes from it, so per epoch all PE
 messages.
 
 A job's events have one author, the client that took it in. Versions of a job arrive everywhere in order,
-since all take the same way; a newer one supersedes older ones on the way. An event with demand 0 is the last
-one: it also reaches PEs that never heard of the job, since they may run a worker of it.
+since all take the same way; on the way a newer version supersedes older ones. An event with demand 0 is the
+last one: it also reaches PEs that never heard of the job, since they may run a worker of it.
 
 PEs that share memory, those of one rank or of a simulated cluster, need not derive the same image each: with
 `shared_rule` they share the first one's, which never changes.
@@ -118,7 +118,7 @@ def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
 
 
 class PendingNews:
-    """News on their way up that wait here: a PE that was quiet forwards at once, else it gathers."""
+    """News that wait here on their way up: a PE that was quiet forwards at once, else it gathers news."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -134,7 +134,7 @@ class PendingNews:
 
     @property
     def due_s(self) -> float:
-        """When there is something to send; `math.inf`: never."""
+        """Return when there is something to send; `math.inf`: never."""
         return self._may_send_from if self._events else math.inf
 
     def is_due(self, now: float) -> bool:
@@ -185,7 +185,7 @@ class Balancer:
         return 0 if volume is None and job in image.jobs else volume
 
     def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
-        """The `volume` of each of these jobs."""
+        """Return the `volume` of each of these jobs."""
         volumes, live = self.image.volumes, self.image.jobs
         return [volumes.get(job, 0 if job in live else None) for job in jobs]
 
@@ -257,7 +257,7 @@ class Balancer:
 
 
 class _Evaluation:
-    """The image before an epoch, the epoch, the image after it, and the number of PEs that still will ask."""
+    """The images before and after an epoch, the epoch, and the number of PEs that have not asked yet."""
 
     __slots__ = ("after", "before", "left", "message")
 
@@ -269,7 +269,7 @@ class _Evaluation:
 
 
 def shared_rule(rule: ImageRule, count: int) -> ImageRule:
-    """Share `rule` among `count` PEs, each of which asks once per epoch; drop an image when all have it."""
+    """Share `rule` among `count` PEs, which each ask once per epoch; drop an image when all have asked."""
     if count == 1:
         return rule
     evaluations: dict[int, _Evaluation] = {}

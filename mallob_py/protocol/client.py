@@ -92,7 +92,7 @@ class LastCheckpoint:
         self._root: tuple[int, int] | None = None
 
     def begin(self, pe: int, stay: int) -> bytes | None:
-        """Note that a root begins, or goes on; return the checkpoint for it."""
+        """Note that a root begins, or goes on; return the root's checkpoint."""
         self._root = (pe, stay)
         return self.data
 
@@ -107,8 +107,8 @@ class LastCheckpoint:
 class _RootPort:
     """The matcher for the root's seat: the taker may be this PE itself, or a preferred one.
 
-    A request to the preferred PE travels like a matched one. It goes there once: if it comes back, that PE
-    was not free.
+    A request to the preferred PE travels like a matched one. The request goes to the preferred PE once: if it
+    comes back, that PE was not free.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class _RootPort:
             is_granted = self._is_granted and request.description is not None
             self._out.send(near, Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
-            # No other PE hears of it, so of a bulk request only the root is launched here.
+            # No other PE hears of the request, so only the root of a bulk request is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
             self._matcher.ask(request)
@@ -168,7 +168,7 @@ class ClientJob:
         self.demand = 1
         self.is_sought, self.sought_s = False, now
         self.state = JobState.NEW
-        #: PE where the job rests; -1: it had no root when it began to rest
+        #: PE where the job rests; -1: the job had no root when it began to rest
         self.rests_at = -1
         #: epoch of its submission: a PE that offers itself in an earlier one was asked before the job was
         #: given up
@@ -181,7 +181,7 @@ class ClientJob:
         before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0, 0.0)
         self.started_s: float | None = before.started_s
         self.volume = 0
-        #: whether it has never had a volume, not even 0
+        #: whether the job has never had a volume, not even 0
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
@@ -209,7 +209,7 @@ class ClientJob:
 
     @property
     def root_pe(self) -> int:
-        """The PE of its root; -1: none."""
+        """Return the PE of the job's root; -1: none."""
         seat = self.seats.seat(0)
         return seat.rank if seat is not None and seat.state is SeatState.TAKEN else -1
 
@@ -219,22 +219,22 @@ class ClientJob:
 
     @property
     def has_run(self) -> bool:
-        """Whether its root has run since the submission."""
+        """Tell whether the job's root has run since the submission."""
         return self.state not in (JobState.NEW, JobState.LAST_NEW)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether to give it up as soon as it has no PE."""
+        """Tell whether the job must be given up as soon as it has no PE."""
         return self.state in (JobState.LAST, JobState.LAST_NEW)
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether it is given up, and gets nothing any more."""
+        """Tell whether the job is given up, so that it gets no PE any more."""
         return self.state in (JobState.SAVING, JobState.RETRACTED)
 
     @property
     def rests(self) -> bool:
-        """Whether it has had a turn, and waits for the next one."""
+        """Tell whether the job has had a turn, and waits for its next one."""
         return self.volume == 0 and self.state.shown == "resting"
 
     @property
@@ -243,7 +243,7 @@ class ClientJob:
         return self.version > 0
 
     def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
-        """Add what one of its workers has used."""
+        """Add the use reported by one of the job's workers."""
         self.cpu_s += cpu_s
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
 
@@ -283,12 +283,12 @@ class ClientJob:
 
     @property
     def _has_turn(self) -> bool:
-        """Whether it has a PE: it does not rest, and no PE is sought for its root."""
+        """Tell whether the job has a PE: it does not rest, and no PE is sought for its root."""
         return self._workers() > 0 and self.root_pe >= 0
 
     @property
     def had_turn(self) -> bool:
-        """Whether it has had the turn after which it rests."""
+        """Tell whether the job has had the turn after which it rests."""
         spent = self.parameters.spent
         return self.pe_s - (0.0 if spent is None else spent.pe_s) >= self.parameters.turn_s
 
@@ -418,7 +418,7 @@ class ClientJobs:
         return port, seats
 
     def halt(self, now: float) -> None:
-        """End the generation: charge what workers have used."""
+        """End the generation: charge jobs for the use of their workers."""
         for record in self.jobs.values():
             record.count(now, self._config.threads)
 
@@ -458,7 +458,7 @@ class ClientJobs:
         """Give a job up as soon as it rests, if it is live here: `JobGivenUp` follows, or its end.
 
         A root that leaves in order saves its work. Then other PEs are told as if the job had ended.
-        `JobGivenUp` waits until an epoch has this, so that news of the job's next submission come later
+        `JobGivenUp` waits until an epoch has this end, so that news of the job's next submission arrive later
         everywhere.
         """
         self._now = now
@@ -503,7 +503,7 @@ class ClientJobs:
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
-        if record.is_published and not record.is_withdrawn:  # otherwise its first event says it
+        if record.is_published and not record.is_withdrawn:  # else the first event will have the terms
             self._demand(record, record.wanted, changed)
 
     # --- balancing ------------------------------------------------------------------------
@@ -556,7 +556,7 @@ class ClientJobs:
             if volume is None or record.is_withdrawn:
                 continue
             if record.is_given_up and not self._balancer.rotation.is_on:
-                # There are PEs for all jobs again; when it rests next, it may be given up again.
+                # There are PEs for all jobs again; when the job rests next, it may be given up again.
                 record.happens(Happening.KEPT)
             if not self._turnover.forget(job) and volume == record.volume:
                 self._tell_of_root(record)
@@ -572,7 +572,7 @@ class ClientJobs:
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
-            self._schedule(record)  # by its new charge, so after the first volume is known
+            self._schedule(record)  # by the job's new charge, so only after the first volume is known
             self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
             self._tell_of_root(record)
             if self._balancer.rotation.is_on:
@@ -600,7 +600,7 @@ class ClientJobs:
         record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
-        """Return the jobs that an epoch may concern: not those that waited and go on waiting."""
+        """Return the jobs that an epoch may concern, without jobs that waited and go on waiting."""
         with_volume = self._balancer.with_volume()
         if with_volume is None or len(self.jobs) <= len(with_volume):
             return list(self.jobs)
@@ -671,7 +671,7 @@ class ClientJobs:
     # --- the job's own news -------------------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Blame the PEs that could not start the root: it runs now, so the job is not at fault."""
+        """Blame the PEs that could not start the root: the root runs now, so the job is not at fault."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, Blamed(record.job))
         record.lost_at.clear()
@@ -707,7 +707,7 @@ class ClientJobs:
     def receive_demand(self, message: DemandChanged) -> None:
         record = self.jobs.get(message.job)
         if record is not None and not record.is_withdrawn:
-            self._turnover.fresh.discard(record.job)  # it goes on, without an announcement
+            self._turnover.fresh.discard(record.job)  # the job goes on without an announcement
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
@@ -716,7 +716,7 @@ class ClientJobs:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # Else a worker of a former generation has found it, and a root may not know.
+            # Else a worker of a former generation has found the result, and a root may not know.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
@@ -806,7 +806,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _has_left_no_trace(self, record: ClientJob) -> bool:
-        """Tell whether no PE but its root's has heard of it, and its description was in messages only."""
+        """Tell whether only the root's PE has heard of the job, and its description was in messages only."""
         description = record.seats.description
         return not record.is_published and description is not None and description.inline is not None
 
@@ -831,7 +831,7 @@ class ClientJobs:
         reason: str | None = None,
         is_of_root: bool = False,
     ) -> None:
-        """End a job; `is_of_root`: its root has found the result, and thereby ended."""
+        """End a job; `is_of_root`: the job's root has found the result, and thereby ended."""
         record.count(self._now, self._config.threads)
         pe = record.root_pe
         self._remove(record)

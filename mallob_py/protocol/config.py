@@ -13,7 +13,7 @@ from mallob_py.protocol.rotation import Slices
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
-#: most suspended roots per PE, and their least bound over all PEs
+#: most suspended roots per PE, and least value of the bound over all PEs
 _RESIDENTS, _RESIDENTS_OF_ALL = 16, 96
 
 
@@ -36,7 +36,7 @@ class Reuse(Enum):
     """Ways of finding suspended workers again (P 3.3, compare P Table 2)."""
 
     NONE = "none"
-    #: a parent remembers its own past children
+    #: each parent remembers only its own past children
     BASIC = "basic"
     #: past workers are remembered along the tree, and idle PEs wait for jobs that want them again
     FULL = "full"
@@ -83,9 +83,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slice_s: _Seconds = 0.5
     #: length of a job's first turn; each next turn is twice as long
     first_slice_s: _Seconds = 0.05
-    #: how long a PE keeps itself free for a root whose turn is due there
+    #: longest time for which a PE stays free for a root whose turn is due there
     turn_patience_s: _Seconds = 0.25
-    #: how long a PE keeps itself free for the worker that it had when the last generation ended
+    #: longest time for which a PE stays free for its worker of the last generation
     succession_hold_s: _Seconds = 0.25
     #: how long a PE keeps a job's remains from the last generation without hearing of the job
     succession_patience_s: _Seconds = 60.0
@@ -93,18 +93,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     job_cache: _Count = 4
     #: suspended roots kept per PE, of jobs that rest between turns; None: see `residents_per_pe`
     residents: _Count | None = None
-    #: how long a worker that leaves in order may take to hand over its work
+    #: longest time for a worker that leaves in order to hand over its work
     leave_grace_s: _Seconds = 1.0
-    #: most workers of a PE that leave in order at once; beyond, the first of them is ended
+    #: most workers of a PE that leave in order at once; when one more leaves, the first one is ended
     leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
     #: past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
-    #: how often a request may come to a busy PE before its parent is told
+    #: number of visits to busy PEs after which a request's parent is told
     hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
     #: most restarts of a worker whose process died; for a root, without new progress saved
     restarts_max: _Count = 2
-    #: how often a place in a job tree may lose its worker for want of a process. Then its job is given up, if
-    #: it is the root's place; else the place stays without a process, if the job may be at fault
+    #: most losses of workers for want of a process in one place of a job tree. After that, if it is the
+    #: root's place, the job is given up; else the place stays without a process, if the job may be at fault
     losses_max: _Count = 3
     #: how long a host rests that gave no process to any job: the first time, and at most
     rest_s: _Seconds = 0.25
@@ -113,13 +113,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     doubt_rest_s: _Seconds = 0.05
     #: run time of a root after which its job asks for more workers: trivial jobs must disturb no other PE
     growth_delay_s: _Seconds = 0.0003
-    #: if a client's last jobs mostly ran for less than this, the next one may be as short, and asks for more
-    #: workers only after three times as long
+    #: run time of a brief job: if a client's last jobs were mostly brief, the next job asks for more workers
+    #: only after three times this time
     brief_s: _Seconds = 0.005
     #: how long a job that found an idle PE at once may stay unknown to other PEs
     unannounced_max_s: _Seconds = 0.002
-    #: the same while new jobs of its client wait for a PE, and the longest such wait without an end of such a
-    #: job; 0: no wait
+    #: growth delay while new jobs of the same client wait for a PE, and their longest wait if no brief job
+    #: ends; 0: no wait
     turnover_max_s: _Seconds = 0.02
     #: how long the PE of a job unknown to other PEs stays free for the client's next job
     turnaround_s: _Seconds = 0.003
@@ -140,9 +140,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(_RESIDENTS, math.ceil(_RESIDENTS_OF_ALL / pes))
 
     def roots_kept(self, pes: int) -> int:
-        """Return the most suspended roots of a PE, enough for all that a client begins.
+        """Return the most suspended roots of a PE, enough for all jobs that a client begins.
 
-        These are its residents, and up to `express_of` other jobs that have just begun, or begin again.
+        A client begins its residents, and up to `express_of` other jobs, new or begun again.
         """
         return self.residents_per_pe(pes) + math.ceil(express_of(pes) / pes)
 

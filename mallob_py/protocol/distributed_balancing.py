@@ -78,7 +78,7 @@ class DistributedBalancer:
         return volume
 
     def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
-        """The `volume` of each of these jobs."""
+        """Return the `volume` of each of these jobs."""
         return [self.volume(job) for job in jobs]
 
     def with_volume(self) -> None:

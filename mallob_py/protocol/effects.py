@@ -43,7 +43,7 @@ class Send(Effect, frozen=True):
 class FetchDescription(Effect, frozen=True):
     """Bring the description to this host; then call `description_here`.
 
-    `sources` are the PEs to get it from: the parent, which may not have it, then the client, which has it as
+    `sources`: PEs to fetch from: the parent, which may lack the description, then the client, which has it as
     long as the job lives.
     """
 
@@ -53,13 +53,13 @@ class FetchDescription(Effect, frozen=True):
 
 
 class JobOver(Effect, frozen=True):
-    """The job is over everywhere; drop all that is kept of it."""
+    """The job is over everywhere; drop all data of the job."""
 
     job: int
 
 
 class JobUnheard(Effect, frozen=True):
-    """No message has named the job for long; drop all that is kept of it, though it may come back."""
+    """No message has named the job for long; drop all data of the job, though it may come back."""
 
     job: int
 
@@ -67,8 +67,8 @@ class JobUnheard(Effect, frozen=True):
 class StartWorker(Effect, frozen=True):
     """Start a worker's process; then call `worker_started`.
 
-    `is_given`: another PE of the host gives its running process (`GiveWorker`). It is started anew at
-    `StartAnew`, or if none comes soon.
+    `is_given`: another PE of the host gives its running process (`GiveWorker`). A process is started anew at
+    `StartAnew`, or if none is given soon.
     """
 
     worker: int
@@ -113,7 +113,7 @@ class ResumeWorker(Effect, frozen=True):
 class LeaveWorker(Effect, frozen=True):
     """Have the worker's process hand over its work and end; then call `WorkerLeft`.
 
-    It runs on beside the PE's next worker, and gets messages, until it ends or is terminated.
+    The process runs on beside the PE's next worker, and gets messages, until it ends or is terminated.
     """
 
     worker: int
@@ -158,7 +158,7 @@ class GiveCheckpoint(Effect, frozen=True):
 
 
 class JobStats(msgspec.Struct, frozen=True):
-    """Times of a job in seconds since its submission to the PE; None: never reached.
+    """A job's times in seconds since its submission to the PE (None: never reached), and its use of PEs.
 
     `root` is the PE that first ran the job's root.
     """
@@ -176,7 +176,7 @@ class JobStats(msgspec.Struct, frozen=True):
     #: CPU time of its workers' processes, as far as reported
     cpu_s: float = 0.0
     root: int | None = None
-    #: part of `wallclock_s` with a PE: a time limit bounds it
+    #: part of `wallclock_s` with a PE, which a time limit bounds
     turns_s: float = 0.0
 
 
@@ -208,7 +208,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class JobGivenUp(Effect, frozen=True):
-    """A job taken in here was given up: nothing is left of it, and it may be submitted again."""
+    """A job taken in here was given up: all PEs have dropped it, and it may be submitted again."""
 
     job: int
     spent: Spent

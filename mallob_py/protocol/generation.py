@@ -57,7 +57,7 @@ from mallob_py.protocol.rank_messages import (
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """The rank at this address is lost: dead, or silent."""
+    """Stimulus: the rank at this address is lost: dead, or silent."""
 
     address: int
 
@@ -95,14 +95,14 @@ AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
 class EndReason(Enum):
     """The reason why a rank must end."""
 
-    #: other ranks took it as lost
+    #: other ranks took this rank as lost
     FENCED = "fenced"
     #: the rank was ordered to leave and may do so
     LEFT = "left"
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send a message. To a lost rank only `Fenced` is sent, when it was heard, and may be left out."""
+    """Send a message. A lost rank gets only `Fenced`, once heard from; this message may be left out."""
 
     address: int
     message: AnyGenerationMessage
@@ -111,8 +111,8 @@ class Tell(msgspec.Struct, frozen=True):
 class Halt(msgspec.Struct, frozen=True):
     """Stop sending and taking in messages of the present generation, and suspend the workers.
 
-    A leaving rank releases what others take over, such as a journal, only when it ends, in case that it stays
-    after all.
+    A leaving rank must not release files that others take over, such as a journal, before it ends, since it
+    may have to stay.
     """
 
 
@@ -149,7 +149,7 @@ class Membership:
         self.effects: list[AnyStep] = []
         self.deadline_s = math.inf
         self._patience_s = patience_s
-        #: the proposal for which this rank has halted
+        #: proposal for which this rank has halted
         self._promised: Propose | None = None
         #: as coordinator: ranks that have not answered the promised proposal
         self._missing: set[int] = set()
@@ -162,12 +162,12 @@ class Membership:
 
     @property
     def is_halted(self) -> bool:
-        """Whether it is between `Halt` and `Begin`."""
+        """Tell whether this rank is between `Halt` and `Begin`."""
         return self._promised is not None
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """The ranks that leave by order with the change for which this rank has halted or ended."""
+        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
@@ -194,7 +194,7 @@ class Membership:
 
     @property
     def _latest(self) -> int:
-        """The greatest g that this rank has promised or begun."""
+        """Return the greatest g that this rank has promised or begun."""
         if self._promised is not None:
             return self._promised.generation.g
         return 0 if self.generation is None else self.generation.g
@@ -237,7 +237,7 @@ class Membership:
             return
         if (coordinator := self._coordinator()) != self.address:
             self._tell(coordinator, Suspect(tuple(sorted(self.lost & self._known().keys())), self._seen))
-        elif self.generation is None:  # all ranks that asked for this one are lost
+        elif self.generation is None:  # all ranks that asked this rank to join are lost
             self._end(EndReason.FENCED)
         else:
             self._propose(now)
@@ -301,7 +301,7 @@ class Membership:
     def _hear(self, source: int, message: AnyGenerationMessage, now: float) -> None:
         if isinstance(message, Fenced):
             if self.generation is None or message.g > self.generation.g:
-                # Other ranks may have begun, and been heard, before this rank hears that it may leave.
+                # Messages of the new generation may arrive before this rank hears that it may leave.
                 self._end(EndReason.LEFT if self.address in self._leavers else EndReason.FENCED)
             return
         is_strange = self.generation is not None and source not in self._known()

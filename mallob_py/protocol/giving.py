@@ -2,16 +2,16 @@
 
 With more jobs than PEs, a job's next turn may be at another PE than the last one (`rotation.py`). If its
 root's process rests on the same host, the job need not begin anew: instead of starting a process, the new
-root asks for that one (`ProcessWanted`), and gets it outside of messages, or hears that there is none
-(`ProcessDenied`). The job's client knows best where it rests, and says so in the request for the root. A
-giver keeps nothing, as if the job had always been at the other PE. So volumes, charges and rights to end it
-do not change, and nothing must be called back.
+root asks for the resting one (`ProcessWanted`), and gets it outside of messages, or hears that there is none
+(`ProcessDenied`). The job's client knows best where the job rests, and names the PE in the request for the
+root. A giver keeps nothing, as if the job had always been at the other PE. So volumes, charges and rights to
+end the job do not change, and nothing must be called back.
 
 - Only a resting process is given: a question is answered in its epoch or later. A process that does not run
   yet counts as none. A given process that has not arrived goes on to where it is wanted next.
-- A process ends with the rank that forked it. Then its job begins anew, or from its checkpoint.
-- A worker waits for a given process as for a forked one; if none comes soon, since the giver or its word was
-  lost, a new one is started.
+- A process ends with the rank that forked it; in that case its job begins anew, or from its checkpoint.
+- A worker waits for a given process as for a forked one; if none comes soon, since the giver or its message
+  was lost, a new process is started.
 - A job that never had to rest is not asked for.
 """
 
@@ -43,13 +43,13 @@ class Giving:
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:
-        """Return the PE of a job's last root, if its process can be had there, and the present epoch."""
+        """Return the PE of a job's last root, if that PE can give the process, and the present epoch."""
         last = request.rests_at
         is_to_give = last not in (-1, self._out.rank) and self.is_near(last)
         return (last, self._balancer.epoch) if is_to_give else None
 
     def receive_wanted(self, source: int, message: ProcessWanted) -> None:
-        """Handle another PE's wish for a resting process: the job's next turn is there."""
+        """Handle another PE's request for a resting process, since the job's next turn is at that PE."""
         worker = self._cache.workers.get(message.job)
         if worker is not None and worker.index == 0:
             self._out.act(GiveWorker(worker.number, source, message.number))
@@ -60,5 +60,5 @@ class Giving:
             self._out.send(source, ProcessDenied(message.job, message.number))
 
     def receive_denied(self, message: ProcessDenied) -> None:
-        """Start a process for the worker, if it still waits."""
+        """Start a process for the worker, if the worker still waits."""
         self._out.act(StartAnew(message.number))

@@ -1,11 +1,12 @@
 """Giving back: what a PE gives up when its host is short of memory, its rank leaves, or the system ends.
 
-**Short of memory** (measured by the caller). First suspended workers go, least recently used first, as if the
-cache were full: queries for them are denied (race 7). Then the running worker, unless it is a root, is
-*paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and its job
-goes on with the other workers. If it left the seat, its parent would send a request at once, and most likely
-this host, idle now, would use up memory again. When there is memory, a paused worker gets a new process,
-which begins anew; and when its job's volume drops to its index or below, it leaves like any other.
+**Short of memory** (measured by the caller). First suspended workers are dropped, least recently used first,
+as if the cache were full: queries for them are denied (race 7). Then the running worker, unless it is a root,
+is *paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and its job
+goes on with the other workers. If the worker left the seat, its parent would send a request at once, and most
+likely this host, now idle, would use up memory again. When there is memory, a paused worker gets a new
+process, which begins anew; when the job's volume drops to its index or below, it leaves like any other
+worker.
 
 **Draining.** A rank that will leave starts nothing new: its PEs offer no token, deny queries, and pass
 requests on. Workers that leave in order hand over their work at once, and keep their seats without a process,
@@ -50,7 +51,7 @@ class GivingBack:
         self.is_draining = False
         #: whether the system ends: a worker that has handed over its work gets no further process
         self._is_ending = False
-        #: whether all other ranks are gone, so that this one cannot leave
+        #: whether all other ranks are gone, so that this rank cannot leave
         self._is_last = False
 
     def take_over(self, former: GivingBack, is_last: bool) -> None:

@@ -67,7 +67,7 @@ class Growth:
     # --- messages of members
 
     def listening(self, member: Peer) -> None:
-        """Note where a member listens; if it cannot, no rank can join."""
+        """Note where a member listens; if the member cannot listen, no rank can join."""
         if member.address in self._silent:
             self._silent.discard(member.address)
             self._peers[member.address] = member
@@ -131,7 +131,7 @@ class Growth:
 
 
 class Host:
-    """One rank's dealings with newcomers: with its own (`growth`), and with those of other ranks."""
+    """One rank's dealings with newcomers: with its own ones (`growth`), and with other ranks' newcomers."""
 
     def __init__(
         self,

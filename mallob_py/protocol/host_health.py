@@ -1,11 +1,12 @@
 """A rank's record of its host: whether workers get processes there.
 
 After a failure the host rests: its rank's PEs offer no idle token for a while, so that another host is found
-for the lost worker. Repeated failures make it rest longer each time, up to a bound; then it is tried again. A
-process that runs clears it of all failures.
+for the lost worker. With repeated failures the host rests longer each time, up to a bound, and is tried again
+afterwards. A process that runs clears the host of all failures.
 
-A process that dies before it runs accuses no one: its job may be at fault, and must not cost others the host.
-If the job then runs elsewhere, its client says so (`messages.Blamed`), and the host was at fault.
+A process that dies before it runs proves no fault of the host: the job may be at fault, and must not cost
+other jobs the host. If the job runs elsewhere later, its client reports that (`messages.Blamed`), and the
+host was at fault.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class HostHealth:
         if fault is not Fault.HOST:
             return now + config.doubt_rest_s
         self.reason = reason
-        if not self.failures or now >= self.rests_until_s:  # otherwise it belongs to the failure before
+        if not self.failures or now >= self.rests_until_s:  # otherwise this failure belongs to the one before
             self.failures += 1
             self.rests_until_s = now + backoff_s(config.rest_s, config.rest_max_s, self.failures)
         return self.rests_until_s

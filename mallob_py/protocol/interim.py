@@ -20,8 +20,8 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One offer, or the best of several.
 
     `body` is an encoded result, opaque to PEs; `value` its quality, None if answers cannot be compared.
-    `bound`: no answer is better. `minimizes`: smaller values are better. `label`: the value's name for
-    people, such as "cost"; "": it is not shown.
+    `bound`: value that no answer can beat. `minimizes`: smaller values are better. `label`: the value's name
+    for people, such as "cost"; "": the value is not shown.
     """
 
     minimizes: bool = False
@@ -43,7 +43,7 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return msgspec.structs.replace(answer, bound=bound)
 
     def is_beaten_by(self, other: Interim) -> bool:
-        """Tell whether the answer of `other`, which is later, replaces this one."""
+        """Tell whether the later answer `other` replaces this answer."""
         if other.body is None:
             return False
         if self.value is None or other.value is None:

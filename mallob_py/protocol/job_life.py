@@ -66,25 +66,25 @@ class Happening(Enum):
 
     #: its time has come, jobs before it are answered, and its trial as a suspect begins
     FREED = "is free to begin"
-    #: the line names it, and its input has to be read
+    #: the line names the job, and its input must be read
     READ = "is to be read"
-    #: it was read, and there is no place for another lasting job
+    #: the job was read, and there is no place for another lasting job
     HAS_NO_PLACE = "has no place"
-    #: another lasting job has ended, and this one waits in line again
+    #: another lasting job has ended, and this job waits in line again
     HAS_PLACE = "has a place"
     SUBMITTED = "is submitted"
-    #: an epoch or a new generation says that it is over at its PE
+    #: an epoch or a new generation says that the job is over at its PE
     GIVEN_UP = "is given up"
     ANSWERED = "is answered"
 
     ROOT_RUNS = "has a root that runs"
     HAD_TURN = "has had its first turn"
     SET_BACK = "is set back"
-    #: there are PEs for all jobs again, so it need not be given up
+    #: there are PEs for all jobs again, so the job need not be given up
     KEPT = "is kept"
-    #: it has no PE, and its root will hand over its work
+    #: the job has no PE, and its root will hand over its work
     LEAVES = "leaves its last PE"
-    #: it has no PE, and nothing must be saved
+    #: the job has no PE, and nothing must be saved
     RETRACTED = "is retracted"
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
+PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of such terms overflow or vanish
 DEMAND_MAX = 2**31 - 1
 
 
@@ -42,7 +42,7 @@ class DeclaredTerm(msgspec.Struct, frozen=True):
 
     name: str
     file_name: str
-    #: whether it is a duration: in a job file a text such as "5m", or a number of seconds
+    #: whether the term is a duration: in a job file a text such as "5m", or a number of seconds
     is_duration: bool
     type: type
     meaning: str

@@ -19,8 +19,8 @@ p.
   e, keeps the child; if e makes the parent itself leave, it tells the child.
 In all other cases both agree without messages.
 
-A worker without a process is *lost*. It keeps its seat until its parent has accepted it, since only then
-there is a seat to leave, and then tells the parent (`ChildLeft`).
+A worker without a process is *lost*. It keeps its seat until its parent has accepted it, since before there
+is no seat to leave; after that it tells the parent (`ChildLeft`).
 
 **Reuse** (P 3.3): who may still have a suspended worker of this job? With full reuse, each worker that leaves
 the tree reports itself, and the past workers of its subtree, straight to its nearest ancestor that stays; a
@@ -150,7 +150,7 @@ class SeatState(Enum):
 
 
 class Seat:
-    """The place of child `index`. `rank` is the PE that was queried, or has taken it."""
+    """The place of child `index`. `rank`: the PE that was queried, or has taken the place."""
 
     __slots__ = (
         *("asked_s", "elsewhere", "has_run", "index", "kept", "losses", "offer_epoch", "queried", "queries"),
@@ -159,7 +159,7 @@ class Seat:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: number of workers that got no process in this place
+        #: number of workers lost in this place for want of a process
         self.losses = 0
         #: past workers that are busy now, remembered when the seat is taken
         self.kept: tuple[PastWorker, ...] = ()
@@ -183,8 +183,8 @@ class Seat:
 class Seats:
     """All seats of one parent, and its memory of past workers below them.
 
-    `ask`, `is_asking` and `withdraw` reach the matcher; `path` are the PEs from the client to this one,
-    `stay` is the parent's.
+    `ask`, `is_asking` and `withdraw` reach the matcher. `path`: the PEs from the client to this PE. `stay`:
+    the parent's stay.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Seats:
         self.past = PastWorkers()
         #: PE where a root is looked for first
         self._preferred: int | None = None
-        #: whether workers leave in order: then no past worker can be resumed, except a resting root
+        #: whether workers leave in order, so that no past worker except a resting root can be resumed
         self.leaves = False
         #: lost children of the last generation, whose children look for a parent
         self.gone: frozenset[int] = frozenset()
@@ -219,7 +219,7 @@ class Seats:
 
     @property
     def _hands_memory_down(self) -> bool:
-        """Tell whether children hear of past workers, and report them when they leave."""
+        """Tell whether children hear of past workers, and report past workers when they leave."""
         return self._config.reuse is Reuse.FULL
 
     def expect(self, index: int, asked_s: float) -> None:
@@ -255,7 +255,7 @@ class Seats:
             seat.elsewhere = ()
 
     def prefer_root(self, rank: int | None) -> None:
-        """Query the past root on `rank`, if there is one, before others; None: query none."""
+        """Query the past root on `rank`, if there is one, before other past roots; None: query none."""
         self._preferred = rank
         if rank is None:
             self._seats[0].queries = self._config.queries_max
@@ -263,14 +263,15 @@ class Seats:
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
 
-        Needed only when the volume has changed: a child that came later than an epoch without room for it
-        deserved its seat then, so the volume has changed once more.
+        Needed only when the volume has changed: a child that came after an epoch without room for it deserved
+        its seat when it came, so the volume has changed once more.
         """
         for seat in self._seats.values():
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    # A root that has not run may lack its job's process, and then must tell what it knows.
+                    # A root that has not run may lack its job's process, and must report its knowledge in
+                    # that case.
                     is_kept = seat.index > 0 or seat.has_run or not self._hands_memory_down
                     if is_kept and self._remembers(seat.index):
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
@@ -279,7 +280,7 @@ class Seats:
                 if seat.state is not SeatState.EMPTY:
                     self._matcher.withdraw(self._job, seat.index)
                     if seat.state is SeatState.QUERIED and seat.index == 0 and seat.queried is not None:
-                        self.past.add([seat.queried])  # its job rests again, there or where it was before
+                        self.past.add([seat.queried])  # the root rests again, there or where it was before
                     seat.clear()
             elif seat.state is SeatState.EMPTY:
                 seat.asked_s = now
@@ -340,7 +341,7 @@ class Seats:
         return description
 
     def remember(self, message: Remember, volume: int, epoch: int) -> None:
-        """Take in memory from the last generation; pass it on if the subtree has its root again."""
+        """Take in memory from the last generation; pass the memory on if the subtree has its root again."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
@@ -385,7 +386,7 @@ class Seats:
         if self._hands_memory_down:
             others = tuple(past.rank for past in self.past.of_index(seat.index))
             if seat.index == 0 and self.leaves:
-                seat.elsewhere = others  # one of them may have its process, until it runs
+                seat.elsewhere = others  # one of these PEs may have the root's process, until the root runs
             else:
                 for other in others:
                     self._out.send(other, Release(self._job))
@@ -433,7 +434,8 @@ class Seats:
     def dismiss(self, since_epoch: int) -> None:
         """Leave the tree and send away children that offered themselves in `since_epoch` or later.
 
-        Earlier ones leave by themselves, in the epoch that makes their parent leave.
+        Children that offered themselves earlier leave by themselves, in the epoch that makes their parent
+        leave.
         """
         for seat in self.taken():
             if seat.offer_epoch >= since_epoch:

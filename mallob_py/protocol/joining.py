@@ -1,7 +1,7 @@
 """Joining: a process on its way to become a rank of a running system, and its messages.
 
 A rank, the newcomer's *host*, has all members listen for connections (`Listen`, `Listening`) and starts the
-process, which is told where its host listens. Then:
+process, which is given the address of its host. Messages follow in this order:
 
     newcomer -> host      Joining: who I am, where I listen
     host     -> newcomer  Welcome: the other ranks, and where each listens
@@ -10,8 +10,8 @@ process, which is told where its host listens. Then:
     host     -> all       the order that the newcomer joins (`generation.py`)
 
 `growth.py` has the host's side. The newcomer is a member when it begins its first generation. It connects to
-other newcomers that told the host of themselves earlier; later ones connect to it. Messages for a member wait
-until it is one.
+newcomers that reported to the host earlier; later newcomers connect to it. Messages for a member wait until
+it is one.
 
 Guarantees: until a newcomer is a member, it takes part in nothing, and ends when its host is lost or all
 ranks are silent for long. It begins only with members that it has connected to: if newcomers of another host
@@ -47,7 +47,7 @@ _PATIENCES = 3
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to this rank if it listens; else it has connected."""
+    """Connect to this rank if it listens; a rank that does not listen has connected already."""
 
     peer: Peer
 
@@ -59,7 +59,7 @@ class Keep(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """End: this process does not become a rank."""
+    """End this process, which does not become a rank."""
 
     why: str
 
@@ -70,7 +70,7 @@ AnyNewcomerEffect: TypeAlias = Connect | Tell | Keep | Refused
 class Newcomer:
     """The newcomer `rank`, described by `me`; once `generation` is set, it is a member.
 
-    Its caller tells it the time at `deadline_s`, and executes all effects in order.
+    The caller must pass the time at `deadline_s`, and execute all effects in order.
     """
 
     def __init__(self, rank: int, me: Joining, host: Peer, patience_s: float, now: float) -> None:
@@ -85,9 +85,9 @@ class Newcomer:
         self.generation: Generation | None = None
         self.welcome: Welcome | None = None
         self.peers: dict[int, Peer] = {}
-        #: changes told to its membership, with their times
+        #: changes handled by its membership, with their times
         self.changes: list[tuple[float, AnyChange]] = []
-        #: peers that have not noted it yet
+        #: peers that have not noted this newcomer yet
         self._unaware: set[int] = set()
         self._connect(host)
 

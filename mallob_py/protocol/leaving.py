@@ -1,10 +1,10 @@
 """Leaving in order: processes hand over their work while their PE has other work already.
 
-Applications may ask for it (`WorkerStarted.leaves`). When such a worker must go, since its job shrinks or
-memory is short, its place in the tree and its PE are free at once, as with any other. But its process is not
-stopped: it is told (`LeaveWorker`) and runs on for a while beside the PE's next worker. Messages to the
-worker's address still arrive, and it can answer. It ends by itself (`WorkerLeft`), or is ended when its grace
-is over, its job ends, or too many others leave the same PE.
+Applications may ask to leave in order (`WorkerStarted.leaves`). When such a worker must leave, since its job
+shrinks or memory is short, its place in the tree and its PE are free at once, as with any other worker. But
+its process is not stopped: it is told to leave (`LeaveWorker`) and runs on for a while beside the PE's next
+worker. Messages to the worker's address still arrive, and the process can answer. It ends by itself
+(`WorkerLeft`), or is ended when its grace is over, its job ends, or too many other workers leave the same PE.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Leaving:
         self._out = out
         self._config = config
         self._leavers: dict[int, Leaver] = {}
-        #: when the first one's grace is over
+        #: time when the first leaver's grace is over
         self.deadline_s = math.inf
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class Leaving:
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
-        """End the workers of a job that is over: no other worker would take their work."""
+        """End the leaving workers of an ended job, whose work no other worker would take."""
         for leaver in [one for one in self if one.job == job]:
             self._end(leaver)
 

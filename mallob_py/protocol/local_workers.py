@@ -69,7 +69,7 @@ _DOUBTS_MAX = 64
 class Parenting:
     """A PE as the parent of workers elsewhere: passes their messages to the seats of its active worker.
 
-    Answers to a bulk request may arrive before this PE's own adoption by it: they wait.
+    Answers to a bulk request that arrive before this PE's own adoption by the request wait here.
     """
 
     def __init__(self, out: Outbox, staff: Staff, matcher: Matcher, balancer: AnyBalancer) -> None:
@@ -95,7 +95,7 @@ class Parenting:
         return self._staff.active is None and self._matcher.token_granted
 
     def reject_early(self, job: int | None = None) -> None:
-        """Reject early children, of one job or all: we will not be their parent."""
+        """Reject early children of one job, or of all jobs: this PE will not be their parent."""
         kept = []
         for source, message in self.early:
             if job is not None and message.job != job:
@@ -105,7 +105,7 @@ class Parenting:
         self.early = kept
 
     def take_early(self, now: float) -> None:
-        """Take in early children: we are their parent now."""
+        """Take in early children, whose parent this PE is now."""
         early, self.early = self.early, []
         for source, message in early:
             if isinstance(message, Offer):
@@ -174,7 +174,7 @@ class Reports:
             self._out.send(worker.client, Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
-        """Pass on a checkpoint, also of a root that leaves or is suspended, which knows most of its job."""
+        """Pass on a root's checkpoint, even if the root leaves or is suspended: it knows most of its job."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return
@@ -248,7 +248,7 @@ class LocalWorkers:
 
     @property
     def is_resting(self) -> bool:
-        """Whether this PE offers no token for a while, or for good."""
+        """Tell whether this PE offers no token for a while, or for good."""
         return self._rests_until_s is not None or self.giving_back.is_draining
 
     def update_token(self) -> None:
@@ -264,7 +264,7 @@ class LocalWorkers:
         self.deadline_s = deadline_s
 
     def rest(self, until_s: float) -> None:
-        """Adopt no worker that needs a process, at least until then."""
+        """Adopt no worker that needs a process, at least until that time."""
         self._rests_until_s = max(until_s, self._rests_until_s or until_s)
         self.update_token()
 
@@ -307,7 +307,7 @@ class LocalWorkers:
     def is_outdated(self, request: Request) -> bool:
         """Tell whether a request without a taker must go back to its parent, to be asked anew.
 
-        It could be carried on while its worker is deserved, but its parent may be gone, and it would search
+        A request could be carried on while its worker is deserved, but if its parent is gone, it would search
         for ever.
         """
         return request.epoch < self._balancer.epoch
@@ -333,7 +333,7 @@ class LocalWorkers:
         self.update_token()
 
     def receive_preference(self, message: Prefer, now: float) -> None:
-        """Adopt a root that prefers this PE, if it is free: our token has not met it."""
+        """Adopt a root that prefers this PE, if the PE is free: its token is not matched."""
         request = message.request
         is_free = self.is_free(request.job)
         if is_free and self.is_obsolete(request):
@@ -353,7 +353,7 @@ class LocalWorkers:
         self.update_token()
 
     def receive_query(self, request: Request, now: float) -> None:
-        """Resume a suspended worker for its parent, or deny that."""
+        """Resume a suspended worker for its parent, or deny the query."""
         able = (
             request.job in self.suspended
             and self._staff.active is None
@@ -412,7 +412,7 @@ class LocalWorkers:
         self._staff.active = worker
         self._out.act(Log("busy", {}))
         self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch))
-        if worker.is_carried_over and index == 0 and worker.has_run:  # its client may not know
+        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of the run
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, DemandChanged(worker.job, worker.demand))
@@ -432,7 +432,7 @@ class LocalWorkers:
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
         worker = self._staff.active_in(message.stay)
         if worker is None and message.stay == self._answered_stay:
-            return  # the parent, its client, has the result
+            return  # the parent, which is the job's client, has the result
         if worker is None:
             # We left meanwhile, for a reason unknown to the parent.
             if message.past and message.index == 0:
@@ -458,7 +458,7 @@ class LocalWorkers:
         self._let_go_of_a_drained_root(now)
 
     def _join(self, worker: Worker, epoch: int, now: float) -> None:
-        """Note that a worker is in the tree, since this epoch of its parent's."""
+        """Note that a worker is in the tree, since this epoch of its parent."""
         worker.accepted_epoch = epoch
         fields = {
             "job": worker.job,
@@ -489,12 +489,12 @@ class LocalWorkers:
         worker.proceed(self._out)
 
     def description_here(self, job: int) -> None:
-        """Start the workers that wait for a description, which is on this host now."""
+        """Start the workers that wait for a description, as it is on this host now."""
         if (worker := self._waiting_for_description(job)) is not None:
             worker.happens(Happens.FETCHED, self._out)
 
     def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """Lose the workers that wait for a description, which does not come to this host."""
+        """Lose the workers that wait for a description, as it cannot be brought to this host."""
         if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
@@ -538,8 +538,8 @@ class LocalWorkers:
     def _vacate(self, worker: Worker, now: float) -> None:
         """Give the seat of a lost worker back to its parent, with the memory of its subtree.
 
-        But if the seat has lost many workers, perhaps by the job's fault, this worker keeps it without a
-        process: the next ones would be lost as well.
+        But if the seat has lost many workers, perhaps by the job's fault, this worker keeps the seat without
+        a process: further workers would be lost as well.
         """
         assert worker.loss is not None
         fault, reason = worker.loss
@@ -697,10 +697,10 @@ class LocalWorkers:
                 self.giving_back.hand_over(now)
 
     def answered(self, it: WorkerAnswered, now: float) -> None:
-        """Pass on a result, which counts even from a suspended worker. The PE is free at once.
+        """Pass on a result, even of a suspended worker. The PE is free at once.
 
-        If no other PE has heard of the job, its client may hand the PE to its next job: meanwhile no other PE
-        hears that this one is idle.
+        If no other PE has heard of the job, its client may hand the PE to its next job: until then, other PEs
+        do not hear that this PE is idle.
         """
         worker = self._staff.by_any_number(it.worker)
         if worker is None:

@@ -62,7 +62,7 @@ class Matcher(Protocol):
 
     @property
     def token_granted(self) -> bool:
-        """Whether this PE is promised to a request: an `Adopt` is under way, or the token back to it."""
+        """Tell whether this PE is promised to a request: an `Adopt` or its returned token is under way."""
 
     @property
     def has_news(self) -> bool:
@@ -74,7 +74,7 @@ class Matcher(Protocol):
         """Look for an idle PE, in place of an earlier request for the same worker."""
 
     def is_asking(self, job: int, subtree: int) -> bool:
-        """Tell whether the request is still here, so that asking anew replaces it without a trace."""
+        """Tell whether the request is still here, so that asking anew replaces it without any message."""
 
     def withdraw(self, job: int, subtree: int) -> None:
         """Withdraw a request that is not wanted any more, or has been answered."""
@@ -128,7 +128,7 @@ class _Ledger:
 
 
 class _Half:
-    """The half of a pair that came first to its meeting place: a request, a token or a void."""
+    """The half of a pair that arrived first at its meeting place: a request, a token or a void."""
 
     __slots__ = ("request", "token_rank")
 
@@ -150,9 +150,9 @@ def _share(amount: int, *available: int) -> list[int]:
 class PrefixSumMatcher:
     """One PE's part of the matching: leaf, inner node of the rank tree, and meeting place.
 
-    The PE's wishes come by `ask`, `withdraw`, `carry` and `offer_token`; it hears of matches by `Adopt` and
-    `TokenReturned` messages. `is_outdated(request)` tells whether a request carried here must return to its
-    parent, `on_outdated(request)` sends it there.
+    The PE calls `ask`, `withdraw`, `carry` and `offer_token`; matches arrive as `Adopt` and `TokenReturned`
+    messages. `is_outdated(request)` tells whether a request carried here must return to its parent,
+    `on_outdated(request)` returns the request.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class PrefixSumMatcher:
     # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
-        """Ask for the workers of a bulk request, in place of an earlier unmatched one for them."""
+        """Ask for the workers of a bulk request, which replaces an earlier unmatched request for them."""
         assert request.position == 0
         assert request.count >= 1
         key = (request.job, request.subtree)
@@ -332,8 +332,8 @@ class PrefixSumMatcher:
     def _launch(self, number: int, amount: int) -> None:
         """Send own requests to their meeting places: carried ones first, then in order of asking.
 
-        If a bulk request gets fewer numbers than it asked for, the rest is withdrawn: the workers that it
-        gets will ask for those below them.
+        If a bulk request gets fewer numbers than it asked for, the rest is withdrawn: the workers found will
+        ask for the workers below them.
         """
         while amount:
             request = self._carried.pop(0) if self._carried else self._asks.pop(next(iter(self._asks)))
@@ -387,7 +387,7 @@ class PrefixSumMatcher:
         return self._place.parent is None
 
     def supply(self) -> tuple[int, int]:
-        """Unmatched requests and idle tokens in this subtree, as far as known here."""
+        """Return the unmatched requests and idle tokens in this subtree, as far as known here."""
         return (
             self._left.requests + self._own_requests + self._right.requests,
             self._left.tokens + self._token_offered + self._right.tokens,

@@ -28,10 +28,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job's description: its bytes if small, else its size, and it is fetched as a file.
+    """A job's description: its bytes if small, else its size, since large ones are fetched as files.
 
     For a revision of an incremental job, `chain` is the id of its first revision and `revision` its number.
-    PEs only pass these on to their processes.
+    PEs only pass both numbers on to their processes.
     """
 
     size: Count
@@ -48,7 +48,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The balancing's knowledge of one job. Its client is the only author; demand 0: it has ended.
 
     `standing` orders waiting jobs when there are more jobs than PEs, larger first. `root`: the PE that has,
-    or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: that root leaves in order, and
+    or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: the root leaves in order, and
     goes on elsewhere from its last checkpoint.
     """
 
@@ -155,7 +155,7 @@ class VoidRequest(Message, frozen=True, tag=8):
 
 
 class VoidToken(Message, frozen=True, tag=9):
-    """No token comes under this number: that PE found work while the number was on its way."""
+    """No token comes under this number: its PE found work while the number was on its way."""
 
     number: Count
 
@@ -186,7 +186,7 @@ class TokenReturned(Message, frozen=True, tag=11):
 class Offer(Message, frozen=True, tag=12):
     """To the parent (for index 0: to the client): I run worker `index` from now on.
 
-    `granted_epoch`: the client's epoch when it granted the place in `Prefer`; -1: it did not.
+    `granted_epoch`: the client's epoch when it granted the place in `Prefer`; -1: no such grant.
     """
 
     job: int
@@ -233,10 +233,7 @@ class Described(Message, frozen=True, tag=15):
 
 
 class ChildLeft(Message, frozen=True, tag=16):
-    """To the parent: the worker that you accepted had left its place before, or is lost.
-
-    `lost`: why no process could be had for it.
-    """
+    """To the parent: the worker that you accepted had left its place, or is `lost` for this reason."""
 
     job: int
     index: Index
@@ -245,7 +242,7 @@ class ChildLeft(Message, frozen=True, tag=16):
 
 
 class Blamed(Message, frozen=True, tag=28):
-    """To a PE that lost a root of this job: it runs elsewhere, so the job was not at fault."""
+    """To a PE that lost a root of this job: the root runs elsewhere, so the job was not at fault."""
 
     job: int
 
@@ -259,13 +256,13 @@ class RequestFailed(Message, frozen=True, tag=17):
 
 
 class Query(Message, frozen=True, tag=18):
-    """To a PE that once ran worker `index`: resume it if you can (answer: Offer or Denied)."""
+    """To a PE that once ran worker `index`: resume the worker if you can (answer: Offer or Denied)."""
 
     request: Request
 
 
 class Denied(Message, frozen=True, tag=19):
-    """To the parent: I cannot resume that worker now. `kept`: I still have it, for another time."""
+    """To the parent: I cannot resume that worker now. `kept`: I still keep it for later."""
 
     job: int
     index: Index
@@ -281,7 +278,7 @@ class Release(Message, frozen=True, tag=20):
 class ProcessWanted(Message, frozen=True, tag=51):
     """To a PE of the same host where a job's root rests: give its process to my worker `number`.
 
-    The process comes outside of messages; `ProcessDenied` says that none does.
+    The process is passed outside of messages; `ProcessDenied` says that none comes.
     """
 
     job: int
@@ -324,7 +321,7 @@ UNKNOWN_INDEX = -1
 class TreeMessage(Message, frozen=True, tag=22):
     """Bytes from worker to worker along the job tree, for the receiver's stay `target`.
 
-    `returned`: on its way back to the sender, since its receiver has left.
+    `returned`: the message is on its way back to its sender, since the receiver has left.
     """
 
     job: int
@@ -419,14 +416,14 @@ class Checkpoint(Message, frozen=True, tag=33):
 
 
 class CheckpointWanted(Message, frozen=True, tag=34):
-    """Question of a root that begins: what was the last checkpoint?"""
+    """To the client: a root that begins asks for the last checkpoint."""
 
     job: int
     stay: int
 
 
 class CheckpointGiven(Message, frozen=True, tag=35):
-    """To the root: the last checkpoint (None: there is none)."""
+    """To the root: the job's last checkpoint; None: there is none."""
 
     job: int
     stay: int
@@ -459,7 +456,7 @@ class VolumeAnswer(Message, frozen=True, tag=31):
 
 
 class VolumesSettled(Message, frozen=True, tag=32):
-    """The volumes of `epoch`; with its news, if no question has brought them."""
+    """The volumes of `epoch`, with the epoch's news unless a question has brought the news."""
 
     epoch: int
     events: tuple[JobEvent, ...]
@@ -478,7 +475,7 @@ class IdleChange(Message, frozen=True, tag=40):
 class Climb(Message, frozen=True, tag=41):
     """A request that found no idle PE in the sender's subtree, whose idle count changes by `change`.
 
-    `number` is its asker's number for it.
+    `number`: the asker's number of the request.
     """
 
     number: int

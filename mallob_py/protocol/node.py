@@ -164,9 +164,9 @@ class Node:
         survives: bool = True,
         tables: Tables | None = None,
     ) -> None:
-        """`membership`: a newcomer's. `patience_s`: as in `Membership`.
+        """Make a rank. `membership`: for a newcomer. `patience_s`: as in `Membership`.
 
-        `survives`: whether it goes on after losses of ranks. `tables`: shared with other ranks.
+        `survives`: whether the rank goes on after losses of ranks. `tables`: shared with other ranks.
         """
         self.rank = rank
         self.survives = survives
@@ -184,7 +184,7 @@ class Node:
         rule = self._tables.rule(present, rank)
         #: PEs of the present generation; this list is never replaced
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
-        #: its host's record of giving processes
+        #: record of whether the host gives processes
         self.health = HostHealth(config)
         #: messages to PEs of this rank: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
@@ -200,7 +200,7 @@ class Node:
         self._ahead: list[Said] = []
         #: former members
         self._gone: set[int] = set()
-        #: whether it waits for the next generation
+        #: whether this rank waits for the next generation
         self.is_halted = False
         self._halted = _Halt(math.inf, [])
         self._book = RankBook(origin, self.placement.members[-1] + 1)
@@ -216,11 +216,11 @@ class Node:
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
         #: when descriptions of jobs unheard of since the last change are dropped
         self._unheard_until_s = math.inf
-        #: whether it takes no part in changes, since the system or this rank ends
+        #: whether this rank takes no part in changes, since the system or this rank ends
         self.is_stopping = False
-        #: when it stops waiting for other ranks
+        #: time when this rank stops waiting for other ranks
         self._over_at_s = math.inf
-        #: why it must end alone
+        #: reason why this rank must end alone
         self.end_reason: EndReason | None = None
         self._settle(0.0)
 
@@ -249,7 +249,7 @@ class Node:
 
     @property
     def is_growing(self) -> bool:
-        """Whether ranks started by this one are on their way."""
+        """Tell whether ranks started by this rank are on their way."""
         return self._host.growth is not None
 
     @property
@@ -264,7 +264,7 @@ class Node:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """The ranks that leave by order with the change for which this rank has halted or ended."""
+        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
@@ -386,7 +386,7 @@ class Node:
                 self._give(self.pes[dest - self._first], source, message, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
-        """Take the rank at fault as lost, if it is another one."""
+        """Take the rank at fault as lost, if it is another rank."""
         rank = self.rank if error.source is None else self.placement.rank_of[error.source]
         if rank == self.rank:
             raise error
@@ -461,7 +461,7 @@ class Node:
             self._say(rank, DeskNews(data))
 
     def _hear_desk(self, said: Said, message: DeskNews) -> None:
-        if said.g > self._g:  # it may be for a desk that is about to move here
+        if said.g > self._g:  # the message may be for a desk that is about to move here
             self._ahead.append(said)
         else:
             self._act(DeskHears(said.rank, message.data))
@@ -524,7 +524,7 @@ class Node:
         self._drain = _Drain(asked_by, until_s, until_s)
         self._has_duties = True
         for slot, pe in enumerate(self.pes):
-            if not pe.workers.giving_back.is_draining:  # it may wait for the worker that goes on there
+            if not pe.workers.giving_back.is_draining:  # the PE may wait for the worker that goes on there
                 self._tell_pe(slot, Drain(), now)
 
     def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
@@ -555,9 +555,9 @@ class Node:
             return
         if self.is_stopping:
             self._over_at_s = -math.inf
-            self._act(Bury(rank))  # otherwise the meeting at the end would wait for it
+            self._act(Bury(rank))  # otherwise the meeting at the end would wait for the lost rank
             return
-        if rank not in self._membership.leavers:  # it was not ordered to leave
+        if rank not in self._membership.leavers:  # the lost rank was not ordered to leave
             message = self._book.lose(rank, how)
             self._act(Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
@@ -711,7 +711,7 @@ _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
 
 
 def _show_neighbours(node: Node) -> None:
-    """Tell the PEs which others are on their host."""
+    """Tell the PEs which other PEs are on their host."""
     book, rank, rank_of = node._book, node.rank, node.placement.rank_of
     members = node.placement.members
     for pe in node.pes:
@@ -725,7 +725,7 @@ _WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, Ra
 
 
 def _of_members(handle: Callable[[Node, Said, Any, float], None]) -> Callable[[Node, Said, Any, float], None]:
-    """Ignore a former member, and tell it that it is one."""
+    """Ignore a message of a former member, and tell it that it is no member."""
 
     def listen(node: Node, said: Said, message: Any, now: float) -> None:
         if said.rank in node._gone:

@@ -117,7 +117,7 @@ def matcher_of(
     on_outdated: Callable[[Request], None],
 ) -> Matcher:
     """Return one PE's part of the configured matcher. A single PE has nowhere to walk to."""
-    # Late, since most PEs need only one of them.
+    # Imported late, since most PEs need only one matcher.
     matcher: Matcher
     if config.matcher is Matching.PREFIX_SUM:
         matcher = PrefixSumMatcher(out, config.matching_delay_s, is_outdated, on_outdated)
@@ -262,7 +262,7 @@ class PE:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 
     def _waits_for(self, epoch: int, source: int, message: AnyMessage) -> bool:
-        """Tell whether a message was parked, since its sender is in an epoch still to come here."""
+        """Park a message whose sender is in a later epoch than this PE; return whether it was parked."""
         if epoch <= self.balancer.epoch:
             return False
         self._park(epoch, source, message)
@@ -323,7 +323,7 @@ class PE:
             self.workers.parenting.receive_remember(message)
 
     def story(self, about: AnyMessage | None = None) -> str:
-        """Return the last messages here, those about the same job if `about` has one, oldest first."""
+        """Return the last messages here, oldest first; if `about` has a job, only those about that job."""
         job = getattr(about, "job", None)
         lines = [
             f"{at:.6f} from {source}: {message}"

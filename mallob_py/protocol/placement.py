@@ -13,7 +13,7 @@ import msgspec
 
 
 class Placement:
-    """The PEs 0..size-1 on their ranks, the same table on every rank.
+    """The table of PEs 0..size-1 on their ranks, equal on every rank.
 
     A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
     or, on machines of unequal speed, its speed in multiples of the slowest. PEs of a rank have consecutive
@@ -29,7 +29,7 @@ class Placement:
         assert capacities, "a system has at least one rank"
         assert min(capacities) >= 1, f"each rank hosts at least one PE: {capacities}"
         self.capacities = tuple(capacities)
-        #: numbers of the ranks; those of lost and departed ranks are missing
+        #: numbers of the ranks, without lost and departed ranks
         self.members = tuple(range(len(capacities)) if members is None else members)
         assert len(self.members) == len(capacities)
         self._place_of = {rank: place for place, rank in enumerate(self.members)}
@@ -74,7 +74,7 @@ def name_of(number: int, coordinator: int) -> int:
 
 
 def number_of(g: int) -> int:
-    """Return how many generations there were, as far as its coordinator knew, for people."""
+    """Return the number of generations so far, for people, as far as the coordinator knew."""
     return g >> _COORDINATOR_BITS
 
 
@@ -137,7 +137,7 @@ class Succession:
                 self._heirs.append(heir if successor is None else successor)
 
     def pe(self, former: int) -> int | None:
-        """Return the present number of a former PE; None: it is gone."""
+        """Return the present number of a former PE; None: the PE is gone."""
         return self._successors[former] if former < len(self._successors) else None
 
     def heir(self, former: int) -> int:

@@ -1,7 +1,7 @@
 """The progress of a job, as reported by its root, and its rate per second.
 
-Counts may go back, since a lost root begins anew, or from its last checkpoint. Then the rate begins anew,
-too.
+Counts may decrease when a new root begins anew, or from its last checkpoint. In that case the rate is
+measured anew.
 """
 
 from __future__ import annotations

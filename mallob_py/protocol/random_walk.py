@@ -160,7 +160,7 @@ class RandomWalk:
             self._out.send(self._ranks.draw(), Walk(walk.hops_left - 1, request))
 
     def _come_home(self, request: Request) -> None:
-        """Take in a request that is back; drop it if it was withdrawn or replaced meanwhile."""
+        """Take in a returned request; drop it if it was withdrawn or replaced meanwhile."""
         key = request.job, request.index
         walked = self._away.get(key)
         if walked is None:

@@ -32,7 +32,7 @@ class RankBook:
         self.start_s, self.founders = origin.start_s, origin.founders
         self._processes, self._hosts = origin.processes, origin.hosts
         self.bound = bound
-        #: how ranks were lost that this one has found lost
+        #: manner in which ranks were lost, if this rank noticed the loss
         self._how_lost: dict[int, str] = {}
 
     def take(self, bound: int) -> None:
@@ -51,13 +51,13 @@ class RankBook:
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 
     def lose(self, rank: int, how: str) -> str:
-        """Note that this rank has found another one lost; return the sentence that says so."""
+        """Note that this rank has noticed another rank's loss; return the sentence about it."""
         message = f"{self.describe(rank)} {how}"
         self._how_lost.setdefault(rank, message)
         return message
 
     def how_gone(self, rank: int, manner: str) -> str:
-        """Return the sentence about a rank that is gone: in that manner, unless this rank knows better."""
+        """Return the sentence about how a rank is gone: by `how`, unless this rank knows better."""
         return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
 
     def are_together(self, rank: int, other: int) -> bool:
@@ -66,5 +66,5 @@ class RankBook:
         return host is not None and host == self._hosts.get(other)
 
     def peer(self, rank: int, place: Place | None) -> Peer:
-        """Return a known rank that listens there."""
+        """Return a known rank with the place where it listens."""
         return Peer(rank, self._hosts[rank], self._processes[rank], place)

@@ -47,7 +47,7 @@ class Bury(RankEffect, frozen=True):
 
 
 class Accuse(RankEffect, frozen=True):
-    """Take a rank as lost that has sent what no rank sends; then say `RankLost` with this `how`."""
+    """Take as lost a rank that sent what no rank sends; the caller must answer by `RankLost` with `how`."""
 
     rank: int
     how: str
@@ -135,7 +135,7 @@ class Say(RankEffect, frozen=True):
 
 
 class Halted(RankEffect, frozen=True):
-    """The PEs of this rank have stopped; until `WorldChanged`, it is told only of ranks and of time."""
+    """The PEs of this rank have stopped; until `WorldChanged`, it handles only news of ranks and the time."""
 
 
 class WorldChanged(RankEffect, frozen=True):
@@ -160,7 +160,7 @@ class Drained(RankEffect, frozen=True):
 
 
 class ListenFor(RankEffect, frozen=True):
-    """Listen for newcomers on behalf of `rank`, and answer it with `Listening`."""
+    """Listen for newcomers on behalf of `rank`, and answer that rank with `Listening`."""
 
     rank: int
     call: Listen
@@ -175,13 +175,13 @@ class Expect(RankEffect, frozen=True):
 
 
 class KillRank(RankEffect, frozen=True):
-    """End a rank that this one has started."""
+    """End a rank that this rank has started."""
 
     rank: int
 
 
 class Grown(RankEffect, frozen=True):
-    """All ranks that this one has started have joined, or failed for these reasons."""
+    """All ranks started by this rank have joined, or failed for these reasons."""
 
     problems: dict[int, str]
 

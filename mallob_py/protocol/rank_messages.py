@@ -47,7 +47,7 @@ class FileHere(FileMessage, frozen=True, tag=61):
 
 
 class FileWanted(FileMessage, frozen=True, tag=62):
-    """To the keeper of a host that should have it: send me its `size` bytes as transfer `number` of mine."""
+    """To a keeper that should have the description: send its `size` bytes as my transfer `number`."""
 
     job: int
     size: int
@@ -55,7 +55,7 @@ class FileWanted(FileMessage, frozen=True, tag=62):
 
 
 class FileMissing(FileMessage, frozen=True, tag=63):
-    """Answer to `FileWanted`: not here, for this reason."""
+    """Answer to `FileWanted`: the description is not here, for this reason."""
 
     job: int
     number: int
@@ -70,7 +70,7 @@ class ChunkTaken(FileMessage, frozen=True, tag=64):
 
 
 class FileFailed(FileMessage, frozen=True, tag=65):
-    """From the keeper of a description: this host cannot have it."""
+    """From the keeper: the description cannot be brought to this host."""
 
     job: int
     reason: str
@@ -96,13 +96,13 @@ class Stop(RankMessage, frozen=True, tag=70):
 
 
 class Beat(RankMessage, frozen=True, tag=71):
-    """I am alive; `answer`: are you? Each rank sends it to the next one, unasked."""
+    """I am alive; `answer`: I ask whether you are. Each rank sends beats to the next rank, unasked."""
 
     answer: bool = False
 
 
 class ChainOver(RankMessage, frozen=True, tag=72):
-    """No further revision of this chain comes, says rank `origin`; spread along a tree of ranks."""
+    """From rank `origin`, spread along a tree of ranks: this chain gets no further revision."""
 
     chain: int
     origin: int
@@ -121,7 +121,7 @@ class RollCall(RankMessage, frozen=True, tag=74):
 
 
 class WorkerPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """On this PE the worker `index` of `job` is active. Its parent has the index `trees.parent_of(index)`."""
+    """The PE where worker `index` of `job` is active. Index of its parent: `trees.parent_of(index)`."""
 
     pe: int
     job: int
@@ -173,14 +173,14 @@ class Suspect(GenerationMessage, frozen=True, tag=80):
 
 
 class Wanted(GenerationMessage, frozen=True, tag=81):
-    """To the coordinator: these ranks must join, with these capacities, and those leave."""
+    """To the coordinator: ranks that must join, with their capacities, and ranks that must leave."""
 
     joins: tuple[tuple[int, int], ...]
     leaves: tuple[int, ...]
 
 
 class Propose(GenerationMessage, frozen=True, tag=82):
-    """From the coordinator: stop, and be ready for `generation`; `leavers` will not be in it, by order."""
+    """From the coordinator: stop, and be ready for `generation`; `leavers` leave by order."""
 
     generation: Generation
     leavers: tuple[int, ...] = ()
@@ -237,7 +237,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """A rank, as told to newcomers. `place` None: it is already connected."""
+    """A rank, as described to newcomers. `place` None: the rank is already connected."""
 
     address: int
     host: int
@@ -264,7 +264,7 @@ class Listening(JoiningMessage, frozen=True, tag=91):
 
 
 class Joining(JoiningMessage, frozen=True, tag=92):
-    """A newcomer's first message to any rank: where and what it is."""
+    """A newcomer's first message to any rank: its place and its description."""
 
     process: RankProcess
     host: int
@@ -282,11 +282,11 @@ class Welcome(JoiningMessage, frozen=True, tag=93):
 
 
 class Noted(JoiningMessage, frozen=True, tag=94):
-    """To a newcomer: I know you. Before, it cannot be spoken to from there."""
+    """To a newcomer: I know you. Before this message, the sender cannot send to the newcomer."""
 
 
 class Connected(JoiningMessage, frozen=True, tag=95):
-    """From a newcomer to its host: all ranks that it was told of have noted it."""
+    """From a newcomer to its host: all ranks that the host named have noted the newcomer."""
 
 
 AnyJoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Connected

@@ -37,7 +37,7 @@ class Roll:
 
 
 class RankReports:
-    """The news and the roll of one rank: what it tells, and hears of others."""
+    """One rank's reports: its news to another rank, and its roll of all workers."""
 
     def __init__(self, rank: int, host: str, pid: int, pes: int) -> None:
         self._rank = rank

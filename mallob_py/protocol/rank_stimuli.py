@@ -45,13 +45,13 @@ class RankLost(RankStimulus, frozen=True):
 
 
 class RankBack(RankStimulus, frozen=True):
-    """A rank taken as lost has spoken, and must hear what has become of it."""
+    """A rank taken as lost has sent a message, and must be told that it was excluded."""
 
     rank: int
 
 
 class Congested(RankStimulus, frozen=True):
-    """A message to PE `dest` was not sent, since its rank is behind; the sender PE `source` must know."""
+    """A message to PE `dest` was not sent, since that rank is behind; the sender, PE `source`, must know."""
 
     g: int
     source: int
@@ -84,13 +84,13 @@ class ToPE(RankStimulus, frozen=True):
 
 
 class DescriptionCame(RankStimulus, frozen=True):
-    """A job's description that was fetched is on this host."""
+    """A fetched description of a job is on this host."""
 
     job: int
 
 
 class DescriptionFailed(RankStimulus, frozen=True):
-    """A job's description cannot be had on this host."""
+    """A job's description cannot be brought to this host."""
 
     job: int
     reason: str
@@ -101,7 +101,7 @@ class DescriptionFailed(RankStimulus, frozen=True):
 
 
 class ChainEnds(RankStimulus, frozen=True):
-    """No further revision of this chain comes."""
+    """The chain of revisions has ended: it gets no further revision."""
 
     chain: int
 
@@ -118,7 +118,7 @@ class DeskSays(RankStimulus, frozen=True):
 
 
 class NewsGoTo(RankStimulus, frozen=True):
-    """This rank must tell that one its state from now on; all ranks should tell the same one."""
+    """This rank must report its state to that rank from now on; all ranks should report to the same rank."""
 
     rank: int
 
@@ -131,7 +131,7 @@ class DrainWanted(RankStimulus, frozen=True):
 
 
 class RanksStarted(RankStimulus, frozen=True):
-    """This rank, which listens as `me` says, has started further ranks, which will join."""
+    """This rank, which listens at the places in `me`, has started further ranks, which will join."""
 
     call: Listen
     me: Peer

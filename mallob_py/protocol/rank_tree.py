@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class TreePlace(NamedTuple):
-    """One rank's neighbours; None where there is none."""
+    """One rank's neighbours in the tree; None: no such neighbour."""
 
     parent: int | None
     left: int | None

@@ -43,7 +43,7 @@ import msgspec
 from mallob_py.protocol.messages import NEW_JOB, JobEvent
 
 _HOMES_MAX = 4
-#: how long a job with a whole PE remembers what former jobs have had before it
+#: time for which a job with a whole PE remembers how much former jobs attained before it
 _MEMORY_S = 1.5
 #: slices up to which a job is served before those that have attained more, and the weight of a second less
 #: attained beside a second of lag
@@ -75,11 +75,11 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     lag_s: float
     #: PE-seconds received while there were more jobs than PEs
     attained_s: float
-    #: attained time at which its turn is over; inf: its turn ends with the period
+    #: attained time at which the job's turn is over; inf: the turn ends with the period
     until_s: float
     #: PEs where its root has been, the last one last
     homes: tuple[int, ...]
-    #: whether it has moved in this turn to a PE that is still unknown
+    #: whether the job has moved in this turn to a PE that is still unknown
     is_away: bool = False
 
 
@@ -92,7 +92,7 @@ class Rotation(msgspec.Struct, frozen=True):
     #: PE where a job's root must go on
     places: Mapping[int, int]
     period_left_s: float
-    #: how long these volumes hold without news; inf without more jobs than PEs
+    #: time for which these volumes hold without news; inf: no more jobs than PEs
     next_s: float
     #: whether processes move with their jobs
     is_one_host: bool = False
@@ -123,7 +123,8 @@ class Since(NamedTuple):
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
     """Return about when a resting job's turn comes, from the beginning of the epoch.
 
-    It assumes that no jobs come or end: at the end of each period those farthest behind are next.
+    The estimate assumes that no jobs come or end: at the end of each period the jobs farthest behind are
+    next.
     """
     lag_s = rotation.accounts[job].lag_s
     before = sum(rotation.accounts[other].lag_s > lag_s for other in rotation.shares if other not in running)
@@ -179,10 +180,10 @@ def rotated(
         if len(chosen) == left:
             break
         account = accounts[job]
-        # a job that leaves in order, or whose process moves with it, has only its last home left
+        # a job that leaves in order, or whose process moves with the job, has only its last home left
         is_only_there = jobs[job].leaves or since.is_one_host
         homes = account.homes[-1:] if is_only_there else account.homes
-        if volumes.get(job):  # it stays where it is
+        if volumes.get(job):  # the job stays where it is
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
@@ -238,7 +239,7 @@ def _turns(
             continue
         account = accounts[job]
         urgency = account.lag_s
-        if account.attained_s < young_s:  # it counts as farther behind than it is
+        if account.attained_s < young_s:  # a young job counts as farther behind than it is
             urgency += _HEAD_START * (young_s - account.attained_s)
         if job in volumes:
             least_lag_s = min(least_lag_s, account.lag_s)
@@ -253,7 +254,7 @@ def _turns(
 def _patience_s(since: Since, slices: Slices) -> float:
     """Return how far a job must be behind others before it moves.
 
-    Within a host it keeps its process; elsewhere it begins anew, or from its checkpoint.
+    Within a host the job keeps its process; elsewhere it begins anew, or from its checkpoint.
     """
     return 0.0 if since.is_one_host else slices.slice_s
 
@@ -345,7 +346,7 @@ class _Places:
         self._holder: dict[int, int] = {}
 
     def take(self, job: int, homes: tuple[int, ...]) -> bool:
-        """Find a home for one more job, for which others may go to another home of theirs."""
+        """Find a home for one more job; other jobs may be moved to another home of theirs."""
         self._homes[job] = homes
         return self._place(job, set(), _CHAIN_MAX)
 

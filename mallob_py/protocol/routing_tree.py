@@ -41,10 +41,10 @@ from mallob_py.protocol.rank_tree import place_of, root_of
 
 
 class RoutingTreeMatcher:
-    """One PE's part of R: its own idle token, the counts of its two subtrees; at the root a queue.
+    """One PE's part of R: its own idle token and the counts of its two subtrees; at the root also a queue.
 
     `is_outdated(request)` tells whether a request that waits here must return to its parent,
-    `on_outdated(request)` sends it there.
+    `on_outdated(request)` returns the request.
     """
 
     #: always true, so that callers ask each time
@@ -102,7 +102,7 @@ class RoutingTreeMatcher:
             self._out.send(self._root, Withdrawn(number))
 
     def carry(self, request: Request) -> None:
-        """Return a request to its parent, which asks anew: under its old number it was answered here."""
+        """Return a request to its parent, which asks anew: the request's old number was answered here."""
         self._on_outdated(request)
 
     def offer_token(self, idle: bool) -> None:
@@ -147,7 +147,7 @@ class RoutingTreeMatcher:
             self._right += change
 
     def _route(self, number: int, request: Request) -> None:
-        """Route a request to this PE, else to the child with more idle PEs, else up; else it waits."""
+        """Route a request to this PE, else to the child with more idle PEs, else up; else let it wait."""
         if self._is_idle:
             self._is_idle = False
             self.token_granted = True
@@ -169,7 +169,7 @@ class RoutingTreeMatcher:
             self._out.send(request.parent, Waits(number))
 
     def _news(self) -> int:
-        """Return the number that the parent must add to its count of this subtree, and count it as told."""
+        """Return the number that the parent must add to its count of this subtree, and note it as sent."""
         idle = self._idle_count()
         change, self._advertised = idle - self._advertised, idle
         return change

@@ -70,7 +70,7 @@ class AlphaQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 
 
 class AlphaAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """The answer, with one section more than there were pivots."""
+    """The answer to a question, with one section more than the question's pivots."""
 
     sections: tuple[AlphaSection, ...]
 
@@ -135,7 +135,7 @@ class AlphaEvent(msgspec.Struct, frozen=True, gc=False):
 def alpha_answer(
     question: AlphaQuestion, events: Iterable[AlphaEvent]
 ) -> tuple[AlphaAnswer, list[AlphaEvent]]:
-    """Return the answer for events, and those inside the bracket, to which later questions are confined."""
+    """Return the answer for events, and the events inside the bracket, which suffice for later questions."""
     pivots = question.pivots
     cuts = [numerator / p for numerator, p in pivots]
     sections = len(cuts) + 1
@@ -190,7 +190,8 @@ def _merged_section(first: AlphaSection, second: AlphaSection) -> AlphaSection:
         return first
     if first == _NOTHING:
         return second
-    # An event among the smallest hashes of the union is so in each part that has it: counts are right.
+    # An event among the union's smallest hashes is among the smallest of each part that has it: counts are
+    # right.
     events: dict[Pivot, int] = {(numerator, p): count for numerator, p, count in first.samples}
     for numerator, p, count in second.samples:
         events[numerator, p] = events.get((numerator, p), 0) + count

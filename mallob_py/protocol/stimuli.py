@@ -68,22 +68,19 @@ class JobSubmitted(Stimulus, frozen=True):
 
 
 class JobInterrupted(Stimulus, frozen=True):
-    """A job submitted here is not wanted any more; ignored if it is not live."""
+    """A job submitted here is not wanted any more; ignored if the job is not live."""
 
     job: int
 
 
 class JobSetBack(Stimulus, frozen=True):
-    """A job submitted here must be given up as soon as it rests; `JobGivenUp` follows.
-
-    Unless it ends earlier, or is not live.
-    """
+    """A job submitted here must be given up once it rests; `JobGivenUp` follows, unless it ends before."""
 
     job: int
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """A job submitted here has these bounds from now on (0: none); ignored if it is not live."""
+    """A job submitted here has these bounds from now on (0: none); ignored if the job is not live."""
 
     job: int
     priority: float
@@ -133,7 +130,7 @@ class WorkerCrashed(Stimulus, frozen=True):
 
 
 class WorkerLost(Stimulus, frozen=True):
-    """The process ordered by `StartWorker` cannot be had on this host."""
+    """The process ordered by `StartWorker` cannot be started on this host."""
 
     worker: int
     reason: str
@@ -212,7 +209,7 @@ class WorkerToWorker(Stimulus, frozen=True):
 
 
 class WorkerMissed(Stimulus, frozen=True):
-    """The process did not take this message (all of a `DeliverMessage`): it left before, or is far behind."""
+    """The process did not take this message (all of a `DeliverMessage`), as it had left, or is far behind."""
 
     worker: int
     source_index: int

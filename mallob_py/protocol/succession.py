@@ -45,7 +45,7 @@ KEPT_BYTES_MAX = 64 << 20
 
 
 class LastWords:
-    """Last words of this PE's workers, which end a job and could not be said a second time.
+    """Last words of this PE's workers, which end a job and cannot be sent a second time.
 
     A PE that has told a client elsewhere keeps them until the job's end is in an epoch. If the generation
     ends before, they may have been lost, and are repeated when the job is heard of. A job that ended
@@ -163,7 +163,7 @@ class Inheritance:
                     self._call_attention(worker)
 
     def _call_attention(self, worker: Worker) -> None:
-        """Have a carried-over worker looked for where it was."""
+        """Have the new generation look for a carried-over worker at its former place."""
         if self._config.reuse is not Reuse.NONE:
             past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
             self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
@@ -174,7 +174,7 @@ class Inheritance:
         self._last_words.forget(job)
 
     def take_unheard(self, active_job: int | None) -> list[int]:
-        """Return the jobs not heard of for so long that they count as over.
+        """Return the jobs that count as over, since they were not heard of for long.
 
         The job at work here is left out: its client has asked for it, and will publish it in a moment.
         """

@@ -1,7 +1,7 @@
 """Tables that follow from a generation alone: its placement, and the rule of its images.
 
-All ranks compute the same. Ranks of a simulation may share them: a thousand tables of a thousand PEs would
-take most of the memory and time.
+All ranks compute equal tables. Ranks of a simulation may share one set: a thousand tables of a thousand PEs
+would take most of the memory and time.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Turnover:
         self._lives_s: deque[float] = deque(maxlen=_LIVES_MAX)
         #: jobs submitted and in no epoch yet
         self.unseen: set[int] = set()
-        #: of these, the jobs that wait until a fresh job ends, with their standings
+        #: jobs that wait until a fresh job ends, with their standings
         self.standby: dict[int, float] = {}
         self.fresh: set[int] = set()
         #: when a fresh job last ended
@@ -59,7 +59,7 @@ class Turnover:
         return max(self.standby, key=lambda job: (self.standby[job], -job))
 
     def waits_until(self, job: int, sought_s: float) -> float:
-        """Return until when an idle job remains unpublished. `sought_s`: when it got its PE."""
+        """Return until when an idle job remains unpublished. `sought_s`: the time when the job got its PE."""
         if job in self.standby:
             return self._ended_s + self._moment_s
         return sought_s + self._moment_s if self.standby else -math.inf
@@ -67,7 +67,8 @@ class Turnover:
     def growth_delay_s(self, delay_s: float) -> float:
         """Return how long a root runs before its job asks for more workers.
 
-        Standby jobs may want these; and if the last jobs were brief, this one may be over soon as well.
+        Standby jobs may want these workers' PEs; and if the last jobs were brief, this job may end soon as
+        well.
         """
         if self.standby:
             return max(delay_s, self._moment_s)
@@ -77,10 +78,7 @@ class Turnover:
         return max(delay_s, _TIMES_AS_LONG * usual_s) if usual_s <= self._brief_s else delay_s
 
     def end(self, job: int, started_s: float | None, now: float) -> bool:
-        """Forget a job that has ended; return whether standby jobs have waited for that.
-
-        `started_s`: when its root first ran, if ever.
-        """
+        """Forget an ended job, first run at `started_s`; return whether standby jobs waited for that."""
         if started_s is not None:
             self._lives_s.append(now - started_s)
         was_fresh = job in self.fresh

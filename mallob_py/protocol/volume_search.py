@@ -169,7 +169,7 @@ class Deputy:
         self._jobs[facts.job] = _Represented(facts, scaled(facts.priority), key)
 
     def drop(self, job: int) -> None:
-        """Remove a job, if it is known here."""
+        """Remove a job, if this deputy knows it."""
         self._jobs.pop(job, None)
 
     def answer(self, question: AnyQuestion) -> AnyAnswer:
@@ -219,11 +219,11 @@ def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
 
 
 class Hint(msgspec.Struct):
-    """Knowledge from the last epoch: where xi had its root and how steep it was; which keys decided."""
+    """Knowledge from the last epoch: the root of xi and its slope there, and the deciding keys."""
 
     alpha: float = 0.0
     slope: float = 0.0
-    #: PEs beyond those used at `alpha`: later news move it away from 0
+    #: number of PEs missing at `alpha`, moved away from 0 by later news
     missing: float = 0.0
     units: list[Key] = []
     units_from: Key | None = None
@@ -231,7 +231,7 @@ class Hint(msgspec.Struct):
     places_from: Key | None = None
 
     def replace(self, old: JobFacts | None, new: JobFacts | None) -> None:
-        """Account for news of one job (None: not there), in O(1)."""
+        """Account for news of one job (None: no such job), in O(1)."""
         for facts, sign in ((old, -1), (new, 1)):
             if facts is None:
                 continue
@@ -241,7 +241,7 @@ class Hint(msgspec.Struct):
                 self.slope += sign * facts.priority
 
     def alphas(self, pes: int, jobs: int) -> Iterator[float]:
-        """Yield guesses of alpha_0: a Newton step from the last one, and around it ever more widely."""
+        """Yield guesses of alpha_0: a Newton step from the last alpha_0, and values at growing distances."""
         guess = self.alpha
         if self.slope > 0 and 0 < (better := self.alpha + self.missing / self.slope) < math.inf:
             guess = better
@@ -255,7 +255,7 @@ class Hint(msgspec.Struct):
 
 
 def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
-    """Return the last threshold, and keys on both sides of it, ever farther off."""
+    """Return the last threshold, and keys on both sides at growing distances."""
     if threshold is None:
         return known[:: max(1, len(known) // PIVOTS)]
     place = bisect_left(known, threshold)
@@ -264,7 +264,7 @@ def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
 
 
 class VolumeSearch:
-    """One computation: `question` until `epoch_volumes` is there. `hint` is read, and renewed at the end."""
+    """One computation: ask `question` until `epoch_volumes` is known. The end renews `hint`."""
 
     def __init__(self, pes: int, jobs: int, hint: Hint) -> None:
         self._pes = pes

@@ -46,22 +46,22 @@ class WorkerState(Enum):
 
     #: in the tree; its description is not known here
     UNDESCRIBED = "undescribed"
-    #: the description is known, and its content on its way to this host
+    #: the description is known; its content is on its way to this host
     FETCHING = "fetching"
-    #: a process was ordered, and has not reported that it runs
+    #: a process was ordered, but has not reported that it runs
     STARTING = "starting", True
     RUNNING = "running", True
     #: memory is short: in the tree, without a process until there is memory
     PAUSED = "paused"
     #: in the tree, without a process for good: its processes have died
     DEAD = "dead"
-    #: without a process here: it gives its place back as soon as its parent has accepted it
+    #: without a process here: it gives its place back as soon as its parent has accepted the worker
     LOST = "lost"
     #: out of the tree, its process stopped before it reported that it runs
     STOPPED = "stopped", True
     #: out of the tree, its process stopped
     SUSPENDED = "suspended", True
-    #: nothing of it is left here
+    #: nothing of the worker is left here
     GONE = "gone"
 
 
@@ -75,9 +75,9 @@ class Happens(Enum):
     FETCHED = "has its description"
     UNFETCHED = "cannot get its description"
     STARTED = "runs"
-    #: its process died, and it may have another one
+    #: its process died, and it may have a new process
     DIED = "has died"
-    #: its process died once too often, and none of them has run
+    #: its process died once too often, and none of its processes has run
     DIED_UNRUN = "has died too often before it ran"
     #: its process died once too often
     DIED_TOO_OFTEN = "has died too often"
@@ -85,7 +85,7 @@ class Happens(Enum):
     UNFORKED = "cannot get a process"
     PAUSED = "is paused"
     UNPAUSED = "is unpaused"
-    #: it keeps its place though lost: other workers would be lost there as well
+    #: it keeps its place though lost, since other workers in this place would be lost as well
     KEPT = "keeps its place"
     PAUSED_IN_ORDER = "is paused in order"
     #: it leaves the tree: its job shrinks, its parent rejects it, or it is lost
@@ -95,7 +95,7 @@ class Happens(Enum):
     READOPTED = "is adopted again"
     #: its process goes on at another PE
     GIVEN = "is given away"
-    #: its job is over, or the cache has no room for it
+    #: its job is over, or the cache has no room for the worker
     ENDED = "ends"
 
 
@@ -115,45 +115,46 @@ class Worker:
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.description: Description | None = None
-        #: epoch of its parent's acceptance, once it is here
+        #: epoch of its parent's acceptance, once known here
         self.accepted_epoch: int | None = None
         #: whether that acceptance came with the request, so that another one may follow
         self.is_granted = False
         self.parent_stay = -1
         self.asked_s = 0.0
         self.volume = 1
-        #: whether it is new in this stay, and no past worker
+        #: whether the worker is new in this stay rather than a past worker
         self.created = True
         #: restarts since a root last saved new progress
         self.restarts = 0
         #: reported progress, and that of the last checkpoint
         self.done = self.saved_done = 0.0
-        #: a PE of this host that may have its resting process, and since which epoch
+        #: a PE of this host that may have the worker's resting process, and the epoch since when
         self.giver: tuple[int, int] | None = None
-        #: whether a process of it has run, in this stay or before
+        #: whether the worker has had a running process, in this stay or before
         self.has_run = False
         #: whether its process leaves in order rather than being stopped or ended at once
         self.leaves = False
-        #: workers lost in its place before
+        #: number of workers lost in its place before
         self.losses = 0
-        #: why and by whose fault it is lost
+        #: fault by which the worker is lost, with the reason
         self.loss: tuple[Fault, str] | None = None
-        #: workers that its application could use, as last told by a root
+        #: number of workers that its application could use, as last reported by a root
         self.demand: int | None = None
         #: whether it has not been adopted since the last generation ended
         self.is_carried_over = False
-        #: if carried over: whether it was in the tree at that end, below a parent that is still there
+        #: if carried over: whether it was in the tree when the generation ended, below a parent that still
+        #: exists
         self.is_awaited = False
-        #: if carried over: past workers below it, its children as of epoch 0; and lost ones
+        #: if carried over: past and lost workers below it, with its children as of epoch 0
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
         #: messages that arrived before the process runs, with their senders' ranks
         self.inbox: list[tuple[int, TreeMessage]] = []
-        #: messages to its parent, which has not accepted it yet
+        #: messages to its parent, which has not accepted the worker yet
         self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:
-        """Keep what it knows of the workers below it, since the generation ends while it is in the tree."""
+        """Keep the worker's knowledge of workers below, since the generation ends while it is in the tree."""
         past = (PastWorker(one.index, one.rank, -1) for one in self.seats.past.take_all())
         children = (PastWorker(seat.index, seat.rank, 0) for seat in self.seats.taken())
         self.kept, self.gone = (*past, *children), frozenset()
@@ -168,21 +169,21 @@ class Worker:
 
     @property
     def leaves_in_order(self) -> bool:
-        """Whether its process would leave in order now."""
+        """Tell whether the worker's process would leave in order now."""
         return self.leaves and self.state is WorkerState.RUNNING
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it is in the tree with a process, which runs or will run."""
+        """Tell whether the worker is in the tree with a process that runs or will run."""
         return self.state in _AT_WORK
 
     @property
     def is_bereft(self) -> bool:
-        """Whether it is in the tree without a process, for good or for long."""
+        """Tell whether the worker is in the tree without a process, for good or for long."""
         return self.state in _BEREFT
 
     def happens(self, what: Happens, out: Outbox, now: float = 0.0) -> None:
-        """Change the state by the table, and do its deed. `now` matters to STARTED only."""
+        """Change the state by the table, and do the table's deed. `now` matters to STARTED only."""
         transition = TRANSITIONS.get((self.state, what))
         assert transition is not None, (
             f"worker {self.index} of job {self.job} {what.value} while {self.state.value}"
@@ -200,7 +201,7 @@ class Worker:
             self.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, out)
 
     def update_process(self, out: Outbox) -> None:
-        """Tell its process the volume and the children, if the process works."""
+        """Send the worker's process the volume and the children, if the process works."""
         if self.is_at_work:
             out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
 
@@ -312,7 +313,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.RUNNING, Happens.PAUSED): (WorkerState.PAUSED, _pause),
     (WorkerState.RUNNING, Happens.PAUSED_IN_ORDER): (WorkerState.PAUSED, _pause_in_order),
     (WorkerState.RUNNING, Happens.LEFT): (WorkerState.SUSPENDED, _suspend),
-    # `leaving.py` says what becomes of its process.
+    # The process goes on in `leaving.py`.
     (WorkerState.RUNNING, Happens.LEFT_IN_ORDER): (WorkerState.GONE, _leave),
     (WorkerState.RUNNING, Happens.ENDED): (WorkerState.GONE, _terminate),
     #
@@ -328,7 +329,7 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.LOST, Happens.ENDED): (WorkerState.GONE, None),
     #
     (WorkerState.STOPPED, Happens.READOPTED): (WorkerState.STARTING, _resume),
-    # It ran, and was stopped before it could report so, or its report was under way.
+    # The process ran, but was stopped before its report was sent or had arrived.
     (WorkerState.STOPPED, Happens.STARTED): (WorkerState.SUSPENDED, _tell_start),
     (WorkerState.STOPPED, Happens.GIVEN): (WorkerState.GONE, None),
     (WorkerState.STOPPED, Happens.DIED): (WorkerState.GONE, None),

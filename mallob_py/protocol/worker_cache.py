@@ -1,8 +1,8 @@
 """The cache: suspended workers of one PE, which their jobs may want back.
 
-A job that has grown again beyond a worker's index may ask for it at once: for a while the PE *holds* itself
-free, and takes in nothing else. Least recently used workers go first when there are too many. Roots of
-resting jobs have room of their own.
+A job that has grown again beyond a worker's index may soon ask for the worker: for a while the PE *holds*
+itself free, and adopts no other worker. If there are too many workers, the least recently used are dropped
+first. Roots of resting jobs have room of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WorkerCache:
         self.workers: OrderedDict[int, Worker] = OrderedDict()
         #: until when the PE is held free for jobs with a suspended worker
         self.holds: dict[int, float] = {}
-        #: most suspended workers; those taken over are kept, even if there are more
+        #: most suspended workers; workers taken over are kept even beyond this number
         self.room = config.job_cache
 
     def put(self, worker: Worker) -> None:
@@ -65,8 +65,8 @@ class WorkerCache:
     def least_worth_first(self) -> list[Worker]:
         """Return the suspended workers: least recently used first, roots last.
 
-        Among roots, jobs that have been elsewhere since come first, then jobs that have had most of their
-        share.
+        Among roots, roots of jobs that have run elsewhere since come first, then roots of jobs that have had
+        most of their share.
         """
         if all(worker.index > 0 for worker in self.workers.values()):
             return list(self.workers.values())
@@ -86,7 +86,7 @@ class WorkerCache:
         for worker, volume in zip(self.workers.values(), volumes, strict=True):
             if volume is None:
                 if worker.job in inherited:
-                    continue  # not heard of yet
+                    continue  # a job not heard of yet
                 volume = 0
             if worker.volume <= worker.index < volume and is_idle:
                 if (patience_s := self._patience_s(worker)) is not None:
@@ -97,7 +97,7 @@ class WorkerCache:
             worker.volume = volume
 
     def _patience_s(self, worker: Worker) -> float | None:
-        """Return how long to wait for a job that has grown again; None: its turn is elsewhere."""
+        """Return how long to wait for a job that has grown again; None: the job's turn is elsewhere."""
         if worker.index > 0 or not self._balancer.rotation.is_on:
             return self._config.reuse_patience_s
         is_here = self._balancer.rotation.places.get(worker.job) == self._out.rank
