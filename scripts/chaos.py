@@ -4,9 +4,9 @@
     python scripts/chaos.py kills --jobs 500 --kills 20 --seed 1    everything is killed again and again
     python scripts/chaos.py trees 'UTS 15' T3L --losses 1           bags with known results: all exact?
 
-`CAMPAIGN --help` says what each one does and checks; `faults/strikes.py` has all ways to hit a part,
-`faults/jobs.py` all kinds of jobs. Exits with 1 and tells the story (events of the job on all ranks, stacks
-if `py-spy` is there) if something is wrong; the folder is kept then.
+`CAMPAIGN --help` describes the faults and checks of each campaign; `faults/strikes.py` lists all faults,
+`faults/jobs.py` all kinds of jobs. If a check fails, the exit code is 1, the folder is kept, and a report is
+printed (events of the job on all ranks, and stacks if `py-spy` is installed).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mallob_py.cli.rank_options import RANK_LOSSES
 
 
 class Campaign(Protocol):
-    """A service under watch, and what is done to it; both methods may raise Wrong."""
+    """A service under watch and its faults; both methods may raise Wrong."""
 
     service: Service
 

@@ -71,7 +71,7 @@ def main() -> int:
 
 @contextmanager
 def _serving(ranks: str, api_dir: Path, log_dir: Path) -> Iterator[None]:
-    """A service that accepts jobs."""
+    """Run a service until the block ends."""
     command = [*COMMAND, "serve", "-n", ranks, "--api-dir", str(api_dir), "--log-dir", str(log_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
@@ -84,7 +84,7 @@ def _serving(ranks: str, api_dir: Path, log_dir: Path) -> Iterator[None]:
 
 
 def _play(client: Client, api_dir: Path) -> list[str]:
-    """Hand the jobs in and show what becomes of them; the formulas without a right answer."""
+    """Submit the jobs and show their progress; return the formulas without a right answer."""
     begin_s, shown = time.monotonic(), ""
     coming, solving = list(JOBS), dict[Job, Future[Answer]]()
     wrong: list[str] = []
@@ -124,7 +124,7 @@ def _shares(status: ServiceStatus) -> str:
 
 
 def _tell_latencies(log_dir: Path) -> None:
-    """Tell how quickly workers came, by the event logs."""
+    """Print how quickly workers started, by the event logs."""
     report = subprocess.run(
         [*COMMAND, "report", log_dir, "--json"], capture_output=True, text=True, check=True
     )

@@ -1,13 +1,14 @@
-"""Reads logs of loans (`mallob-py run NAME --log-loans DIR`): was each bag counted once, and what is open?
+"""Check of the logs of loans (`mallob-py run NAME --log-loans DIR`): was each bag counted once?
 
-python scripts/loans.py DIR          what does not add up, or that all does; exit code 1 or 0
-python scripts/loans.py DIR --dot    the loans that are open, from lender to borrower, as DOT for Graphviz
+python scripts/loans.py DIR          print all contradictions, or that there are none; exit code 1 or 0
+python scripts/loans.py DIR --dot    print the open loans, from lender to borrower, as DOT for Graphviz
 
-It uses none of the code that keeps the books: it adds up what every worker has written down. What must hold:
+The script uses none of the ledgers' code: it adds up the entries of all workers. Rules:
 
-- a loan is taken into an account at most once, as it was lent or in a state that its borrower has told;
-- what an account tells as its last word is what was done on it and what was taken into it, and nothing else;
-- the same goes for the job's own account at its end; where it began at a checkpoint, a root had told that.
+- a loan must be merged into an account at most once, as it was lent or in a state reported by its borrower;
+- an account's final report must equal the work done on it and the loans merged into it, and nothing else;
+- the same holds for the job's own account at its end; if the account began at a checkpoint, a root must have
+  reported this checkpoint.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: a line of a log
+#: an entry, which is a line of a log
 Entry = dict[str, Any]
 
 
 def read(folder: Path) -> list[list[Entry]]:
-    """The log of each worker; a last line that was cut off by the worker's death is left out."""
+    """Return the log of each worker, without a last line that the worker's death has cut off."""
     logs = []
     for path in sorted(folder.glob("*.jsonl")):
         lines = path.read_bytes().split(b"\n")
@@ -34,7 +35,7 @@ def read(folder: Path) -> list[list[Entry]]:
 
 
 def problems(logs: Iterable[list[Entry]]) -> Iterator[str]:
-    """Yield what does not add up."""
+    """Yield the contradictions in the logs."""
     logs = list(logs)
     told = defaultdict(set)
     lent = set()
@@ -54,7 +55,7 @@ def problems(logs: Iterable[list[Entry]]) -> Iterator[str]:
 def _problems_of_one(
     log: list[Entry], told: dict[int, set[tuple[int, int]]], lent: set[int], taken: Counter[int]
 ) -> Iterator[str]:
-    """Yield the problems of one worker; counts in `taken` how often each loan was taken in."""
+    """Yield the contradictions of one worker; count in `taken` how often each loan was merged."""
     added: Counter[int] = Counter()
     for entry in log:
         account, done = entry["account"], entry.get("done", 0)
@@ -78,7 +79,7 @@ def _problems_of_one(
 
 
 def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
-    """Return (lender's account, loan) of loans that no worker has taken in or thrown away; the root's: 0."""
+    """Return (lender's account, loan) of loans that no worker has merged or discarded; the root's: 0."""
     lenders: dict[int, int] = {}
     dropped = set()
     for entry in sorted((entry for log in logs for entry in log), key=lambda entry: entry["t"]):
@@ -93,7 +94,7 @@ def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
 
 
 def dot(logs: Iterable[list[Entry]]) -> str:
-    """The open loans, each with what its borrower has told last."""
+    """Return the open loans in DOT, each with the last state that its borrower has reported."""
     logs = list(logs)
     last: dict[int, int] = {}
     known = {0}

@@ -1,14 +1,13 @@
-"""Do the tests notice when a rule is broken? Break each, one at a time, and see.
+"""Test whether the tests notice when a rule is broken: break each rule, one at a time.
 
-Each mutation (`tests/mutations/`) is applied to a copy of the sources; the sources themselves stay as
-they are. On the copy its own test runs first, the one that the list names; if that one passes, all
-tests of its part, up to the first failure (of the protocol: the simulations as well, and then random
-seeds). What fails must fail again, and pass without the mutation: a test that fails now and then has
-noticed nothing. A mutation that survives shows a missing test or a rule that nobody needs; then the
-exit code is 1.
+Each mutation (`tests/mutations/`) is applied to a copy of the sources; the sources themselves stay unchanged.
+On the copy, the test named in the mutation's entry runs first. If it passes, all tests of its part run up to
+the first failure (for the protocol also the simulations, then random seeds). A failing test must fail again,
+and pass without the mutation: a test that fails only sometimes has noticed nothing. A mutation that survives
+shows a missing test or an unnecessary rule; the exit code is then 1.
 
-python scripts/mutate.py                 all
-python scripts/mutate.py --only token    those whose rule matches
+python scripts/mutate.py                 all mutations
+python scripts/mutate.py --only token    the mutations whose rule contains the word
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ from mallob_py.runtime.processes import python
 _ROOT = Path(__file__).resolve().parent.parent
 _COPIED = ("mallob_py", "apps", "tests", "scripts", "pyproject.toml")
 _PROTOCOL = "mallob_py/protocol/"
-#: they say nothing about the protocol
+#: tests that do not concern the protocol
 _TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
-#: they take long, so what notices quickly comes before them
+#: slow tests, which run after faster ones
 _LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_search.py")
-#: without other plugins a run of one test takes half the time
+#: pytest without other plugins, which halves the time of a single test
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout")
-#: as a failure of that test, not as the end of pytest
+#: a timeout is a failure of its test, and must not end pytest
 _TIMEOUT_METHOD = "--timeout-method=signal"
-#: a test that waits for ever is a notice; the whole run only ends so on a very busy machine
+#: the time limit of a test, as a test that never ends has noticed the mutation
 _TEST_TIMEOUT_S = 60
 _TIMEOUT_S = 1200.0
 _FUZZ_FIRST = 1000
-#: pytest's exit code
+#: pytest's exit code if it finds no test
 _NO_TESTS = 5
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*?\])?(?: - (.*))?$", re.MULTILINE)
 
 
 class Stopped(Exception):
-    """The user has had enough."""
+    """An interruption by the user."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The fate of one mutation. `is_expected`: the test that the list names has noticed it."""
+    """The result of one mutation. `is_expected`: the test in its entry has noticed it."""
 
     mutation: Mutation
     noticed_by: str | None
@@ -72,7 +71,7 @@ class Verdict:
 
 
 class Runner:
-    """Runs Python on copies of the sources, and ends all of it when it is told to stop."""
+    """Runs Python on copies of the sources, and ends these processes on request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +79,7 @@ class Runner:
         self._is_stopped = False
 
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-        """Run the tests; None if they do not end in time."""
+        """Run the tests; return None if they exceed the time."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(folder), str(folder / "apps"))),
@@ -89,7 +88,7 @@ class Runner:
         with self._lock:
             if self._is_stopped:
                 raise Stopped
-            # A group of its own: a fuzz has children, and Ctrl-C is for us to pass on.
+            # A group of its own, as a fuzz has children, and this process must pass on Ctrl-C.
             process = subprocess.Popen(
                 [*python(), *arguments],
                 cwd=folder,
@@ -126,7 +125,7 @@ class Runner:
 
 
 class Judge:
-    """Copies the sources once; each mutation gets a copy of that copy, compiled files included."""
+    """Copies the sources once; each mutation gets a copy of this copy, compiled files included."""
 
     def __init__(self, work: Path, runner: Runner, fuzz_s: float) -> None:
         self._work = work
@@ -140,11 +139,11 @@ class Judge:
             else:
                 shutil.copy2(source, dest)
         self._place_of = test_places(self._unchanged)
-        #: whether a test passes without any mutation, of those that had to
+        #: whether each test passes without any mutation, as far as known
         self._passes: dict[str, bool] = {}
 
     def check_unchanged(self, mutations: list[Mutation]) -> None:
-        """A test that fails anyway would notice everything; and the list must fit the sources."""
+        """Check that the named tests pass without mutations, and that the tables fit the sources."""
         for mutation in mutations:
             try:
                 apply(mutation, (self._unchanged / mutation.file).read_text())
@@ -175,7 +174,7 @@ class Judge:
         return Verdict(mutation, noticed_by, is_expected, time.monotonic() - began_s)
 
     def notice(self, folder: Path, *tests: str) -> str | None:
-        """The first of these tests that fails twice with the mutation, and passes without it."""
+        """Return the first of these tests that fails twice with the mutation, and passes without it."""
         by_chance: list[str] = []
         while (failed := self._failure(folder, *tests, *by_chance)) is not None:
             if failed not in self._passes:
@@ -187,7 +186,7 @@ class Judge:
         return None
 
     def _failure(self, folder: Path, *tests: str) -> str | None:
-        """The first of these tests that fails, as pytest takes it; one that does not end fails, too."""
+        """Return the first of these tests that fails, by pytest's name; an endless test fails, too."""
         done = self._runner.run(folder, *_PYTEST, f"--timeout={_TEST_TIMEOUT_S}", _TIMEOUT_METHOD, *tests)
         if done is None:
             raise RuntimeError(f"tests do not end, nor does pytest end them: {' '.join(tests)}")
@@ -207,7 +206,7 @@ class Judge:
 
 
 def test_places(root: Path) -> dict[str, str]:
-    """Return, for each test function whose name is its own, where it is: the name that pytest takes."""
+    """Return pytest's name of each test function whose name is unique."""
     places: dict[str, list[str]] = {}
     for path in (root / "tests").rglob("test_*.py"):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
@@ -216,8 +215,8 @@ def test_places(root: Path) -> dict[str, str]:
 
 
 def _tests_of_part(root: Path, file: str) -> list[str]:
-    """All files with tests of the same part, quick ones first."""
-    is_apps = file.startswith("apps/")  # the tests of all applications lie together
+    """Return all files with tests of the same part, fast ones first."""
+    is_apps = file.startswith("apps/")  # the tests of all applications are in one folder
     mirrored = Path("tests/apps") if is_apps else Path("tests", *Path(file).parent.parts[1:])
     folders = ("tests/protocol", "tests/simulation") if file.startswith(_PROTOCOL) else (str(mirrored),)
     paths = [path for folder in folders for path in sorted((root / folder).glob("test_*.py"))]
@@ -226,7 +225,7 @@ def _tests_of_part(root: Path, file: str) -> list[str]:
 
 
 def tell(verdicts: list[Verdict], took_s: float) -> int:
-    """The end of the table; the number of survivors."""
+    """Print the end of the table; return the number of survivors."""
     for verdict in verdicts:
         if verdict.noticed_by is not None and not verdict.is_expected:
             print(f"\n{verdict.mutation.rule}\n  is not noticed by {verdict.mutation.test}, as the list says")

@@ -1,19 +1,19 @@
-"""A mutation: a rule in words, the change that breaks it, and the test that notices it.
+"""A mutation: a rule in words, the change that breaks it, and the test that notices the change.
 
-The tables are kept by hand in `tests/mutations/*.txt`: one entry for each rule that somebody could take for
-superfluous. A line without indent names the file (or is a comment); below it, each rule:
+The tables in `tests/mutations/*.txt` are kept by hand: one entry for each rule that could seem superfluous.
+A line without indent names the file (or is a comment); the entries of its rules follow:
 
     messages for this epoch are handled once it has come
       PE._on_epoch: self._parked[0][0] <= self.epoch => self._parked[0][0] < self.epoch
       test_a_message_waits_for_its_epoch
 
-The second line says where, a function or class or (`module`) the whole file, and which code there gives way
-to which. Three words stand for usual changes: `without STATEMENTS`; `never CONDITION`; `always CONDITION`.
-It may go on in further lines; the last line is the test.
+The second line contains the place, which is a function, a class or (`module`) the whole file, the old code
+and the new code. Three words stand for usual changes: `without STATEMENTS`; `never CONDITION`; `always
+CONDITION`. The second line may continue in further lines; the last line is the test.
 
-Sources and changes are compared as syntax trees: how lines are broken and what comments say does not matter.
-A change must fit there exactly once. So an entry whose rule has been rewritten is an error that names it, and
-never breaks something else.
+Sources and changes are compared as syntax trees: line breaks and comments do not matter. The old code must
+occur in its place exactly once. So an entry whose rule has been rewritten raises an error that names the
+rule, and never breaks other code.
 
 In the old code the body `...` stands for any statements: `if self.is_resting: ...`.
 """
@@ -30,14 +30,14 @@ import msgspec
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Old code and what stands there instead: an expression for an expression, else statements."""
+    """Old code and its replacement: an expression for an expression, else statements."""
 
     old: str
     new: str
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """A rule, how to break it, and the test that is there for it (`mutate.py` tries that one first)."""
+    """A rule, the change that breaks it, and the test for it (which `mutate.py` runs first)."""
 
     rule: str
     file: str
@@ -46,20 +46,20 @@ class Mutation(msgspec.Struct, frozen=True):
     test: str
 
 
-#: what stands there after a change that one word names
+#: the replacements that a single word names
 _WORDS = {"without": "", "never": "False", "always": "True"}
 _CHANGE = re.compile(r"([\w.]+): *(.+)", re.DOTALL)
 _RULE = re.compile(r"  (\S.*)\n((?: {4}.*\n)+) {4}(test_\w+)\n")
 
 
-#: a node, the name of one of its fields, and what this field is to be
+#: a node, the name of one of its fields, and the field's new value
 _Changed = tuple[ast.AST, str, object]
 
 
 def change_of(text: str) -> Change:
-    """Read code that gives way to other code: `OLD => NEW`, or one of the three words and the old code.
+    """Parse a change: `OLD => NEW`, or one of the three words and the old code.
 
-    Raises ValueError if it is neither.
+    Raises ValueError for any other text.
     """
     word, _, rest = text.replace("\n", " \n", 1).partition(" ")
     if word in _WORDS:
@@ -71,7 +71,7 @@ def change_of(text: str) -> Change:
 
 
 def table(text: str) -> tuple[Mutation, ...]:
-    """Read mutations. Raises ValueError, with the line, if it is none of a table."""
+    """Parse a table of mutations. Raises ValueError with the line of an invalid entry."""
     found, file, at = list[Mutation](), "", 0
     while at < len(text):
         line = text[at : text.index("\n", at)]
@@ -90,7 +90,7 @@ def table(text: str) -> tuple[Mutation, ...]:
     return tuple(found)
 
 
-#: all entries of all tables
+#: the mutations of all tables
 MUTATIONS = tuple(
     mutation
     for file in sorted((Path(__file__).resolve().parents[1] / "tests/mutations").glob("*.txt"))
@@ -99,9 +99,10 @@ MUTATIONS = tuple(
 
 
 def apply(mutation: Mutation, source: str) -> str:
-    """The changed source, without its comments.
+    """Return the changed source, without its comments.
 
-    Raises ValueError, naming the rule, if the place is not there or the old code is not there exactly once.
+    Raises ValueError, naming the rule, if the place does not exist or does not contain the old code exactly
+    once.
     """
     module = ast.parse(source)
     _change(mutation, _scope(mutation, module))
@@ -114,7 +115,7 @@ def check(mutation: Mutation, module: ast.Module) -> None:
 
 
 def describe(mutation: Mutation, source: str) -> str:
-    """The change as a reader of the protocol sees it: lines of a diff."""
+    """Return the change as lines of a diff."""
     scope = _scope(mutation, ast.parse(source))
     old = ast.unparse(scope).splitlines()
     _change(mutation, scope)
@@ -134,14 +135,14 @@ def _scope(mutation: Mutation, module: ast.Module) -> ast.AST:
 
 
 def _change(mutation: Mutation, scope: ast.AST) -> None:
-    """Change the one part of the scope's tree that fits the old code."""
+    """Replace the one part of the scope's tree that equals the old code."""
     parent, field, value = _fitting(mutation, scope)
     setattr(parent, field, value)
     ast.fix_missing_locations(scope)
 
 
 def _fitting(mutation: Mutation, scope: ast.AST) -> _Changed:
-    """Find the one part of the scope's tree that fits the old code, and what is to stand there."""
+    """Return the one part of the scope's tree that equals the old code, and its replacement."""
     try:
         codes = (mutation.change.old, mutation.change.new)
         old, new = (ast.parse(textwrap.dedent(code).strip()).body for code in codes)
@@ -188,7 +189,7 @@ def _changed_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]
 
 
 def _is_alike(pattern: object, found: object) -> bool:
-    """Whether two parts of syntax trees say the same."""
+    """Return whether two parts of syntax trees are equal."""
     if isinstance(pattern, ast.AST):
         return type(pattern) is type(found) and all(
             (field == "body" and _is_any(part)) or _is_alike(part, getattr(found, field, None))
@@ -200,7 +201,7 @@ def _is_alike(pattern: object, found: object) -> bool:
 
 
 def _is_any(body: object) -> bool:
-    """The body `...`."""
+    """Return whether the code is the body `...`."""
     match body:
         case [ast.Expr(ast.Constant(value))]:
             return value is ...

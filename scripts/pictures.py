@@ -31,14 +31,14 @@ _OURS = [*python(), "-m", "mallob_py"]
 _RANKS = 8
 _WIDTH, _HEIGHT = 1180, 820
 _TOP_WIDTH, _TOP_LINES = 110, 20
-#: so long the page looks before its picture is taken
+#: the time for which the page runs before its picture is taken
 _LOOK_MS = 6000
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 @contextmanager
 def _running(*command: str, says: str, within: Path) -> Iterator[str]:
-    """A command of ours until the end of the block; its first output that has the word."""
+    """Run a command of this package until the end of the block; yield its first output with the word."""
     output = within / f"{command[0]}.log"
     with output.open("w") as file:
         process = subprocess.Popen([*_OURS, *command], cwd=within, stdout=file, stderr=file)
@@ -55,7 +55,7 @@ def _running(*command: str, says: str, within: Path) -> Iterator[str]:
 
 
 def _submit_jobs(api_dir: Path) -> list[Client]:
-    """Jobs of three users that come one after the other, one of which waits and one fails."""
+    """Submit jobs of three users one after the other, of which one waits and one fails."""
     clients = {name: Client(api_dir, name) for name in ("alice", "bob", "carol")}
     alice, bob, carol = clients.values()
     alice.submit(application="UTS", configuration={"depth": 18}, priority=2.0, name="tree")
@@ -111,7 +111,7 @@ def main() -> None:
         with served, shown as told:
             url = next(word for word in told.split() if word.startswith("http"))
             clients = _submit_jobs(api_dir)
-            # While no page is open, the ranks are not asked who works where: the first picture begins that.
+            # Without an open page, the ranks do not report workers: the first picture starts their reports.
             for scheme, name in (("light", "page.png"), ("dark", "page-dark.png"), ("light", "page.png")):
                 _shoot(browser, url, scheme, output / name)
             _draw_top(api_dir, output / "top.svg")

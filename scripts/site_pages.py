@@ -1,4 +1,4 @@
-"""For mkdocs: documents that lie outside `docs/` become pages of the site, and links to them follow."""
+"""Hook of mkdocs: documents outside `docs/` become pages of the site, and links to them are changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-#: page of the site: document of the repository
+#: pages of the site and their documents in the repository
 PAGES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",

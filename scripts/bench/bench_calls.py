@@ -3,9 +3,9 @@
     python scripts/bench/bench_calls.py              # the pools that are installed
     python scripts/bench/bench_calls.py --users      # two users at once on two workers
 
-Each pool is warm (it has done some calls) and is alone meanwhile. Dask, Ray and joblib are left out where
-they are not installed (`pip install 'dask[distributed]' ray joblib`). They are asked as their users would: a
-task for each call, `multiprocessing.Pool` with equal chunks.
+Each pool is warm (it has done some calls) and is the only one that runs. Dask, Ray and joblib are left out
+where they are not installed (`pip install 'dask[distributed]' ray joblib`). Each is used as usual: a task for
+each call, `multiprocessing.Pool` with equal chunks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mallob_py import Executor
 from mallob_py.runtime.processes import import_places, python
 
 PROCESSES = 2
-#: calls function with each item
+#: a function that calls a function with each item
 Map = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
 
 
 def spin(seconds: float) -> None:
-    """Take so much time of the core."""
+    """Use a core for this time."""
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
         pass
@@ -72,7 +72,7 @@ def arrays(count: int) -> list[Any]:
     return [base[begin : begin + (1 << 17)] for begin in range(count)]
 
 
-#: by what the command line calls them: how many, the function, items, what is printed
+#: kinds of calls by their names on the command line: number, function, items, printed text
 KINDS: dict[str, tuple[int, Callable[[Any], Any], Callable[[int], list[Any]], str]] = {
     "10us": (100_000, ten_microseconds, numbers, "10 us"),
     "1ms": (10_000, millisecond, numbers, "1 ms"),
@@ -82,7 +82,7 @@ KINDS: dict[str, tuple[int, Callable[[Any], Any], Callable[[int], list[Any]], st
 
 
 def workloads(kinds: list[str], share: float) -> dict[str, tuple[Callable[[Any], Any], list[Any]]]:
-    """By name: the function and the items; `share` of the calls, of those of 2 s all."""
+    """Return function and items by name; `share` of the calls, but all calls of 2 s."""
     chosen = {}
     for kind in kinds:
         calls, function, items, text = KINDS[kind]
@@ -148,7 +148,7 @@ PEERS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def be_peer(name: str, kinds: list[str], share: float) -> None:
-    """Measure one pool in this process: seconds of each workload, in JSON."""
+    """Measure one pool in this process; print the seconds of each workload in JSON."""
     with PEERS[name][1]() as mapped:
         list(mapped(millisecond, [0] * 100))
         took = {}
@@ -180,7 +180,7 @@ def compare(names: list[str], kinds: list[str], share: float, rounds: int) -> No
 
 
 def users() -> None:
-    """Two users with 400 calls of 10 ms each on two workers; the second comes when the first has begun."""
+    """Run 400 calls of 10 ms for each of two users on two workers; the second user begins a little later."""
     rows = []
     with running_service(PROCESSES, ["--preload", "CALLS"]) as service:
         for _ in range(3):

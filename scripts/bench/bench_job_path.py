@@ -1,12 +1,13 @@
-"""Three trips through a rank: how often it goes from one of our modules to another.
+"""Three paths through a rank: the numbers of calls from one of our modules to another.
 
-Ranks note each call that leads from one module of `mallob_py` into another. Counted are those between the
-rename of a NOOP job's file into `in/` and the sight of its reply, on one rank; those of `resize +1`, from the
-order until a second after the answer; and those in the seconds after a rank was killed that is no client's.
-Of the last two each rank is counted, and the one with the most is told. Which ways these are tells where a
-trip could be shorter. Ranks are several times as slow as otherwise: this is about paths, not about time. So
-their clock is as slow, and they park as long by it as they want: a job that is over within its first
-milliseconds, before others are told of it, is so here, and no turn is counted that only came too early.
+Ranks record each call from one module of `mallob_py` to another. The script counts the calls on one rank
+between the rename of a NOOP job's file into `in/` and the sight of its reply; the calls of `resize +1` from
+the order until a second after the answer; and the calls in the seconds after the kill of a rank that is no
+client's. For the last two, each rank is counted, and the rank with the most calls is reported. The list of
+calls shows where a path could be shorter. Ranks are several times slower than usual: the subject is paths,
+not time. So their clock is slowed as well, and they park by this clock. Then a job that usually ends within
+its first milliseconds, before other ranks hear of it, does so here, too, and no turn is counted that only
+came too early.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.status import read_status
 
 _JOBS = 20
-#: of ranks that come, and of ranks that are killed
+#: the number of added ranks, and of killed ranks
 _CHANGES = 3
-#: until all have heard of an answer, and until ranks go on without one
+#: the time until all ranks have heard of an answer, and until ranks continue without a lost one
 _HEARD_S, _LOSS_S = 1.0, 3.0
-#: so many times as slow is a rank that notes its calls, at most, on a busy machine too
+#: the factor by which a recording rank is slower at most, also on a busy machine
 _SLOWNESS = 30.0
 
-#: found by every Python that starts below; only a rank's loop imports that module
+#: a module that every Python started below imports; it acts only where a rank's loop is imported
 _SITECUSTOMIZE = r"""
 import os, sys, time
 
@@ -99,14 +100,14 @@ class _Finder:
 sys.meta_path.insert(0, _Finder())
 """
 
-#: begin and end of a trip, in seconds of the monotonic clock
+#: begin and end of a path, in seconds of the monotonic clock
 Span = tuple[float, float]
-#: from a module into another
+#: calling and called module
 Way = tuple[str, str]
 
 
 def measure(ranks: int, trips: Callable[[Service, Path], list[Span]]) -> list[tuple[str, Counter[Way]]]:
-    """Return for each trip the rank that changed modules most often, and its ways."""
+    """Return for each path the rank with the most calls between modules, and these calls."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-path.") as name:
         folder, out = Path(name), Path(name) / "out"
         out.mkdir()
@@ -134,10 +135,10 @@ def measure(ranks: int, trips: Callable[[Service, Path], list[Span]]) -> list[tu
 
 
 def jobs(service: Service, _: Path) -> list[Span]:
-    """NOOP jobs, one after the other; the first one imports, and is not told."""
+    """Run NOOP jobs one after the other; the first one, which imports the application, is left out."""
     spans = []
     for number in range(_JOBS + 1):
-        time.sleep(0.3)  # what the job before has left to do is not this one's
+        time.sleep(0.3)  # the previous job's remaining work must not count for this job
         job = service.drop({"user": "bench", "name": f"noop{number}", "application": "NOOP"})
         service.await_reply(job)
         spans.append((job.dropped_s, time.monotonic()))
@@ -145,7 +146,7 @@ def jobs(service: Service, _: Path) -> list[Span]:
 
 
 def growth(service: Service, _: Path) -> list[Span]:
-    """Another rank each time."""
+    """Add a rank, several times."""
     command = [*python(), "-m", "mallob_py", "resize", "+1", "--api-dir", str(service.api_dir)]
     spans = []
     for _ in range(_CHANGES):
@@ -157,7 +158,7 @@ def growth(service: Service, _: Path) -> list[Span]:
 
 
 def losses(service: Service, out: Path) -> list[Span]:
-    """A rank without a client each time; the others go on without it."""
+    """Kill a rank without a client, several times; the other ranks continue."""
     deadline_s = time.monotonic() + 60.0
     while (status := read_status(service.api_dir)) is None:
         assert time.monotonic() < deadline_s, "the service writes no status"
@@ -173,7 +174,7 @@ def losses(service: Service, out: Path) -> list[Span]:
     return spans
 
 
-#: the ranks at the start, and what is done
+#: the number of ranks at the start, and the function that makes the paths
 TRIPS: dict[str, tuple[int, Callable[[Service, Path], list[Span]]]] = {
     "NOOP": (1, jobs),
     "resize +1": (2, growth),

@@ -1,8 +1,8 @@
 """Formulas by `solve` on one and on two ranks, and by kissat's own command, in turns: wall seconds, ratios.
 
-Of several rounds the shortest times count: what else runs on a machine only adds to them.
-Without files, some generated ones. Where kissat is not on PATH (or given by --kissat), PySAT's is taken, in a
-process of its own. An answer that differs ends it all.
+The shortest times of several rounds count, as other programs on a machine only lengthen them. Without files,
+some formulas are generated. If kissat is not on PATH (or given by --kissat), PySAT's solver is used, in a
+process of its own. A different answer ends the benchmark.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pysat.solvers import Solver
 with Solver(sys.argv[1], bootstrap_with=CNF(from_file=sys.argv[2]).clauses) as solver:
     sys.exit(10 if solver.solve() else 20)
 """
-#: the exit codes of both answers
+#: the exit codes of the answers SAT and UNSAT
 _ANSWERS = (10, 20)
 
 
 def pysat_command(solver: str) -> list[str]:
-    """One of PySAT's solvers as a command that takes a file."""
+    """Return a command that runs one of PySAT's solvers on a file."""
     return [*python(), "-c", _PYSAT, solver]
 
 
 def generated(folder: Path) -> list[Path]:
-    """Return of each kind one formula that takes a second or some."""
+    """Return one formula of each kind, each of which takes about a second or more."""
     texts = {
         "pigeons-10": generate.pigeonhole(10).text("pigeons"),
         "uniform-250": generate.uniform(250, 1065, 5).text("uniform"),
@@ -51,7 +51,7 @@ def generated(folder: Path) -> list[Path]:
 
 
 def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
-    """Return the time that a command took, and its exit code; None if it was ended at the limit."""
+    """Return the time of a command and its exit code; None if it was ended at the limit."""
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if not ends_within(process, limit_s):

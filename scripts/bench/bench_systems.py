@@ -3,7 +3,7 @@
     python scripts/bench/bench_systems.py                 # the systems that are installed, in turns
     python scripts/bench/bench_systems.py --formulas      # 60 formulas at once, most of them small
 
-Each system runs in a process of its own and is alone meanwhile. A job is what is smallest there: a NOOP job
+Each system runs alone, in a process of its own. A job is the system's smallest one: a NOOP job
 for mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm, `touch` for
 HyperQueue.
 Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs root and Debian's
@@ -35,15 +35,15 @@ from mallob_sat import generate
 CORES = 2
 ONE_BY_ONE = 30
 AT_ONCE = 300
-#: how long a job is waited for that comes when all workers are busy
+#: the time limit of a job that is submitted when all workers are busy
 BUSY_LIMIT_S = 10.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class System(NamedTuple):
-    """`begin(endless)` hands a job in and returns a function that waits for its end, up to seconds.
+    """A system. `begin(endless)` submits a job and returns a function that waits for its end, up to seconds.
 
-    `solve(path)` likewise, for a formula.
+    `solve(path)` does the same for a formula.
     """
 
     begin: Callable[[bool], Callable[[float], bool]]
@@ -61,7 +61,7 @@ def endless() -> None:
 
 
 def solve(path: str) -> bool:
-    """Whether the formula is satisfiable, by the solver that our service has alone here."""
+    """Return whether the formula is satisfiable, by the only solver that our service uses here."""
     from pysat.formula import CNF
     from pysat.solvers import Solver
 
@@ -144,14 +144,14 @@ def ray() -> Iterator[System]:
 
 
 def _slurm_here() -> Any:
-    """Return the module of the tests that makes a Slurm on this machine."""
+    """Return the module of the tests that sets up Slurm on this machine."""
     sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
     return importlib.import_module("virtual_cluster")
 
 
 @contextmanager
 def slurm_cluster() -> Iterator[Any]:
-    """Two nodes, each of which is one of our cores: a job has all of it."""
+    """Set up two nodes with one of our cores each, which a job occupies as a whole."""
     with tempfile.TemporaryDirectory(prefix="slurm.") as folder:
         cluster = _slurm_here().Cluster(Path(folder))
         cluster.start()
@@ -165,7 +165,7 @@ def slurm() -> Iterator[System]:
     with slurm_cluster() as cluster:
 
         def begin(is_endless: bool) -> Callable[[float], bool]:
-            # Not `sbatch --wait`, which looks each 2 s.
+            # `sbatch --wait` is no choice, as it polls every 2 s.
             command = ["srun", "--quiet", *(("sleep", "1d") if is_endless else ("true",))]
             process = subprocess.Popen(
                 command, env=cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -188,7 +188,7 @@ def hyperqueue() -> Iterator[System]:
     numbers = iter(range(1 << 30))
 
     def begin(is_endless: bool) -> Callable[[float], bool]:
-        # Its own waiting looks each second, so a job tells by a file that it is done.
+        # HyperQueue's own wait polls every second, so a job reports its end by a file.
         done = folder / str(next(numbers))
         job = Job(max_fails=0)
         job.program(["sleep", "1d"] if is_endless else ["touch", str(done)])
@@ -231,7 +231,7 @@ def is_there(name: str) -> bool:
 
 
 def be_system(name: str) -> None:
-    """Print seconds: the first answer after the start, one job, one of many, one when all is busy."""
+    """Print seconds: first answer after the start, one job, one of many, one while all workers are busy."""
     begin_s = time.monotonic()
     with SYSTEMS[name][1]() as system:
         assert system.begin(False)(60.0)
@@ -257,7 +257,7 @@ def be_system(name: str) -> None:
 
 
 def be_solver(name: str, folder: Path) -> None:
-    """Print seconds until the formulas of a folder, handed in at once, were answered: mean, median, last."""
+    """Submit the formulas of a folder at once; print seconds until the answers: mean, median, last."""
     with SYSTEMS[name][1]() as system:
         assert system.begin(False)(60.0)
         begin_s = time.monotonic()
@@ -276,7 +276,7 @@ def _print(took: dict[str, float]) -> None:
 
 
 def measured(name: str, *arguments: str, script: str = __file__) -> dict[str, Any]:
-    """The times of a system, measured in a process group that ends with all that it has started."""
+    """Return the times of a system, measured in a process group that ends with all its processes."""
     process = subprocess.Popen(
         [*python(), script, "--system", name, *arguments],
         env=os.environ | import_places(),
@@ -348,7 +348,7 @@ def compare_formulas(names: list[str], rounds: int) -> None:
 
 
 def write_formulas(folder: Path) -> None:
-    """Write 60 formulas: 4 take seconds and come first by their names, some a second, most milliseconds."""
+    """Write 60 formulas: 4 take seconds and come first by name, some a second, most milliseconds."""
     formulas = [generate.uniform(240, 1022, seed) for seed in range(4)]
     formulas += [generate.uniform(190, 809, seed) for seed in range(16)]
     formulas += [generate.planted(150, 600, seed) for seed in range(40)]

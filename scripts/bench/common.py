@@ -37,7 +37,7 @@ _ACCEPTING = "accepting jobs"
 
 
 class BenchmarkError(Exception):
-    """Something to be measured did not run."""
+    """An error: a command of the benchmark failed or did not start."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Service:
         return PreparedJob(identity, hidden, folder / "in" / name, folder / "out" / name)
 
     def await_reply(self, job: DroppedJob, timeout_s: float = 60.0, poll_s: float = REPLY_POLL_S) -> float:
-        """Wait for a reply; returns seconds since the job was dropped. Looking often takes time of a core."""
+        """Wait for a reply by fast polling, which costs time of a core; return the seconds since the drop."""
         path = os.fspath(job.reply_path)
         deadline_s = time.monotonic() + timeout_s
         while not os.path.exists(path):
@@ -102,12 +102,12 @@ class Service:
         return time.monotonic() - job.dropped_s
 
     def reply(self, job: DroppedJob) -> dict[str, Any]:
-        """The content of a reply that has been awaited."""
+        """Return the content of a reply after `await_reply`."""
         content: dict[str, Any] = json.loads(job.reply_path.read_bytes())
         return content
 
     def interrupt(self, identity: str, client: int = 0) -> None:
-        """Ask for a job's end."""
+        """Request a job's end."""
         user, _, name = identity.partition(".")
         folder = self.api_dir / f"jobs.{client}" / "in"
         hidden = folder / f"~{identity}.interrupt.json"
@@ -122,17 +122,17 @@ def running_service(
     interpreter: str | None = None,
     parent: Path | None = None,
 ) -> Iterator[Service]:
-    """A service of our own on a new api-dir below `parent`, from "accepting jobs" to its clean end.
+    """Run a service on a new api-dir below `parent`, from "accepting jobs" to its clean end.
 
-    Its standard error goes to ours; if it does not stop by itself, its processes are killed
-    and that is an error too.
+    Its standard error is ours; if it does not stop by itself, its processes are killed and an error is
+    raised.
     """
     folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench.", dir=parent))
     api_dir, log_dir = folder / "api", folder / "logs"
     command = [*(python() if interpreter is None else (interpreter, "-P")), "-m", "mallob_py", "serve"]
     command += ["-n", str(ranks)]
     command += ["--api-dir", str(api_dir), "--log-dir", str(log_dir), *extra_arguments]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a killed benchmark must not leave it behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a killed benchmark must stop the service
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -160,19 +160,19 @@ def _await_accepting(process: subprocess.Popen[str]) -> None:
             raise BenchmarkError(f"the service did not start (exit code {process.wait()})")
     finally:
         watchdog.cancel()
-    # Whatever it prints later must not fill the pipe.
+    # The service's later output must not fill the pipe.
     threading.Thread(target=_drain, args=[process], daemon=True).start()
 
 
 def _drain(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
-    with contextlib.suppress(ValueError):  # closed under us at the end
+    with contextlib.suppress(ValueError):  # the pipe is closed by another thread at the end
         for _ in process.stdout:
             pass
 
 
 def ends_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
-    """Wait for a process to end, at most so long. `Popen.wait` with a limit looks only every 50 ms."""
+    """Wait for a process to end, for `limit_s` at most. `Popen.wait` with a limit polls only every 50 ms."""
     if process.poll() is not None:
         return True
     descriptor = os.pidfd_open(process.pid)
@@ -193,24 +193,24 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    # Ranks share the launcher's session; where it has ended cleanly, nobody is left in it.
+    # Ranks share the launcher's session, which is empty after a clean end.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A table with a title, on standard output."""
+    """Print a table with a title."""
     print(f"\n{title}\n{format_table(header, rows)}", flush=True)
 
 
 def print_absent(what: str, how_to_get_it: str) -> None:
-    """Say that something to compare with is not installed and is left out."""
+    """Report that a system for comparison is not installed and is left out."""
     print(f"(left out: {what} is not installed; {how_to_get_it})", flush=True)
 
 
 def write_results(benchmark: str, results: dict[str, Any]) -> Path:
-    """Write `bench-results/<benchmark>.json`, with what is needed to read it later."""
+    """Write `bench-results/<benchmark>.json`, with the facts that a later reader needs."""
     RESULTS_DIR.mkdir(exist_ok=True)
     path = RESULTS_DIR / f"{benchmark}.json"
     machine = {

@@ -1,4 +1,4 @@
-"""Compare this checkout with another commit: both in turns, never at once, and what is worse.
+"""Compare this checkout with another commit: run both in turns, never at once, and report what is worse.
 
     make compare BASE=v0.1.0                 everything, about ten minutes
     make compare BASE=v0.1.0 ONLY="noop-4 burst-500"
@@ -6,9 +6,9 @@
 The base is checked out and installed below `build/compare/`, and kept there for the next time. A measure is
 repeated, both trees in turns (A B, B A, ...), until the interval of each of its ratios is within 5 %, or its
 part of the time is over. A ratio is the geometric mean over the rounds of HEAD / base, with Student's 95 %
-interval. Less is better everywhere; `worse` and `better` stand only where the interval excludes 1. The exit
-code is 1 if anything is worse. Counts (system calls, wake-ups) hardly depend on what else the machine does;
-times do: leave it alone meanwhile.
+interval. Less is better for all measures; `worse` and `better` are printed only if the interval excludes 1.
+The exit code is 1 if anything is worse. Counts (system calls, wake-ups) hardly depend on the machine's other
+load; times do, so the machine should be idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLDER = _ROOT / "build" / "compare"
 #: Student's t for 95 %, by degrees of freedom
 _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 _PRECISE = 0.05
-#: a difference that nobody would notice is no difference
+#: the relative difference up to which two values count as equal
 _SAME = 0.01
 
 Rounds = list[tuple[dict[str, float], dict[str, float]]]
@@ -97,7 +97,7 @@ def _is_precise(rounds: Rounds) -> bool:
 
 
 def _ratio(quantity: str, rounds: Rounds) -> tuple[float, float]:
-    """The logarithm of HEAD / base, and half the length of its interval."""
+    """Return the logarithm of HEAD / base, and half the length of its interval."""
     logs = [
         math.log(head[quantity] / base[quantity])
         for base, head in rounds
@@ -127,7 +127,7 @@ def _checkout(commit: str) -> Path:
 
 
 def _installed(root: Path, name: str) -> Tree:
-    """The tree in an environment of its own; nothing but MPI is added to what it needs."""
+    """Install the tree into an environment of its own, with no packages but its requirements and MPI."""
     environment = _FOLDER / f"{name}.venv"
     stamp, project = environment / "pyproject.toml", (root / "pyproject.toml").read_text()
     tree = Tree(name, environment / "bin" / "python")

@@ -1,7 +1,7 @@
-"""The measures of `compare.py`: one round of each, of one tree, by one and the same client.
+"""The measures of `compare.py`: one round of each, of one tree, by the same client.
 
-A measure takes a tree and returns its quantities by name. Less is better in all of them. Job files are
-written before the clock starts and renamed into place by this process, whichever tree serves them.
+A measure is a function of a tree that returns its quantities by name. Less is better for all quantities. Job
+files are written before the clock starts and renamed into place by this process, for either tree.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Tree:
     interpreter: Path
 
     def run(self, *arguments: str) -> tuple[float, float, str]:
-        """Run Python to its end: seconds, CPU seconds of it and its children, what it printed."""
+        """Run Python to its end; return seconds, CPU seconds with its children, and the output."""
         before, begin_s = os.times(), time.monotonic()
         with tempfile.TemporaryDirectory(prefix="mallob-py-compare.") as folder:
             done = subprocess.run(
@@ -108,7 +108,7 @@ def _sat(name: str) -> dict[str, Any]:
 
 
 def one_by_one(make: Callable[[str], dict[str, Any]], ranks: int, count: int, tree: Tree) -> dict[str, float]:
-    """A job at a time, from the rename of its file to the sight of its reply."""
+    """Run one job at a time, from the rename of its file to the sight of its reply."""
     with warm_service(tree, ranks) as service:
         latencies(service, make, "warm", 20)
         footprint = Footprint(service.process.pid)
@@ -129,7 +129,7 @@ def latencies(service: Service, make: Callable[[str], dict[str, Any]], name: str
 
 
 def burst(jobs: int, folder: Path, tree: Tree) -> dict[str, float]:
-    """Files of no-ops dropped at once, until the last reply is there."""
+    """Drop files of no-ops at once, and wait for the last reply."""
     with warm_service(tree, 4, folder) as service:
         drop_at_once(service, "warm", 50)
         footprint = Footprint(service.process.pid)
@@ -157,7 +157,7 @@ def drop_at_once(service: Service, name: str, jobs: int) -> float:
 
 
 def whole_tree(tree: Tree) -> dict[str, float]:
-    """From the rename of a job's file until all 16 ranks are active in it."""
+    """Measure from the rename of a job's file until all 16 ranks work on it."""
     times_s = []
     with warm_service(tree, _TREE_PES) as service:
         footprint = Footprint(service.process.pid)
@@ -178,14 +178,14 @@ def whole_tree(tree: Tree) -> dict[str, float]:
 
 
 def start(ranks: int, tree: Tree) -> dict[str, float]:
-    """From the command until it accepts jobs."""
+    """Measure from the start of the command until it accepts jobs."""
     with running_service(ranks, interpreter=str(tree.interpreter), parent=TMPFS) as service:
         cpu_s = Footprint(service.process.pid, since_start=True).cpu_s()
         return {"wall ms": 1e3 * service.start_s, "CPU ms": 1e3 * cpu_s}
 
 
 def idle(tree: Tree) -> dict[str, float]:
-    """Four ranks without a job, per second."""
+    """Measure four ranks without a job, per second."""
     with warm_service(tree, 4) as service:
         time.sleep(_IDLE_SETTLE_S)
         footprint = Footprint(service.process.pid)
@@ -196,7 +196,7 @@ def idle(tree: Tree) -> dict[str, float]:
 
 
 def solve(ranks: int, tree: Tree) -> dict[str, float]:
-    """`solve` of two clauses, from the command to its end."""
+    """Measure `solve` of two clauses, from the command to its end."""
     with tempfile.NamedTemporaryFile("w", suffix=".cnf") as file:
         file.write("p cnf 2 2\n1 2 0\n-1 0\n")
         file.flush()
@@ -205,7 +205,7 @@ def solve(ranks: int, tree: Tree) -> dict[str, float]:
 
 
 def calls(tree: Tree) -> dict[str, float]:
-    """Calls of Python functions on two ranks of an executor of one's own."""
+    """Measure calls of Python functions on two ranks of an executor."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(_CALLS)
         file.flush()
@@ -215,13 +215,13 @@ def calls(tree: Tree) -> dict[str, float]:
 
 
 def bag(application: str, fields: Sequence[str], tree: Tree) -> dict[str, float]:
-    """A bag of tasks on two ranks of its own."""
+    """Measure a bag of tasks on two ranks."""
     took_s, cpu_s, _ = tree.run("-m", "mallob_py", "run", application, "-n", "2", "--set", *fields)
     return {"wall s": took_s, "CPU s": cpu_s}
 
 
 def formulas(tree: Tree) -> dict[str, float]:
-    """Random formulas handed in at once on two ranks: the mean and the last answer."""
+    """Measure random formulas, submitted at once to two ranks: the mean and the last answer."""
     generator = random.Random(60)
     with warm_service(tree, 2) as service:
         prepared = []
@@ -250,13 +250,13 @@ def _random_3sat(generator: random.Random, variables: int) -> list[int]:
 
 
 def simulation(tree: Tree) -> dict[str, float]:
-    """The ranks' own code for 1536 PEs in virtual time."""
+    """Simulate 1536 PEs with the ranks' own code, in virtual time."""
     _, cpu_s, _ = tree.run("-m", "mallob_py", "simulate", "--pes", "1536", "--seconds", "4s", "--seed", "1")
     return {"CPU s": cpu_s}
 
 
 def batch(tree: Tree) -> dict[str, float]:
-    """Whole jobs of a generated trace under three policies."""
+    """Simulate the jobs of a generated trace under three policies."""
     generator = random.Random(3)
     lines, submitted = ["; MaxProcs: 128\n", "; MaxNodes: 128\n"], 0.0
     for number in range(1, 2001):

@@ -1,8 +1,8 @@
 """The costs of a service: CPU time, wake-ups and system calls of all its processes.
 
-CPU time is the scheduler's own count; a wake-up is a voluntary context switch: a thread that had gone to
-sleep runs again. Both are exact and cost the service nothing. System calls are counted by strace, which
-slows the processes, so jobs whose time counts are other ones.
+CPU time is the scheduler's own count; a wake-up is a voluntary context switch: a sleeping thread runs again.
+Both are exact and cost the service nothing. System calls are counted by strace, which slows the processes. So
+the timed jobs must be other ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from types import TracebackType
 from processes import everyone_below
 
 _PROC = Path("/proc")
-#: the calls that are told one by one
+#: the system calls that are reported one by one
 TOLD = ("epoll_wait", "openat", "read", "newfstatat", "sendto")
 _ATTACH_PATIENCE_S = 20.0
 
 
 class Footprint:
-    """CPU time and wake-ups of a process and all below it, from now on."""
+    """CPU time and wake-ups of a process and its descendants, from now on."""
 
     def __init__(self, pid: int, since_start: bool = False) -> None:
         self._pid = pid
@@ -36,7 +36,7 @@ class Footprint:
         return self._now()[0] - self._before[0]
 
     def per(self, count: float) -> dict[str, float]:
-        """Return the cost of one of `count` jobs, or seconds."""
+        """Return the cost per job, or per second, of `count`."""
         after = self._now()
         return {
             "CPU ms": 1e3 * (after[0] - self._before[0]) / count,
@@ -55,7 +55,7 @@ class Footprint:
 
 
 class SystemCalls:
-    """Counts the system calls of a process and all below it while it is a context; none without strace."""
+    """Context manager that counts the system calls of a process tree; no counts without strace."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -92,7 +92,7 @@ class SystemCalls:
                     self.counts[fields[1]] += int(fields[0])
 
     def per(self, count: float) -> dict[str, float]:
-        """The calls for one of `count` jobs: all of them, and those that are told one by one."""
+        """Return the calls per job of `count` jobs: all calls, and the calls that are reported one by one."""
         if not self.counts:
             return {}
         told = {name: self.counts[name] / count for name in TOLD}

@@ -1,4 +1,4 @@
-"""Moments in the lives of jobs, from the event logs of a service."""
+"""Times of events in the lives of jobs, from the event logs of a service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mallob_py.service.telemetry.event_log import Event
 
 
 class Timeline:
-    """When things happened to jobs, in seconds since 1970."""
+    """The times of jobs' events, in seconds since 1970."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         events = list(events)
@@ -35,6 +35,6 @@ class Timeline:
             self._started.setdefault(job, {}).setdefault(event.fields.get("index", 0), moment)
 
     def all_active_s(self, job: DroppedJob, workers: int) -> float | None:
-        """From the drop to the start of the last of so many workers; None if there were fewer."""
+        """Return the time from the drop to the last of `workers` starts; None if fewer workers started."""
         started = sorted(self._started.get(self._ids.get(job.identity, -1), {}).values())
         return started[workers - 1] - job.dropped_unix_s if len(started) >= workers else None

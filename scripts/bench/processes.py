@@ -18,7 +18,7 @@ _GUARD = b"world/guard_process.py"
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """A rank with its fork server and the processes that stand ready, and its guard, if any."""
+    """A rank with its fork server, the processes that wait for workers, and its guard, if any."""
 
     rank: int
     helpers: tuple[int, ...]
@@ -31,14 +31,14 @@ class RankProcesses:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes resident, and the same with shared pages divided among those who share them."""
+    """Resident bytes, and the bytes with shared pages divided among the sharing processes."""
 
     resident_bytes: int
     proportional_bytes: int
 
 
 def rank_processes(launcher: int) -> list[RankProcesses]:
-    """The ranks below a launcher."""
+    """Return the ranks below a launcher."""
     children = _children()
     commands = {pid: _command(pid) for pid in _below(launcher, children)}
     guard_of = {
@@ -50,7 +50,7 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
     ranks = []
     for pid, command in commands.items():
         servers = [child for child in children.get(pid, ()) if _FORK_SERVER in commands[child]]
-        # What a fork server forks looks like one, too; what is just dying has no command any more.
+        # A fork of a fork server looks like a rank, too; a dying process has no command any more.
         if servers and command and _FORK_SERVER not in command:
             helpers = [helper for server in servers for helper in (server, *_below(server, children))]
             ranks.append(RankProcesses(pid, tuple(helpers), guard_of.get(pid, ())))
@@ -58,12 +58,12 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
 
 
 def everyone_below(pid: int) -> tuple[int, ...]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     return (pid, *_below(pid, _children()))
 
 
 def cpu_s(pids: tuple[int, ...]) -> float:
-    """CPU time used so far by the living threads of these processes."""
+    """Return the CPU time so far of the living threads of these processes."""
     total_ns = 0
     for pid in pids:
         for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
@@ -88,7 +88,7 @@ def _children() -> dict[int, list[int]]:
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                # The second field is the program's name, which may hold blanks and brackets.
+                # The second field is the program's name, which may contain blanks and brackets.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
     return children

@@ -4,14 +4,14 @@
 
 starts a service of `ranks` x `pes` PEs and prints two tables:
 
-- uniform jobs: always n jobs are there, random 3-SAT that no PE solves in time, each with the same CPU limit;
-  throughput beside what a schedule without any overhead reaches on as many PEs, the part of the budgets that
-  was used (eta), and the CPU utilisation of this machine's cores (u);
-- priorities: a stream of jobs for each, all at work at once; the mean volume of each, beside the exact share,
-  which is what the simulator gives (`mallob-py experiment priorities`).
+- uniform jobs: n jobs at any time, random 3-SAT that no PE solves in time, each with the same CPU limit; the
+  throughput beside that of a schedule without overhead on as many PEs, the used part of the budgets (eta),
+  and the CPU utilisation of this machine's cores (u);
+- priorities: a stream of jobs for each, all at the same time; the mean volume of each, beside its exact
+  share, which the simulator yields (`mallob-py experiment priorities`).
 
-Behind ±: half of a 95 % interval, of the ratio over generations of jobs, else over jobs. Formulas are made
-from a seed. With more PEs than cores, workers share cores: PE-seconds are those of the clock.
+Numbers behind ± are half of a 95 % interval: for the ratio over generations of jobs, else over jobs. Formulas
+come from a seed. With more PEs than cores, workers share cores: PE-seconds are those of the clock.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ RATIO = 4.6
 FORMULAS = 8
 PRIORITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
 _POLL_S = 0.02
-#: how often a schedule without any overhead ends each of the uniform jobs that are there
+#: the period in which a schedule without overhead ends each of the present uniform jobs
 _GENERATION_S = 4.0
 
 
 def formulas(folder: Path) -> list[str]:
-    """Random 3-SAT above the threshold, so that a model can hardly be found by chance: hard for minutes."""
+    """Write random 3-SAT above the threshold: hard for minutes, as a model can hardly be found by chance."""
     paths = list[str]()
     for seed in range(FORMULAS):
         path = folder / f"random{seed}.cnf"
@@ -52,7 +52,7 @@ def formulas(folder: Path) -> list[str]:
 
 
 class Loop:
-    """Keeps one job of each stream in the service; replies are kept by stream, with the time they came."""
+    """Keeps one job of each stream in the service; replies are kept by stream, with their times."""
 
     def __init__(self, service: Service, paths: list[str], fields: list[dict[str, Any]], tag: str) -> None:
         self._service, self._paths, self._fields, self._tag = service, paths, fields, tag
@@ -61,7 +61,7 @@ class Loop:
         self.replies: dict[int, list[tuple[float, dict[str, Any]]]] = defaultdict(list)
 
     def play(self, seconds: float) -> float:
-        """Go on for so long. Returns the time that it was."""
+        """Run for `seconds`; return the actual time."""
         began_s = time.monotonic()
         for stream in range(len(self._fields)):
             self._submit(stream)
@@ -109,7 +109,7 @@ def uniform(service: Service, paths: list[str], pes: int, seconds: float) -> lis
 
 
 def _cpu_s() -> float:
-    """Seconds for which a core of this machine has been busy, whoever kept it so; mean over cores."""
+    """Return the seconds for which a core of this machine was busy with any process; mean over cores."""
     user, nice, system, _, _, irq, soft, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )

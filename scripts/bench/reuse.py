@@ -1,16 +1,16 @@
-"""How often the rule that idle PEs wait for suspended workers (P 3.3) is consulted, refuses and succeeds.
+"""Counts of the rule that idle PEs wait for suspended workers (P 3.3): uses, refusals and successes.
 
     .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seeds 1]
 
 plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on, and counts in the
-protocol's own code: queries for a suspended worker with their answers and why they were denied; how often a
-PE began to keep itself free, and whether that ended with the query or in vain; and roots of other jobs that
-such a PE turned away. Further workers of other jobs are kept away as well, since it offers no token: nobody
-asks, so that is not counted. The strategy `published` is `full` with the rule of P 3.3 to the letter: a PE
-that turns idle keeps itself free for each suspended worker below its job's volume, until the worker's parent
-says whether it is wanted back; `full` waits for jobs that have just grown, 5 ms at most. Prints a table, of
-means and half of their 95 % intervals if there are several seeds, and which strategy has the least of a
-measure by these, seed by seed.
+protocol's own code: queries for a suspended worker with their answers and the reasons for denials; the times
+that a PE began to keep itself free, which ended with the query or in vain; and roots of other jobs that such
+a PE rejected. Such a PE also stops further workers of other jobs, which cannot be counted, since it offers no
+token and gets no request. The strategy `published` is `full` with the rule of P 3.3 to the letter: a PE that
+turns idle keeps itself free for each suspended worker below its job's volume, until the worker's parent
+reports whether it needs the worker; `full` waits only for jobs that have just grown, 5 ms at most. Prints a
+table (for several seeds: of means and half of their 95 % intervals), and the strategy with the least value of
+each measure, compared seed by seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mallob_py.simulation.run import Simulation, Summary
 from mallob_py.simulation.setting import Setting, job_stream
 from mallob_py.text_table import format_table
 
-#: longer than any run
+#: a time longer than any run
 _UNTIL_TOLD_S = 1e6
 
 COUNTED = (
@@ -48,7 +48,7 @@ COUNTED = (
 
 
 def count_into(counts: Counter[str]) -> None:
-    """Wrap the methods where the rule acts; for this process only."""
+    """Wrap the methods in which the rule acts, for this process only."""
     query, renew, tick, is_free = (
         LocalWorkers.receive_query,
         WorkerCache.renew_holds,

@@ -1,1 +1,1 @@
-"""The parts of `scripts/chaos.py`: a service under watch, jobs with known answers, blows, campaigns."""
+"""The parts of `scripts/chaos.py`: a service under watch, jobs with known answers, faults, campaigns."""

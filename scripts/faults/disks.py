@@ -1,4 +1,4 @@
-"""Small disks below a service's folders, each full for seconds now and then."""
+"""Small disks below a service's folders, each full for seconds from time to time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: by folder of the service
+#: sizes by folder of the service
 SIZES_BYTES: Mapping[str, int] = {"api": 192 << 20, "logs": 128 << 20, "tmp": 32 << 20}
 _BLOCK = bytes(1 << 20)
 _NAME = ".filling"
-#: longer than the longest delay between two tries
+#: a time longer than the longest delay between two attempts
 _RETRIES_S = 45.0
 
 
@@ -27,7 +27,7 @@ class _Filling:
 
 
 class Disks:
-    """File systems in memory, one a folder, where some may be mounted (by root)."""
+    """File systems in memory, one for each folder, if this user may mount them (root)."""
 
     def __init__(self, folder: Path) -> None:
         self._mounted: list[Path] = []
@@ -51,13 +51,13 @@ class Disks:
 
     @property
     def holds_replies_up(self) -> bool:
-        """One is full, or was: what could not be written is tried again after some seconds."""
+        """Return whether a disk is full or was just full: failed writes are repeated after some seconds."""
         return self.is_full or time.monotonic() < self._relieved_s + _RETRIES_S
 
     def fill(self, folder: Path, duration_s: float) -> None:
-        """Until no byte goes onto the disk of this folder any more; `look` gives the room back."""
+        """Fill the disk of this folder until no byte fits; `look` frees the room again."""
         path = folder / _NAME
-        # Nobody else may open it, and have it use up the disk when it is gone.
+        # Only this user may open the file: an open one would use up the disk after its removal.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(descriptor, "wb", buffering=0) as file:
             for size in (len(_BLOCK), 4096, 1):
@@ -77,7 +77,7 @@ class Disks:
             self._relieved_s = time.monotonic()
 
     def close(self, is_kept: bool) -> None:
-        """`is_kept`: what is on them stays in the folders, for people."""
+        """Unmount the disks; `is_kept`: their content stays in the folders, for a user."""
         self.relieve()
         while self._mounted:
             path = self._mounted.pop()
@@ -91,5 +91,5 @@ class Disks:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """A copy would wait at a FIFO."""
+    """Return the names of FIFOs and sockets, at which a copy would wait."""
     return [name for name in names if Path(folder, name).is_fifo() or Path(folder, name).is_socket()]

@@ -1,6 +1,7 @@
-"""What others have in a service's folders: files and links under any name, locks on what they may open.
+"""Other users' files in a service's folders: files and links under any name, locks on files that they may
+open.
 
-Nothing becomes of the files; the locks hold up nothing.
+The service must leave the files unchanged, and no lock may delay it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from faults.processes import Wrong
 
-#: who has the locks
+#: the owner of the locks
 _NOBODY = 65534
 _LOOK_EVERY_S = 0.2
 _LOCKS_MAX = 500
-#: below the service's folder; in the client's hidden names only, as any other is a job
+#: folders below the service's folder; the client's folder only gets hidden names, as any other file is a job
 PLACES = ("api", "api/jobs.0", "api/jobs.0/journal", "api/jobs.0/checkpoints", "api/orders", "logs", "tmp")
 HIDDEN_PLACES = ("api/jobs.0/in", "api/jobs.0/out")
 
@@ -33,7 +34,7 @@ def is_foreign(name: str) -> bool:
 
 
 def put(folder: Path) -> None:
-    """Into all folders of a service that is to start, which need not be there."""
+    """Put files into all folders of a service before its start; missing folders are created."""
     elsewhere = folder / "elsewhere"
     (elsewhere / "jobs.0").mkdir(parents=True)
     for name in ("file", "1", "1.json"):
@@ -62,7 +63,7 @@ def _folder(path: Path) -> None:
 
 
 class Foreign:
-    """Files of others in a service's folder, from before its start."""
+    """Other users' files in a service's folder, from before its start."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +80,7 @@ class Foreign:
         return {str(path): _content(path) for path in paths}
 
     def check(self) -> None:
-        """Raises Wrong if one is not what it was."""
+        """Raise Wrong if a file has changed."""
         now = self._found()
         for path in self._before.keys() | now.keys():
             if (was := self._before.get(path)) != (found := now.get(path)):
@@ -102,7 +103,7 @@ def _content(path: Path) -> str:
 
 
 class Locks:
-    """Another user's, on all below a folder that he may open, until `close`. Only root can act as another."""
+    """Another user's locks on all files below a folder that he may open, until `close`. Requires root."""
 
     def __init__(self, folder: Path) -> None:
         self._pid = 0
@@ -127,7 +128,7 @@ class Locks:
 
 
 def _hold(folder: Path, parent: int) -> None:
-    """As long as the parent lives: locks of both kinds on files and folders, old and new."""
+    """Hold locks of both kinds on files and folders, old and new, as long as the parent lives."""
     held: dict[tuple[int, int], int] = {}
     while os.getppid() == parent:
         for top in (*PLACES, *HIDDEN_PLACES):

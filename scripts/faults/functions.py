@@ -1,9 +1,9 @@
-"""Python functions in the mix of a campaign, over objects of every kind: does each call have its own?
+"""Python functions in a campaign, over objects of every kind: does each call get its own objects?
 
-In each round an executor hands in calls that change what they get, or give what their module keeps, in all
-ways in which calls are handed in. The results must be those of a run in sequence on copies, whatever is
-killed meanwhile. A call may end with an error of the service (a disk was full, its workers died three
-times), never with another call's value.
+In each round, an executor submits calls that change their arguments, or that return objects of their module,
+in all ways of submission. The results must be those of a sequential run on copies, whatever processes are
+killed meanwhile. A call may end with an error of the service (a full disk, or three lost workers), but never
+with another call's value.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mallob_py.service import ServiceError
 
 CALLS_MAX = 40
 _AWAIT_S = 180.0
-#: how a call may end without a value
+#: the errors with which a call may end
 _NO_VALUES = (ServiceError, JobError, CallError)
 
 
 class Counting:
-    """Counts its calls."""
+    """An object that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -40,7 +40,7 @@ class Counting:
         return self.count
 
 
-#: by their names: what makes a thing, and what changes it
+#: by name: a function that makes an object, and a function that changes it
 THINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dict": (lambda: {"mode": "fast"}, lambda thing: thing.pop("mode")),
     "list": (lambda: [1, 2], lambda thing: (thing.append(3), len(thing))[1]),
@@ -78,7 +78,7 @@ def _futures(executor: Any, function: Callable[..., Any], calls: int) -> list[Fu
 
 
 def _outcomes(results: Iterable[Any]) -> Iterator[Any]:
-    """Values, or exceptions in their places."""
+    """Return values, or exceptions in their places."""
     for one in results:
         if not isinstance(one, Future):
             yield one
@@ -89,14 +89,14 @@ def _outcomes(results: Iterable[Any]) -> Iterator[Any]:
 
 
 class Functions:
-    """Calls in rounds, one round after the other."""
+    """Rounds of calls, one after the other."""
 
     def __init__(self, make: Callable[[], Any], seed: int) -> None:
-        """`make` makes an executor of the campaign's service."""
+        """Prepare the rounds; `make` makes an executor of the campaign's service."""
         self._make = make
         self._rng = random.Random(f"{seed} functions")
         self._executor: Any = None
-        #: what is awaited: its name, the results, and what is right
+        #: awaited calls: name, results, expected results
         self._handed_in: list[tuple[str, Iterable[Any], list[Any]]] = []
         self.outcomes: Counter[str] = Counter()
 
@@ -126,10 +126,10 @@ class Functions:
         way = rng.choice(list(ways))
         results = ways[way]()
         self._handed_in.append((f"{kind}, {way}", results, [right] if way == "nested" else right))
-        changed(kind, thing)  # what happens to it now is no matter of the calls
+        changed(kind, thing)  # a change after the submission must not affect the calls
 
     def finish(self) -> None:
-        """Await all, and compare. Raises Wrong."""
+        """Await all calls and compare their results. Raises Wrong."""
         handed_in, self._handed_in = self._handed_in, []
         for name, results, right in handed_in:
             for value, wanted in zip(_outcomes(results), right, strict=True):
@@ -147,6 +147,6 @@ class Functions:
         self._executor.shutdown()
 
     def check(self) -> None:
-        """Some calls came to their values. Raises Wrong."""
+        """Raise Wrong unless some calls returned their values."""
         if not self.outcomes["right"]:
             raise Wrong(f"no call of a function came to its value: {dict(self.outcomes)}")

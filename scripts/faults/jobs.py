@@ -1,7 +1,7 @@
-"""Random jobs of all kinds, and what their replies may say.
+"""Random jobs of all kinds, and their permitted replies.
 
-Every job is finite by itself, by a limit or by an interruption, so a reply that is missing is lost. Each
-reply is taken down when it is first seen: it must not change then, nor come again once it is removed.
+Every job is finite by itself, by a limit or by an interruption, so a missing reply is lost. Each reply is
+recorded when it is first seen: afterwards it must not change, nor appear again once it is removed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mallob_sat.generate import Formula, parity, pigeonhole, planted
 
 USER = "chaos"
 CHAIN_LENGTH_MAX = 6
-#: some names cannot be printed everywhere
+#: a part of some names that cannot be printed everywhere
 ODD_NAME = "größe-"
-#: tasks of a bag whose tasks are large, and what each comes with
+#: the number of tasks of a bag of large tasks, and the bytes of each
 LARGE_TASKS, LARGE_TASK_BYTES = 60, 300_000
-#: what failures that come of our kills say
+#: the words of failures that our kills cause
 KILL_WORDS = ("signal 9", "SIGKILL", "fork server ended", "ended early", "died")
 
 Answer = tuple[str, int]
@@ -41,7 +41,7 @@ TIMED_OUT: Answer = ("wallclock-limit", 0)
 _ENDLESS = {"application": "SLEEP", "wallclock-limit": "60s"}
 
 Fields = Callable[[random.Random], dict[str, Any]]
-#: kinds that are a job and no more: its fields, and how it ends
+#: the kinds without further steps: fields of the job, and its permitted answer
 PLAIN: Mapping[str, tuple[Fields, Answer]] = {
     "noop": (lambda rng: {"application": "NOOP"}, DONE),
     "wallclock": (
@@ -81,8 +81,9 @@ PLAIN: Mapping[str, tuple[Fields, Answer]] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """What a campaign hands in how often. `may_be_killed`: jobs fail if their processes are killed too often;
-    `removed_share`: of the replies, as soon as they are read; `odd_share`: of the names."""
+    """The frequencies in a campaign. `may_be_killed`: jobs fail if their processes are killed too often;
+    `removed_share`: of replies that are removed once read; `odd_share`: of odd names.
+    """
 
     weights: Mapping[str, int]
     may_be_killed: bool = False
@@ -106,20 +107,20 @@ KILLS = Mix(
 
 @dataclass(slots=True)
 class Expected:
-    """A reply that must come: what it may say, and after which other replies."""
+    """An expected reply: its permitted answers, and the replies that must precede it."""
 
     kind: str
-    #: user and name; None: of a file that is refused
+    #: user and name; None for a file that is refused
     identity: str | None
     path: Path
-    #: of these, (outcome, resultcode); none: any
+    #: the permitted (outcome, resultcode); empty: any
     answers: tuple[Answer, ...]
     formula: Formula | None = None
-    #: of a bag
+    #: the value of a bag
     value: int | None = None
-    #: identities of jobs of the same client
+    #: identities of jobs of the same client that must end first
     after: tuple[str, ...] = ()
-    #: of a revision: its number, and its chain
+    #: the number of a revision, and its chain
     revision: int = 0
     chain: Chain | None = None
     submitted_s: float = field(default_factory=time.monotonic)
@@ -128,7 +129,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Chain:
-    """Revision k adds the clause k -> k + 1; the first one says 1. So each answer needs all of them."""
+    """A chain of revisions. Revision k adds the clause k -> k + 1, the first one 1. Each answer needs all."""
 
     number: int
     length: int
@@ -137,7 +138,7 @@ class Chain:
 
 
 class Formulas:
-    """Small ones, with their answers; in files as well."""
+    """Small formulas with their answers, also in files."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.known: list[tuple[Formula, int, Path]] = []
@@ -165,7 +166,7 @@ class Jobs:
     def __init__(
         self, service: Service, mix: Mix, rng: random.Random, demand_max: int, *, are_late: bool
     ) -> None:
-        """`are_late`: a rank may be lost after an interruption has ended its job, which is then refused."""
+        """Prepare; `are_late`: interruptions may be refused, as a rank was lost after the job's end."""
         self._service = service
         self._mix = mix
         self._rng = rng
@@ -178,12 +179,12 @@ class Jobs:
         self._chains: list[Chain] = []
         self._chain_count = 0
         self.awaited: dict[Path, Expected] = {}
-        #: replies that are left there, by inode and time
+        #: replies that are left in their place, by inode and time
         self._kept: dict[Path, tuple[int, int]] = {}
         self._removed: set[Path] = set()
-        #: these may come as well, once: refused interruptions of what has ended meanwhile
+        #: replies that may appear once: refusals of interruptions of jobs that have ended meanwhile
         self._possible: set[Path] = set()
-        #: when the replies to jobs of these identities were written
+        #: the times at which the replies to these identities were written
         self._answered_ns: dict[str, int] = {}
         self.outcomes: Counter[str] = Counter()
         self.latencies_s: dict[str, list[float]] = {}
@@ -212,7 +213,7 @@ class Jobs:
                 self._await(kind, None, f"{name}.json.error.json", (REFUSED,), client)
             case "interrupted":
                 self.add(kind, name, _ENDLESS, (INTERRUPTED,), client)
-                for _ in range(rng.choice((0, 0, 1, 3))):  # others in between: it may run by then
+                for _ in range(rng.choice((0, 0, 1, 3))):  # so that the job may run by then
                     self.submit_one(rng.choice(("noop", "wallclock", "file")))
                 self.interrupt(name, client)
             case "cut short":
@@ -229,7 +230,7 @@ class Jobs:
                 earlier = [f"{USER}.{name}" for name in self._earlier(client)]
                 fields = noop | {"dependencies": earlier}
                 self.add(kind, name, fields, (DONE,), client).after = tuple(earlier)
-            case "ahead":  # on a job that is yet to be submitted
+            case "ahead":  # to a job that is submitted later
                 first = f"{USER}.{name}-first"
                 self.add(kind, name, noop | {"dependencies": [first]}, (DONE,), client).after = (first,)
                 self.add(kind, f"{name}-first", PLAIN["wallclock"][0](rng), (TIMED_OUT,), client)
@@ -249,7 +250,7 @@ class Jobs:
     def add(
         self, kind: str, name: str, fields: Mapping[str, Any], answers: tuple[Answer, ...], client: int = 0
     ) -> Expected:
-        """A job of these fields, which is to end in one of these ways."""
+        """Submit a job of these fields, which must end with one of these answers."""
         rng = self._rng
         job = {"user": USER, "name": name, "priority": rng.choice((0.01, 0.5, 1, 1, 1, 7.5)), **fields}
         if rng.random() < 0.3 and "max-demand" not in fields:
@@ -261,11 +262,11 @@ class Jobs:
         return expected
 
     def handed_in(self, kind: str, name: str, answers: tuple[Answer, ...]) -> Expected:
-        """Await the reply to a job of client 0 that has been handed in elsewhere."""
+        """Await the reply to a job of client 0 that was submitted elsewhere."""
         return self._await(kind, f"{USER}.{name}", f"{USER}.{name}.json", answers, 0)
 
     def interrupt(self, name: str, client: int = 0) -> str:
-        """The name of the file that says so if it is refused."""
+        """Request a job's end; return the name of the file that appears if the request is refused."""
         if self._are_late:
             self._possible.add(self._box(client) / f"stop-{name}.json.error.json")
         request = {"user": USER, "name": name, "interrupt": True}
@@ -273,7 +274,7 @@ class Jobs:
         return f"stop-{name}.json.error.json"
 
     def end_chains(self) -> None:
-        """End the chains, so that the journal keeps nothing of them."""
+        """End the chains, so that the journal keeps none of their jobs."""
         for chain in self._chains:
             self._end(chain)
         self._chains.clear()
@@ -289,7 +290,7 @@ class Jobs:
         return self._service.box(client) / "out"
 
     def _earlier(self, client: int) -> list[str]:
-        """Jobs that one may wait for: the newest, and some that have no reply yet."""
+        """Return jobs as dependencies: the newest one, and some that may have no reply yet."""
         box = self._box(client)
         names = [
             one.identity.partition(".")[2]
@@ -344,11 +345,11 @@ class Jobs:
 
     @property
     def count(self) -> int:
-        """Jobs with a reply."""
+        """Return the number of jobs with a reply."""
         return sum(self.outcomes.values())
 
     def await_all(self, meanwhile: Callable[[], None], silence_s: float = DEADLINE_S) -> None:
-        """Until each job has its reply. Raises Wrong if none comes for so long."""
+        """Wait until each job has its reply. Raises Wrong if no reply appears for `silence_s`."""
         missing, end_s = len(self.awaited), time.monotonic() + silence_s
         while self.awaited:
             self.look()
@@ -361,7 +362,7 @@ class Jobs:
             time.sleep(0.02)
 
     def look(self) -> None:
-        """Take down the replies that are there. Raises Wrong for a wrong, unexpected or second one."""
+        """Record the present replies. Raises Wrong for a wrong, unexpected or repeated one."""
         present: dict[Path, os.stat_result] = {}
         for client in range(self._service.clients):
             with contextlib.suppress(FileNotFoundError):
@@ -373,7 +374,7 @@ class Jobs:
                 continue
             signature = (status.st_ino, status.st_mtime_ns)
             if path in self._removed and path in self._possible:
-                path.unlink()  # read once more by the next rank
+                path.unlink()  # the next rank has read the request once more
                 continue
             if path in self._removed or self._kept.get(path, signature) != signature:
                 raise Wrong(f"{path.name} was replied to twice")
@@ -383,7 +384,7 @@ class Jobs:
                 self._take(expected, status)
             elif path not in self._possible:
                 raise Wrong(f"unexpected in out/: {path.name}: {path.read_text()[:1000]}")
-            elif "no live job" not in path.read_text():  # only that it was too late: the job had its reply
+            elif "no live job" not in path.read_text():  # it was too late: the job had its reply
                 raise Wrong(f"{path.name}: {path.read_text()[:1000]}")
             if self._rng.random() < self._mix.removed_share:
                 self._removed.add(path)
@@ -394,7 +395,7 @@ class Jobs:
             raise Wrong(f"vanished from out/: {sorted(vanished)}")
 
     def _take(self, expected: Expected, status: os.stat_result) -> None:
-        """Raises Wrong if the reply does not say what it may say."""
+        """Record a reply. Raises Wrong if its answer is not permitted."""
         reply = expected.reply = json.loads(expected.path.read_bytes())
         if expected.identity is not None:
             self._answered_ns[expected.identity] = status.st_mtime_ns
@@ -430,7 +431,7 @@ class Jobs:
         return Wrong(f"{expected.path.name}: {text}", expected.identity)
 
     def _answered_when(self, identity: str, box: Path) -> int:
-        """In ns since 1970. A listing may have missed a reply that came while it was made."""
+        """Return the time of a reply in ns since 1970; a listing may miss a reply that appears meanwhile."""
         if (seen := self._answered_ns.get(identity)) is not None:
             return seen
         try:
@@ -439,7 +440,7 @@ class Jobs:
             return 1 << 63
 
     def left(self) -> list[str]:
-        """The files that are left: of jobs, and of chains whose end has no reply."""
+        """Return the remaining files: of jobs, and of chains whose end has no reply."""
         boxes = [self._service.box(client) for client in range(self._service.clients)]
         parts = [box / part for box in boxes for part in ("in", "journal")]
         found = [(part.name, name) for part in parts for name in os.listdir(part)]

@@ -1,16 +1,16 @@
-"""Small jobs flow in while everything is killed again and again: exactly one right reply each?
+"""Small jobs arrive while all parts of a service are killed again and again: exactly one right reply each?
 
-Jobs depend on others, form chains of revisions, are interrupted, and are sometimes wrong. A kill hits the
-service at a random moment, its start included: all of its processes at once (as when a machine loses power),
-the launching process alone, MPI's launcher or its proxy, one rank, a fork server, a worker (which may just
-read an input); unless `--rank-loss restart` also the first rank, the client's, and two at once. Some kills
-are stops instead, for `--stop-seconds`, longer than ranks may be silent. What the service does not start
-again by itself is started on the same folder.
+Jobs depend on other jobs, form chains of revisions, are interrupted, and are sometimes wrong. A kill hits the
+service at a random moment, also during its start: all of its processes at once (as when a machine loses
+power), the launching process alone, MPI's launcher or its proxy, one rank, a fork server, or a worker (which
+may be reading an input); unless `--rank-loss restart` also the first rank, the client's, and two at once.
+Some parts are stopped instead, for `--stop-seconds`, longer than ranks may be silent. If the service does not
+restart by itself, it is started on the same folder.
 
-Checked: one reply per job, with the right answer, after those of the jobs it depends on; no reply changes
-once it is there, or comes again when it was removed; nothing else in `out/`, nothing left in `in/` and in the
-journal; files of others are as they were; no process and no file in shared memory is left; at the end exit
-code 0. Unless `--rank-loss restart`, ranks are not started again as long as one is left over.
+Checked: one reply per job, with the right answer, after those of its dependencies; no reply changes once it
+exists, or reappears after its removal; nothing else in `out/`, nothing left in `in/` and in the journal;
+files of other users are unchanged; no process and no file in shared memory is left; at the end exit code 0.
+Unless `--rank-loss restart`, ranks must not be started again as long as one is left over.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from faults.strikes import ENCODINGS, KILLS, LOSSES, PARTS, STOPS, Target, draw,
 from mallob_py.service.client import service_is_running
 
 JOB_EVERY_S = 0.1
-#: shorter than a stop, so that ranks give each other up
+#: a limit shorter than a stop, so that ranks give each other up
 RANK_TIMEOUT_S = 10.0
 LIFE_MEAN_S = 2.0
-#: before so many of the kills, the service has come up
+#: the share of kills before which the service is up
 UP_SHARE = 0.8
 
 
@@ -58,19 +58,19 @@ class Campaign:
         self._killer = Killer(self.service, options, random.Random(self._rng.random()))
 
     def play(self) -> None:
-        """Raises Wrong."""
+        """Submit jobs during all kills, and check the replies. Raises Wrong."""
         jobs, killer, service = self._jobs, self._killer, self.service
         try:
             killer.start()
             for _ in range(self._options.jobs):
                 self._go_on(JOB_EVERY_S)
-            while killer.is_alive():  # none of them finds the service idle
+            while killer.is_alive():  # no kill must find the service idle
                 self._go_on(10 * JOB_EVERY_S)
             if killer.problem is not None:
                 raise killer.problem
-            jobs.submit()  # its reply shows that the ranks are up again
+            jobs.submit()  # this job's reply shows that the ranks are up again
             jobs.end_chains()
-            # The last kill may have hit ranks that had not come up, which are not started again.
+            # Ranks hit by the last kill before they came up are not started again.
             jobs.await_all(service.start_if_ended)
             wait_until(lambda: not jobs.left(), "the chains have ended", DEADLINE_S)
             service.await_running()
@@ -93,7 +93,7 @@ class Campaign:
 
 
 class Killer(threading.Thread):
-    """Kills and stops parts of the service, so many times, and sees that there is one again."""
+    """Kills and stops parts of the service, `kills` times, and restarts the service where necessary."""
 
     def __init__(self, service: Service, options: argparse.Namespace, rng: random.Random) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Killer(threading.Thread):
         self._rng = rng
         self._survives = options.rank_loss != "restart"
         self.done: Counter[str] = Counter()
-        #: killed last: on a busy machine they are still there for a moment
+        #: the processes killed last, which still exist for a moment on a busy machine
         self._dying: set[int] = set()
         self.problem: Wrong | None = None
 
@@ -121,14 +121,14 @@ class Killer(threading.Thread):
             self.problem = wrong
 
     def _let_live(self) -> None:
-        """Mostly until it takes jobs, and then for a while; sometimes it is hit while it starts."""
+        """Wait, mostly until some time after the service accepts jobs, sometimes only into its start."""
         if self._rng.random() < UP_SHARE:
             self._service.await_running()
         time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
         self._service.start_if_ended()
 
     def _hit(self, verb: str, weights: Mapping[str, int]) -> None:
-        """One of the parts that are there now; ranks may just be waiting for their restart."""
+        """Hit one of the present parts; ranks may be waiting for their restart."""
         service, target = self._service, Target.of(self._service, self._rng)
         victims = {part: PARTS[part](target) for part in weights}
         part = draw({part: weights[part] for part, pids in victims.items() if pids}, self._rng)
@@ -149,7 +149,7 @@ class Killer(threading.Thread):
         self.done[f"{verb} {part}"] += 1
 
     def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:
-        """They go on, unless a victim was just starting: then all are started again, or the service ends."""
+        """Check that the others continue; if a victim was starting, all may restart or the service end."""
         news = ""
 
         def is_over() -> bool:
@@ -167,7 +167,7 @@ class Killer(threading.Thread):
             if all(epitaphs):
                 raise Wrong(f"the ranks were started again, though {left} were left over")
         elif self._service.process.poll() is not None:
-            if "this ends the others" not in news:  # it never came up: its next start would do no better
+            if "this ends the others" not in news:  # the victim never came up
                 raise Wrong(f"the service has ended with ranks {victims}, and {left} were left over")
         elif gone := [pid for pid in left if not os.path.exists(f"/proc/{pid}")]:
             raise Wrong(f"ranks {gone} have gone with {victims}")

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class KnownTree:
-    """A job, and what its reply has to say. `is_large`: more than 300 million tasks."""
+    """A job and its expected reply. `is_large`: more than 300 million tasks."""
 
     name: str
     application: str
@@ -21,13 +21,13 @@ class KnownTree:
     is_large: bool = False
 
 
-#: of fixed geometric trees with 4 children in the mean and seed 19, by depth
+#: results of fixed geometric trees with 4 children on average and seed 19, by depth
 _FIXED = {
     8: 257042, 10: 4130071, 11: 16526523, 12: 66106929, 13: 264459392, 14: 1057675516, 15: 4230646601,
     16: 16922208327,
 }  # fmt: skip
 _QUEENS = {8: 92, 10: 724, 12: 14200, 13: 73712, 14: 365596, 15: 2279184, 16: 14772512, 17: 95815104}
-#: sum, largest, vertex
+#: sum, largest value and its vertex
 _BETWEENNESS = {
     8: (148019, 3315.110595, 4),
     10: (2524531, 48373.625235, 0),

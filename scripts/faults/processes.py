@@ -1,4 +1,4 @@
-"""The processes of a service under watch, as /proc shows them; and what it means that something is wrong."""
+"""The processes of a service under watch, as /proc shows them, and the error for violated guarantees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK = "MALLOB_PY_SOAK_MARK"
 
 
 class Wrong(Exception):
-    """Something that must not be; `identity` of the job if it concerns one."""
+    """A violated guarantee; `identity` of the job if one is concerned."""
 
     def __init__(self, text: str, identity: str | None = None) -> None:
         super().__init__(text)
@@ -22,19 +22,19 @@ class Wrong(Exception):
 
 
 def state(pid: int) -> str:
-    """The letter of /proc: R of one that computes, Z of one that has ended; X as well if there is none."""
+    """Return the state's letter in /proc: R for a computing process, Z for an ended one, X for none."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     return "X"
 
 
 def lives(pid: int) -> bool:
-    """Whether it has not ended; whoever waits for its end may not have heard yet."""
+    """Return whether a process has not ended; its parent may not have noticed its end yet."""
     return state(pid) not in "ZX"
 
 
 def marked_processes(mark: str) -> list[int]:
-    """The living processes that inherited the mark."""
+    """Return the living processes that inherited the mark."""
     needle = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -68,7 +68,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Its memory; of what several have mapped, its part (PSS)."""
+    """Return a process's memory, with its part of shared pages (PSS)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -97,7 +97,7 @@ class Family:
 
 
 def rank_number(pid: int) -> int:
-    """The number of a rank in the world that it was started in; -1 if it is not to be seen."""
+    """Return a rank's number in the world in which it was started; -1 if it cannot be read."""
     if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
         return int(title[1])
     with contextlib.suppress(OSError):

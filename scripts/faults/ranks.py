@@ -1,9 +1,8 @@
-"""The ranks of a service that goes on without some: killed, stopped until they are given up, added, drained.
+"""The ranks of a service that loses some: killed, stopped until they are given up, added, drained.
 
-Checked: nobody else of the ranks or their fork servers goes, and the ranks are not started again; orders are
-carried out, or refused for a reason that there is; those that are left come to a generation of just them, and
-the others end; worker processes of a job that runs on most ranks are the same ones before and after a loss,
-but for those of the lost ranks.
+Checked: no other rank or fork server ends, and the ranks are not started again; orders are carried out, or
+refused for a valid reason; the remaining ranks form a generation of just these ranks, and all others end; the
+worker processes of a job on most ranks are the same before and after a loss, except those of lost ranks.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from mallob_py.log_events import LogEvent
 from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give
 from mallob_py.service.telemetry.status import read_status
 
-#: those that join have a minute
+#: the time in which new ranks must join
 JOIN_S = 60.0
-#: more than at the start
+#: the most ranks beyond the number at the start
 FURTHER_MAX = 2
-#: logs are read to look
+#: the period of reading logs
 _LOOK_EVERY_S = 0.2
-#: what an order may be refused with if ranks are lost before it is carried out
+#: permitted refusals of an order if ranks are lost before it is carried out
 _REFUSALS_OF_LOSSES = ("one rank has to stay", "one has to stay", "there is no rank", "now, before")
-#: and if a disk is full meanwhile
+#: a permitted refusal if a disk is full meanwhile
 _NO_ROOM = "No space left on device"
 
 
 @dataclass(slots=True)
 class Lost:
-    """A rank that is to end; `resumes_s`: when it goes on, if it was stopped."""
+    """A rank that must end; `resumes_s`: when it continues, if it was stopped."""
 
     pid: int
     resumes_s: float
@@ -51,69 +50,69 @@ class Lost:
 
 @dataclass(slots=True)
 class Ordered:
-    """An order under way: so many ranks more (negative: fewer), and their processes that have gone since."""
+    """A pending order for `by` more ranks (negative: fewer), and the processes that have ended since."""
 
     path: Path
     text: str
     by: int
     until_s: float
-    #: ranks were lost when it was given, or since: it may come to less
+    #: whether ranks were lost before or after the order, so that fewer may change
     is_struck: bool
     gone: set[int] = field(default_factory=set)
     answer: Answer | None = None
-    #: when that was there (since 1970)
+    #: the time of the answer (since 1970)
     answered_s: float = 0.0
-    #: not before then is looked whether all know of it
+    #: the earliest time of the next look whether all ranks know of it
     look_s: float = 0.0
 
     @property
     def leavers(self) -> int:
-        """The number of ranks that may still go."""
+        """Return the number of ranks that may still leave."""
         return max(0, -self.by - len(self.gone))
 
 
 def number_of(service: Service, pid: int) -> int:
-    """As the ranks tell it; of one that has joined, none (-1) before that was told."""
+    """Return a rank's number by the ranks' output; -1 for a joined rank whose number is not printed yet."""
     found = re.search(rf"rank (\d+) \(process {pid} on [^)]*\) has joined", service.output_of_life)
     return rank_number(pid) if found is None else int(found[1])
 
 
 class Ranks:
-    """Whom we have taken from the service since its last start, or added to it, and who has to be left."""
+    """The ranks that were taken from the service since its start or added to it, and the remaining ones."""
 
     def __init__(self, service: Service, timeout_s: float, rng: random.Random, deeds: Counter[str]) -> None:
-        """`timeout_s`: a rank that is silent for longer is given up by the others."""
-        #: after so long, one that was stopped goes on, and finds out that it has been given up
+        """Set the time limits. `timeout_s`: the silence after which ranks give up another rank."""
+        #: the time after which a stopped rank continues, and notices that it was given up
         self._stop_s = 2.5 * timeout_s
         self._change_deadline_s = 6 * timeout_s
-        #: a rank that hangs has to be found out first
+        #: the time limit of a loss, which includes the detection of a hanging rank
         self._loss_deadline_s = self._stop_s + self._change_deadline_s
         self._order_deadline_s = self._loss_deadline_s + JOIN_S
         self._service = service
         self._rng = rng
-        #: what was done to ranks, for people
+        #: counts of what was done to ranks, for the user
         self._deeds = deeds
         self._lost: list[Lost] = []
         self._ordered: Ordered | None = None
-        #: jobs that ran while ranks were taken from them
+        #: the number of jobs that ran while ranks were taken from them
         self._endless = 0
         self._left: set[int] = set()
         self._founders: frozenset[int] = frozenset()
         self.begin()
 
     def begin(self) -> None:
-        """The service has just started."""
+        """Record the ranks of a newly started service."""
         self._left = set(Family.of(self._service.mark).ranks)
         self._founders = frozenset(self._left)
 
     @property
     def left(self) -> int:
-        """The number of ranks that there are to be."""
+        """Return the number of ranks that must remain."""
         return len(self._left)
 
     @property
     def is_used_up(self) -> bool:
-        """All that were there at the start are gone but the one that has to stay."""
+        """Return whether all ranks of the start are gone except the one that must stay."""
         return self._spare_founders() < 1 and self._is_quiet
 
     @property
@@ -121,14 +120,14 @@ class Ranks:
         return not self._lost and self._ordered is None
 
     def _spare_founders(self) -> int:
-        """The number of first ranks that may still go: one has to stay."""
+        """Return the number of first ranks that may still leave: one must stay."""
         leavers = 0 if self._ordered is None else self._ordered.leavers
         return len(self._founders & self._left) - leavers - 1
 
     # --- taking ranks -----------------------------------------------------------------------------
 
     def strike(self) -> bool:
-        """Kill or stop one rank or two, or kill one that is to join; whether there was anybody to take."""
+        """Kill or stop one rank or two, or kill a joining rank; return whether there was any to take."""
         if self._lost:
             return False
         if self._ordered is not None and self._ordered.by > 0 and self._rng.random() < 0.3:
@@ -147,7 +146,7 @@ class Ranks:
         return Target(self._service, family, sorted(ranks), self._rng, self._number_of)
 
     def _strike_newcomer(self) -> bool:
-        """Kill one that may not have joined yet."""
+        """Kill a rank that may not have joined yet."""
         victims = PARTS["newcomer"](self._target(self._left | self._founders))
         if victims:
             self._take(victims, "kill", "newcomer")
@@ -166,12 +165,12 @@ class Ranks:
         return number_of(self._service, pid)
 
     def note_full_disk(self) -> None:
-        """An order that is under way may be refused for it."""
+        """Note that the pending order may be refused, as a disk is full."""
         if self._ordered is not None:
             self._ordered.is_struck = True
 
     def lose_all_founders(self) -> None:
-        """All that were there at the start: the service starts anew by itself."""
+        """Kill all ranks of the start: the service restarts by itself."""
         victims = PARTS["first ranks"](self._target(self._left))
         before = self._left
         self._deeds["kill first ranks"] += 1
@@ -184,7 +183,7 @@ class Ranks:
     # --- orders -------------------------------------------------------------------------------------
 
     def order(self) -> None:
-        """More ranks, or fewer, unless an order is under way."""
+        """Order more or fewer ranks, unless an order is pending."""
         if self._ordered is not None or self._service.holds_replies_up:
             return
         rng, spare, is_settled = self._rng, self._spare_founders(), self._is_settled()
@@ -196,7 +195,7 @@ class Ranks:
             case "fewer":
                 by = -rng.randint(1, 2)
                 order = Resize(by=by)
-            case "so many" if is_settled:  # who is lost and not found out counts
+            case "so many" if is_settled:  # a lost rank counts until its loss is noticed
                 by = rng.choice((-2, -1, 1, 2))
                 order = Resize(to=max(1, len(self._left) + by))
             case _:
@@ -226,7 +225,7 @@ class Ranks:
             ordered.answer, ordered.answered_s = answer, time.time()
         if now_s > ordered.look_s:
             ordered.look_s = now_s + _LOOK_EVERY_S
-            # What is logged lags behind: it may still show the ranks before the order, with who is to end.
+            # The log is late: it may still show the ranks before the order, with the leaving ones.
             status = read_status(self._service.api_dir)
             if status is None or status.time <= ordered.answered_s:
                 return
@@ -235,7 +234,7 @@ class Ranks:
                 self._left, self._ordered = present, None
 
     def _check(self, ordered: Ordered, answer: Answer) -> None:
-        """Raises Wrong."""
+        """Raise Wrong unless the answer fits the order."""
         if ordered.is_struck:
             reasons = (*_REFUSALS_OF_LOSSES, _NO_ROOM)
             if answer.refusal and not any(text in answer.refusal for text in reasons):
@@ -244,15 +243,15 @@ class Ranks:
             raise Wrong(f"{ordered.text}, and nobody was lost: {answer}")
 
     def _newcomers(self) -> set[int]:
-        """Ranks that have come by the order under way, are about to, or will end in vain."""
+        """Return ranks that joined by the pending order, are about to join, or will end in vain."""
         ranks = Family.of(self._service.mark).ranks
-        # The fork server of one that is lost belongs to whoever adopts orphans, for a moment.
+        # The fork server of a lost rank briefly belongs to the process that adopts orphans.
         return {pid for pid in ranks if inherits(pid, INVITED_VARIABLE)} - {one.pid for one in self._lost}
 
-    # --- what has to hold ---------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """To be called again and again. Raises Wrong."""
+        """Check the ranks; must be called repeatedly. Raises Wrong."""
         now_s = time.monotonic()
         for lost in self._lost[:]:
             if not lives(lost.pid):
@@ -273,7 +272,7 @@ class Ranks:
             self._look_after(self._ordered)
 
     def settle(self) -> None:
-        """Wait until the lost ones have ended, orders are carried out, and all others know."""
+        """Wait until lost ranks have ended, orders are carried out, and all remaining ranks know."""
 
         def is_settled() -> bool:
             self._service.check_alive()
@@ -286,17 +285,17 @@ class Ranks:
         self._await_generation()
 
     def strike_under_one_job(self, jobs: Jobs) -> None:
-        """Take ranks from a job that runs on most of them, and look at its worker processes."""
+        """Take ranks from a job that runs on most of them, and check its worker processes."""
         self.settle()
         self._endless += 1
         name = f"endless-{self._endless}"
         fields = {"application": "SLEEP", "priority": 1, "max-demand": len(self._left)}
         expected = jobs.add("endless", name, fields, (INTERRUPTED,))
-        self._await_started(name, max(1, len(self._left) // 2))  # a user may have a share only
+        self._await_started(name, max(1, len(self._left) // 2))  # a user may get only a share of the PEs
         ended = self._processes_ended(name)
         if self.strike():
             self._await_generation()
-            # A user who may have a share of the PEs may have fewer of them now.
+            # A user with a share of the PEs may have fewer of them now.
             is_bounded = bool(self._events_of(name, LogEvent.TERMS))
             if self._processes_ended(name) > ended and not is_bounded:
                 raise Wrong("a change of the ranks has ended worker processes of others", expected.identity)
@@ -307,7 +306,7 @@ class Ranks:
         self.settle()
 
     def _processes_ended(self, name: str) -> int:
-        """The number of worker processes of this job that have ended."""
+        """Return the number of ended worker processes of this job."""
         return len(self._events_of(name, LogEvent.TERMINATED, LogEvent.CRASHED))
 
     def _events_of(self, name: str, *events: str) -> list[dict[str, Any]]:
@@ -333,11 +332,11 @@ class Ranks:
         )
 
     def _is_settled(self) -> bool:
-        """Whether all that are left know of all that was done to them."""
+        """Return whether all remaining ranks know of all losses and additions."""
         return self._is_quiet and self._go_on(self._left)
 
     def _go_on(self, present: set[int], since: int = 0) -> bool:
-        """Whether the newest generation, `since` or later, is one of so many, and all have begun it."""
+        """Return whether the newest generation, `since` or later, has these ranks, and all have begun it."""
         begun = self._service.events(LogEvent.GENERATION)
         number = max((one["generation"] for one in begun), default=1)
         newest = [one for one in begun if one["generation"] == number]

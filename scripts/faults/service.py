@@ -1,4 +1,4 @@
-"""A service with all its processes and files: started, hit, stopped, and its story told."""
+"""A service with all its processes and files: its starts, faults and stops, and reports on errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.client import service_is_running
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
-#: a service whose ranks are being started again may be silent for so long (the longest delay and a start)
+#: the longest silence of a service whose ranks are restarted (the longest delay and a start)
 DEADLINE_S = 180.0
 
 
 class Service:
-    """`mallob-py serve` in one or many lives; all its processes inherit a mark."""
+    """`mallob-py serve` through one or more starts; all its processes inherit a mark."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Service:
         disks: Disks | None = None,
         locks: Locks | None = None,
     ) -> None:
-        """`disks`, `locks`: of what is in the folder; `environment`: more than ours, for all processes."""
+        """Prepare a service. `disks`, `locks`: in its folder; `environment`: further variables."""
         self.folder = folder
         self._disks = disks
         self._locks = locks
@@ -64,9 +64,9 @@ class Service:
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
         self._environment |= environment or {}
-        #: where in the output this life begins
+        #: the place in the output at which the present life begins
         self._began_bytes = 0
-        #: how often all ranks have been started
+        #: the number of times that all ranks have been started
         self.lives = 0
         self.start()
 
@@ -86,13 +86,13 @@ class Service:
         self.lives += 1
 
     def start_if_ended(self) -> None:
-        """The launching process may have ended by itself: ranks that never came up are not started again."""
+        """Restart the service if its launcher has ended, as it does if ranks never came up."""
         if self.process.poll() is not None:
             self.await_nobody("all ranks end with their launching process")
             self.start()
 
     def await_running(self) -> None:
-        """Until it takes jobs, if need be in another life: before that a signal ends it with an error."""
+        """Wait until the service accepts jobs; during its start, a signal ends it, and it is restarted."""
 
         def runs() -> bool:
             self.start_if_ended()
@@ -101,7 +101,7 @@ class Service:
         wait_until(runs, "the service runs", DEADLINE_S)
 
     def await_ready(self) -> None:
-        """Until all ranks of this life take jobs. Raises Wrong if it ends or begins again before that."""
+        """Wait until all ranks of this life accept jobs. Raises Wrong if the life ends before."""
 
         def is_ready() -> bool:
             self.check_alive()
@@ -111,13 +111,13 @@ class Service:
         self.note_processes()
 
     def await_start_by_itself(self) -> None:
-        """All first ranks have been killed: the launching process starts all again, once."""
+        """Wait for the launcher's restart of all ranks, after all first ranks were killed."""
         self.begin_life()
         self.lives += 1
         self.await_ready()
 
     def check_alive(self) -> None:
-        """Raises Wrong if this life is over."""
+        """Raise Wrong if this life is over."""
         if (code := self.process.poll()) is not None:
             raise Wrong(f"the service ended with code {code}")
         if self.output.count("accepting jobs") > self.lives:
@@ -127,7 +127,7 @@ class Service:
         wait_until(lambda: not marked_processes(self.mark), what, DEADLINE_S)
 
     def stop(self) -> None:
-        """Raises Wrong if it does not end well, or leaves anything behind."""
+        """Stop the service. Raises Wrong if it fails to end in order or leaves anything behind."""
         self.note_processes()
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -151,7 +151,7 @@ class Service:
         self.process.wait()
 
     def close(self, is_kept: bool) -> None:
-        """Nothing runs after that; `is_kept`: files stay for people."""
+        """Kill all processes; `is_kept`: files stay for the user."""
         self.kill()
         if self._locks is not None:
             self._locks.close()
@@ -169,11 +169,11 @@ class Service:
 
     @property
     def output_of_life(self) -> str:
-        """Since all ranks were started last: numbers of ranks and processes are given again."""
+        """Return the output since the last start of all ranks, as numbers of processes are reused."""
         return self.output_path.read_bytes()[self._began_bytes :].decode(errors="replace")
 
     def note(self, what: str) -> None:
-        """Into the output, between what the service says."""
+        """Write a line into the output, between the service's lines."""
         with open(self.output_path, "a") as output:
             output.write(f"--- {time.time():.3f} {what}\n")
 
@@ -181,7 +181,7 @@ class Service:
         return self.api_dir / f"jobs.{client}"
 
     def drop(self, file_name: str, content: str, client: int = 0) -> None:
-        """On a full disk, once there is room."""
+        """Write a job file; on a full disk, wait for room."""
         hidden = self.box(client) / "in" / f"~{file_name}"
         while True:
             try:
@@ -195,7 +195,7 @@ class Service:
         hidden.rename(hidden.with_name(file_name))
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Events of these names in the logs of all ranks since the last start, as far as written."""
+        """Return the events of these names in all ranks' logs since the last start, as far as written."""
         found = []
         marks = [f'"event":"{name}"' for name in names]
         for path in (path for run in runs_of(self.log_dir)[-1:] for path in parts_of(run)):
@@ -206,15 +206,15 @@ class Service:
         return found
 
     def note_processes(self) -> None:
-        """Ranks hold their session's folder open. Numbers of processes are given again, and prove nothing."""
+        """Record sessions by their folders, which ranks hold open, as numbers of processes are reused."""
         for pid in marked_processes(self.mark):
             for path in _open_files(pid):
                 if path.parent == shared_folder() and path.name.startswith("mallob-py."):
                     self._sessions.add(path.name.partition("-")[2].partition("-")[2])
 
     def _session_folders(self) -> list[Path]:
-        """Ours in shared memory."""
-        sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
+        """Return the session folders of this service in shared memory."""
+        sweep(shared_folder())  # as the next session would do, also for hosts without ranks
         self.note_processes()
         return [path for each in self._sessions for path in shared_folder().glob(f"mallob-py.*-{each}")]
 
@@ -224,16 +224,16 @@ class Service:
         return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:
-        """The files of jobs in shared memory, such as `7` of job 7; on hosts that have a rank still.
+        """Return the files of jobs in shared memory, such as `7` of job 7, on hosts that still have a rank.
 
-        Ranks have a file of their host open there. The launching process keeps the folder of its own host.
+        Ranks hold a file of their host open there. The launcher keeps the folder of its own host.
         """
         hosts = {path.parent for pid in marked_processes(self.mark) for path in _open_files(pid)}
         kept = (folder for folder in self._session_folders() if folder in hosts)
         return [str(file) for folder in kept for file in folder.glob("[0-9]*")]
 
     def tell(self, identity: str | None) -> None:
-        """The story of what went wrong."""
+        """Print a report on a violated guarantee."""
         print(f"--- output\n{self.output[-12000:]}")
         lines: list[dict[str, Any]] = []
         for path in self.log_dir.rglob("*.jsonl"):

@@ -1,17 +1,17 @@
-"""Jobs of all kinds at random for minutes, with kills in between: who loses a reply or leaks?
+"""Jobs of all kinds at random for minutes, with kills in between: is a reply lost, or does a rank leak?
 
-Works in rounds: submit a random mix, kill worker processes (now and then a fork server) while it runs, await
-every reply, then, at rest, take memory and open descriptors of the ranks. Unless `--rank-loss restart`, ranks
-are killed, stopped until the others give them up, added, drained and taken away, too; when few of the first
-ones are left, the service is started again, or they are killed, too, and it starts again by itself. Disks are
-full for seconds; others have files and locks in all its folders; some names cannot be printed. An executor
-has functions called meanwhile (`functions.py`). Jobs
-come over HTTP, too, beside clients that are silent, slow or do not read (`web_clients.py`).
+The soak works in rounds: submit a random mix, kill worker processes (sometimes a fork server) while it runs,
+await every reply, and then, at rest, record memory and open descriptors of the ranks. Unless `--rank-loss
+restart`, ranks are also killed, stopped until the others give them up, added and drained. When few of the
+first ranks are left, the service is started again, or they are killed, too, and it restarts by itself. Disks
+are full for seconds; other users have files and locks in all folders; some names cannot be printed. An
+executor calls functions meanwhile (`functions.py`). Jobs also come over HTTP, beside clients that are silent,
+slow or do not read (`web_clients.py`).
 
-Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that nobody killed;
-at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with the
-number of jobs, and no rank stays large; the others of a rank that is lost go on, with their processes; orders
-of more or fewer ranks come to what they say.
+Checked: one reply per job file and no other file in `out/`; answers; models; outcomes of jobs that were not
+killed; at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with
+the number of jobs, and no rank stays large; after a loss, the other ranks continue with their processes;
+orders of more or fewer ranks have the ordered effect.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ from faults.web_clients import WebClients
 from mallob_py import Executor
 from mallob_py.protocol.config import Config
 
-#: so that what is looked for in `out` leaves its replies out
+#: a user whose replies are recognised by name in `out`
 FUNCTIONS_USER = "foreign-functions"
-#: first rounds are not compared: pools and caches fill
+#: the first rounds without comparison, as pools and caches fill
 WARM_UP_ROUNDS = 3
 ROUND_JOBS_MAX = 60
 BURST_JOBS = 200
 IN_FLIGHT_MAX = 120
-#: where ranks are lost, each hang takes its time to be found out, and few ranks do the work of all
+#: the longest wait for a reply where ranks are lost: hangs must be noticed, and few ranks do all work
 REPLY_DEADLINE_S, REPLY_DEADLINE_TIMEOUTS = 90.0, 20
-#: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
+#: the permitted growth: a client remembers 100 000 ended jobs for dependencies, some 30 MB
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
-#: of each rank at the end, when it has had the time to give back what large messages have left: a new rank
-#: has 16 MB, a client's 25 after some jobs, and one that gives nothing back some hundred more
+#: the most memory of each rank at the end, after large messages' memory is freed: a new rank has 16 MB, a
+#: client's 25 after some jobs, and a rank that frees nothing some hundred more
 RANK_AT_END_MAX_BYTES = 60_000_000
-#: more of one that is alone: what ranks of a host have in common
+#: the further memory of a rank that is alone, which ranks of a host otherwise share
 SHARED_BYTES = 15_000_000
 GIVE_BACK_DEADLINE_S = 40.0
-#: after a change of ranks, what nobody speaks of any more is kept for so long
+#: the time for which obsolete entries are kept after a change of ranks
 REST_DEADLINE_S = Config().succession_patience_s + 60.0
-#: per PE
+#: the most workers at rest per PE
 WORKERS_AT_REST_MAX = 3
 SPARE_FORK_SERVER_S = 3.0
-#: how often a client of the web server does something
+#: the probability per step that a client of the web server acts
 WEB_RATE = 0.05
-#: a disk is full for so long
+#: the range of times for which a disk is full
 FULL_S = (0.5, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The ranks at rest."""
+    """The ranks' memory and descriptors at rest."""
 
     resident_bytes: int
     fds: int
@@ -101,7 +101,7 @@ class Sample:
 
 
 class Soak:
-    """A service, its jobs, its ranks and what they are held against."""
+    """A service, its jobs, its ranks, and the values for comparison."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._rng = rng = random.Random(options.seed)
@@ -122,7 +122,7 @@ class Soak:
         self._deeds: Counter[str] = Counter()
         self._ranks = Ranks(self.service, options.rank_timeout, rng, self._deeds) if survives else None
         self._silence_s = REPLY_DEADLINE_S + REPLY_DEADLINE_TIMEOUTS * options.rank_timeout * survives
-        #: by rank's process: not before then is its fork server killed again
+        #: by process of the rank: the earliest time of the next kill of its fork server
         self._spared_until_s: dict[int, float] = {}
         self._samples: list[Sample] = []
         self._web = WebClients(self.service, rng, self._deeds)
@@ -131,13 +131,13 @@ class Soak:
         return Executor(self.service.api_dir, user=FUNCTIONS_USER)
 
     def _finish_functions(self) -> None:
-        """Await the functions of a round, and take their jobs' replies away. Raises Wrong."""
+        """Await the functions of a round, and remove the replies of their jobs. Raises Wrong."""
         self._functions.finish()
         for path in (self.service.api_dir / "jobs.0" / "out").glob(f"{FUNCTIONS_USER}.*"):
             path.unlink()
 
     def play(self) -> None:
-        """Raises Wrong."""
+        """Play all rounds. Raises Wrong."""
         try:
             self._play()
             self._web.end()
@@ -166,7 +166,7 @@ class Soak:
         self._foreign.check()
 
     def _end_life(self, ranks: Ranks) -> None:
-        """End a life of the service that has few of its first ranks left, and begin the next one."""
+        """End a life of the service with few remaining first ranks, and begin the next life."""
         self._check_growth()
         sizes = ", ".join(
             f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
@@ -188,7 +188,7 @@ class Soak:
         self._jobs.await_all(self.service.check_alive, self._silence_s)
 
     def _check_growth(self) -> None:
-        """In one life; what large messages have left may take a while to be given back. Raises Wrong."""
+        """Check that memory does not grow within a life; freeing may take a while. Raises Wrong."""
 
         def has_not_grown() -> bool:
             self.service.check_alive()
@@ -211,7 +211,7 @@ class Soak:
             print(sample)
 
     def _play_round(self) -> None:
-        """With `ranks`, ranks are lost, leave and join in some rounds, too."""
+        """Play a round; with `ranks`, ranks are lost, leave and join in some rounds."""
         rng, jobs, ranks = self._rng, self._jobs, self._ranks
         is_burst = rng.random() < 0.15
         kill_rate = rng.choice((0.0, 0.03, 0.15))
@@ -241,7 +241,7 @@ class Soak:
                 jobs.submit_one(rng.choice(("noop", "noop", "wallclock", "file", "cpu")))
             else:
                 jobs.submit()
-                time.sleep(rng.choice((0.0, 0.0, 0.005, 0.05)))  # so that jobs meet others in all states
+                time.sleep(rng.choice((0.0, 0.0, 0.005, 0.05)))  # so that jobs meet other jobs in all states
             if rng.random() < kill_rate:
                 self._kill_a_process()
             look()
@@ -274,7 +274,7 @@ class Soak:
         for victim in victims:
             parent, now_s = parent_of(victim), time.monotonic()
             if part == "fork server":
-                # A rank gives up on fork servers that end before they have done anything, several in a row.
+                # A rank gives up after several fork servers in a row that have done no work.
                 if now_s < self._spared_until_s.get(parent, 0.0):
                     return
                 self._spared_until_s[parent] = now_s + SPARE_FORK_SERVER_S
@@ -282,7 +282,7 @@ class Soak:
             hit(self.service, "kill", f"{part} of {parent}", [victim])
 
     def _at_rest(self) -> Sample:
-        """Once no worker process of an ended job is left."""
+        """Wait until no worker process of an ended job is left."""
         ranks = self._options.ranks if self._ranks is None else self._ranks.left
         most = WORKERS_AT_REST_MAX * self._options.pes * ranks
 
@@ -317,7 +317,7 @@ def _early_and_late(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequen
 
 
 def grown_bytes(samples: Sequence[Sample]) -> int:
-    """By how much the memory of a rank has grown in one life."""
+    """Return the growth of a rank's memory within one life."""
     early, late = _early_and_late(samples)
     return min(one.resident_bytes for one in late) - max(one.resident_bytes for one in early)
 
@@ -332,7 +332,7 @@ def check_descriptors(samples: Sequence[Sample]) -> None:
 
 
 def check_size_at_end(mark: str, deadline_s: float = GIVE_BACK_DEADLINE_S) -> None:
-    """No rank stays large when all jobs are over. Raises Wrong."""
+    """Check that no rank stays large after all jobs. Raises Wrong."""
 
     sizes: dict[int, int] = {}
 

@@ -1,6 +1,6 @@
-"""All ways to hit a part of a service, as data: which part, how often a campaign hits it, and how.
+"""All faults of a service's parts, as data: the part, the frequency in each campaign, and the function.
 
-A new way to hit is a line of `PARTS` and a weight in the tables of the campaigns that use it.
+A new fault is a line of `PARTS` and a weight in the tables of its campaigns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mallob_py.launchers import INVITED_VARIABLE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A service and its processes, by part, as they can be hit now; of the ranks only `ranks` may be."""
+    """A service and its present processes by part; only the ranks in `ranks` may be hit."""
 
     service: Service
     family: Family
@@ -34,7 +34,7 @@ class Target:
         return cls(service, family, family.ranks, rng)
 
 
-#: from a part's name to the processes that a blow to it takes; none if there is no such part now
+#: by name of a part: the processes that a fault of this part hits; none if the part does not exist now
 PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "everything": lambda at: marked_processes(at.service.mark),
     "launching process": lambda at: [at.service.process.pid],
@@ -51,22 +51,22 @@ PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "computing worker": lambda at: _one(at, [pid for pid in at.family.workers if state(pid) == "R"]),
 }
 
-#: what the campaign of kills hits how often, and what it stops for a while instead
+#: weights of the parts that the campaign of kills kills, and of the parts that it stops for a while
 KILLS = {
     "everything": 3, "launching process": 3, "launcher": 2, "proxy": 2, "rank": 6, "worker": 3,
     "fork server": 1,
 }  # fmt: skip
-#: the same of ranks that the others survive
+#: weights of faults of ranks that the other ranks survive
 LOSSES = {"first rank": 3, "client's rank": 4, "two ranks": 3, "first ranks": 1}
 STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "rank": 1}
-#: what the soak hits, all the time and if the others survive it
+#: weights in the soak, always and if the other ranks survive
 SOAK_PROCESSES = {"worker": 9, "fork server": 1}
 SOAK_RANKS = {"rank": 2, "first rank": 1, "client's rank": 1, "two ranks": 1}
-#: what ends a life of the service in the soak, and begins the next
+#: weights of the ends of a life in the soak
 SOAK_ENDS = {"stop": 1, "first ranks": 1}
-#: what is on a disk of its own, and how often that is full for seconds
+#: weights of the disks that are full for seconds
 SOAK_DISKS = {"api": 2, "logs": 1, "tmp": 1}
-#: surroundings of a service: what its standard streams can encode
+#: weights of the encodings of a service's standard streams
 ENCODINGS = {"utf-8": 1, "ascii": 1}
 
 
@@ -82,7 +82,7 @@ def signal_all(pids: Sequence[int], number: int) -> None:
 
 
 def hit(service: Service, verb: str, part: str, pids: Sequence[int]) -> None:
-    """`kill` or `stop` these processes, and note that in the service's output."""
+    """Send a signal to `kill` or `stop` these processes, and note it in the service's output."""
     service.note_processes()
     service.note(f"{verb} {part} {list(pids)}")
     signal_all(pids, signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
@@ -104,7 +104,7 @@ def _is_launched(at: Target, pid: int) -> bool:
 
 
 def _client_rank(at: Target) -> list[int]:
-    """The one that holds a client's folder; while the folder is on its way to another rank, none."""
+    """Return the rank with a client's folder; none while the folder moves to another rank."""
     lock = at.service.box(at.rng.randrange(at.service.clients)) / ".lock"
     with contextlib.suppress(OSError, ValueError, IndexError):
         holder = int(lock.read_text().split()[0])
@@ -113,7 +113,7 @@ def _client_rank(at: Target) -> list[int]:
 
 
 def _newcomers(at: Target) -> list[int]:
-    """Processes of ranks that may not have joined yet: those that are not among `ranks`."""
+    """Return the processes of ranks that may not have joined yet, which are not among `ranks`."""
     pids = set(marked_processes(at.service.mark)) - set(at.ranks)
     invited = {pid for pid in pids if inherits(pid, INVITED_VARIABLE)}
     return [pid for pid in sorted(invited) if parent_of(pid) not in invited]

@@ -1,13 +1,13 @@
-"""Bags of tasks with known results on a service whose workers come, go and are killed: is each result exact?
+"""Bags of tasks with known results on a service whose workers change and are killed: is each result exact?
 
-One tree after the other is a job of a service. Beside it, all the time, jobs of higher priority come and end,
-so that its volume changes every fraction of a second and now and then is 0 (its root has to leave); a worker
-process that computes is killed every few seconds. Once the job has a checkpoint, there are heavier blows, in
-any order: with `--losses` any rank is killed, the others go on, and a new one is ordered; with `--restarts`
-all processes of the service are killed at once (as when a machine loses power), and the service is started
-again on its folder.
+The trees are jobs of a service, one after the other. Meanwhile, jobs of higher priority arrive and end, so
+that a tree's volume changes every fraction of a second and is sometimes 0 (its root has to leave), and a
+computing worker process is killed every few seconds. Once the job has a checkpoint, there are heavier faults
+in random order: with `--losses` any rank is killed, the others continue, and a new one is ordered; with
+`--restarts` all processes of the service are killed at once (as when a machine loses power), and the service
+is started again on its folder.
 
-Prints what was expected, what was found, and how much was done twice.
+Prints the expected and the actual result, and the amount of repeated work.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from mallob_py.service.telemetry.event_log import read_events, runs_of
 from mallob_py.text_table import Cell, format_table
 
 _POLL_S = 0.02
-#: means of what comes at random times
+#: mean intervals of random events
 _CHANGE_EVERY_S = 0.2
 _CROWD_EVERY_S = 3.0
 _KILL_EVERY_S = 2.0
-#: from when there is a checkpoint, or after the blow before, which all ranks have to get over
+#: the delay after the first checkpoint or after the last fault, from which all ranks must recover
 _BLOW_AFTER_S = (1.0, 3.0)
 
 
 def chosen(names: Sequence[str]) -> list[KnownTree]:
-    """Raises ValueError for a name that no tree has."""
+    """Return the trees of these names. Raises ValueError for an unknown name."""
     if not names:
         return [tree for tree in TREES if not tree.is_large]
     if unknown := [name for name in names if not any(fnmatch(tree.name, name) for tree in TREES)]:
@@ -58,7 +58,7 @@ def chosen(names: Sequence[str]) -> list[KnownTree]:
 
 @dataclass
 class Unrest:
-    """The counts of faults while a tree was counted."""
+    """The numbers of faults while a tree was counted."""
 
     changes: int = 0
     workers_killed: int = 0
@@ -68,7 +68,7 @@ class Unrest:
 
 @dataclass(frozen=True)
 class Counted:
-    """One line of the table."""
+    """A line of the table."""
 
     tree: KnownTree
     unrest: Unrest
@@ -103,7 +103,7 @@ HEADER = (
 
 
 class Trees:
-    """A service, the trees that it counts, the jobs beside them, and the kills."""
+    """A service, the trees that it counts, the jobs beside them, and the faults."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._options = options
@@ -116,12 +116,12 @@ class Trees:
         self._kills_left = Config().restarts_max
         self._killed_at_s = 0.0
         self._losses_left = options.ranks - 1
-        #: brings the ranks back to their number
+        #: the command that restores the number of ranks
         self._resize: subprocess.Popen[str] | None = None
         self._counted: list[Counted] = []
 
     def play(self) -> None:
-        """Raises Wrong."""
+        """Count all trees. Raises Wrong."""
         for tree in self._options.trees:
             self._counted.append(self._count(tree))
             print(*self._counted[-1].row(), sep="  ", flush=True)
@@ -136,7 +136,7 @@ class Trees:
         print(f"\n{format_table(HEADER, [each.row() for each in self._counted])}")
 
     def _count(self, tree: KnownTree) -> Counted:
-        """Raises Wrong if there is no result."""
+        """Count a tree. Raises Wrong if there is no result."""
         began_s = time.monotonic()
         fields = {"application": tree.application, "configuration": tree.configuration, "priority": 1}
         fields["max-demand"] = 0
@@ -148,7 +148,7 @@ class Trees:
         return Counted(tree, unrest, time.monotonic() - began_s, expected.reply["result"])
 
     def _endure(self, expected: Expected) -> Unrest:
-        """Until there is this reply. Raises Wrong if there is none in time."""
+        """Cause faults until the reply is there. Raises Wrong if it is late."""
         rng, unrest, ranks = self._rng, Unrest(), self._options.ranks
         blows = ["loss"] * self._options.losses + ["restart"] * self._options.restarts
         rng.shuffle(blows)
@@ -181,7 +181,7 @@ class Trees:
         return unrest
 
     def _let_others_come(self, workers: int) -> bool:
-        """A job of higher priority, for a moment, if there are not too many already."""
+        """Submit a brief job of higher priority, unless there are too many already."""
         if len(self._jobs.awaited) > 2 * self._options.ranks:
             return False
         self._number += 1
@@ -198,7 +198,7 @@ class Trees:
         return any((self.service.box() / "checkpoints").glob("[0-9]*"))
 
     def _kill_a_worker(self) -> bool:
-        """One that computes. A root that keeps dying would end its job: after some kills one has to leave."""
+        """Kill a computing worker, but no root too often, as a job fails then; a root must leave first."""
         if self._root_left_at_s() > self._killed_at_s:
             self._kills_left = Config().restarts_max
         victims = PARTS["computing worker"](Target.of(self.service, self._rng))
@@ -210,7 +210,7 @@ class Trees:
         return True
 
     def _root_left_at_s(self) -> float:
-        """When (in Unix time) one did last in this life of the service, as far as it has logged it."""
+        """Return the last time (in Unix time) at which a root left in this life, as far as logged."""
         runs = runs_of(self.service.log_dir) if self.service.log_dir.exists() else []
         at_s = 0.0
         for run in runs[-1:]:
@@ -221,7 +221,7 @@ class Trees:
         return at_s
 
     def _lose_a_rank(self) -> bool:
-        """Any, unless it may be the last of those that were there at the start: with it all would end."""
+        """Kill a rank, unless it may be the last one of the start, without which the service ends."""
         if self._losses_left == 0:
             return False
         self._losses_left -= 1
@@ -256,7 +256,7 @@ class Trees:
         self.service.kill()
         told = len(self.service.output)
         self.service.start()
-        # Before, the loss of a rank would be the end of all.
+        # Before this point, the loss of a rank would end the service.
         wait_until(lambda: "accepting jobs" in self.service.output[told:], "it takes jobs", DEADLINE_S)
         self._kills_left = Config().restarts_max
         self._losses_left = self._options.ranks - 1

@@ -1,7 +1,8 @@
-"""Clients of the web server during a soak: some hand jobs in, some are silent, send slowly or do not read.
+"""Clients of the web server during a soak: some submit jobs, some are silent, send slowly or do not read.
 
-Whatever the slow ones do, an upload of another user is accepted within `PATIENCE_S`, and has its one reply.
-Bounded: at most `OPEN_MAX` connections, all to the server on this host that the soak has started.
+Guarantee to be checked: in spite of the slow clients, another user's upload is accepted within `PATIENCE_S`
+and gets exactly one reply. At most `OPEN_MAX` connections are open, all to the server on this host that the
+soak has started.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mallob_py.runtime.processes import python
 
 OPEN_MAX = 60
 PATIENCE_S = 30.0
-#: while a disk is full
+#: the HTTP status while a disk is full
 _NO_ROOM = 507
 _FORMULA = b"p cnf 3 3\n1 -2 0\n2 3 0\n-1 -3 0\n"
 
@@ -50,7 +51,7 @@ class WebClients:
         self._token = (service.api_dir / "web/token").read_text().strip()
 
     def look(self, jobs: Jobs) -> None:
-        """Do one thing at random. Raises Wrong."""
+        """Do one random action. Raises Wrong."""
         if self._process.poll() is not None:
             raise Wrong(f"the web server has ended by itself: {self._process.returncode}")
         kind = self._rng.choice(("silent", "half a head", "slow upload", "unread", "upload", "upload"))
@@ -106,7 +107,7 @@ class WebClients:
             raise Wrong(f"the web server ends with {code}")
 
     def kill(self) -> None:
-        """Whatever has gone wrong, leave no process."""
+        """Kill the server, so that no process is left after an error."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Job scripts: what their headers ask of the scheduler.
+"""Job scripts: the requests to the scheduler in their headers.
 
     #!/bin/bash
     #JOB_CLASS malleable
@@ -7,16 +7,14 @@
     #MIN_NODES 1
     #MAX_NODES 4
 
-Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (as many nodes as `#NODES` says), moldable (a number that
-the scheduler chooses), malleable (which it also changes) or evolving (which the job changes).
-`#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is taken and not used. Headers end
-at the first command. A rigid job that says nothing has one node, and the required time that the scheduler
-gives to all that say none.
+Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (`#NODES` nodes), moldable (a number that the scheduler
+chooses), malleable (a number that the scheduler also changes) or evolving (a number that the job changes).
+`#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is accepted and ignored. Headers end
+at the first command. Defaults: a rigid job has one node, and the required time is the scheduler's.
 
-Scripts for Slurm run as rigid jobs, or as moldable ones with a range of nodes: of `#SBATCH` lines, the cores
-of all tasks, the time, the name, the folder and the files for what is printed are understood where no header
-says them. Options of the command line come before both. Which jobs one comes after is said there only: a
-script does not know their numbers.
+Scripts for Slurm run as rigid jobs, or as moldable ones with a range of nodes. Of `#SBATCH` lines, the cores
+of all tasks, the time, the name, the folder and the output files apply unless a header contains them. Options
+of the command line precede both. Dependencies are options only: a script cannot know the numbers of jobs.
 """
 
 from __future__ import annotations

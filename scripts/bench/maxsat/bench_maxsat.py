@@ -1,14 +1,14 @@
 """Weighted formulas: `solve` with one and two workers beside RC2 and CP-SAT with one and two.
 
-All in turns on each formula, with the same limit of wall time. For each solver: how many optima it proves,
-wall and processor time of those that all of a row's solvers with an answer prove, and its score: (1 + best
-known cost) / (1 + cost found), 0 without a solution, on average. The best known cost is that of this run, or
-of a manifest (`--manifest`: CSV with the columns file and best_known). An optimum that another one beats ends
-the benchmark.
+On each formula, all solvers run in turns with the same limit of wall time. Printed for each solver: the
+number of optima that it proves; wall and processor time for the optima that all solvers with an answer in the
+row prove; and its mean score: (1 + best known cost) / (1 + cost found), 0 without a solution. The best known
+cost is that of this run, or of a manifest (`--manifest`: CSV with the columns file and best_known). If
+another solver finds less than a claimed optimum, the benchmark ends.
 
-A long benchmark can be made in pieces: with `--results FILE` what has been run is kept there, a line of JSON
-each, and not run again; with `--for SECONDS` nothing is begun that could last longer, and the table comes
-with the last piece.
+A long benchmark can be run in pieces: with `--results FILE`, results are kept in the file, a line of JSON
+each, and not measured again; with `--for SECONDS`, no run begins that could last longer, and the last piece
+prints the table.
 
     python scripts/bench/maxsat/bench_maxsat.py --limit 60 *.wcnf.xz
     python scripts/bench/maxsat/bench_maxsat.py --results 60s.jsonl --for 240 --limit 60 *.wcnf.xz
@@ -35,14 +35,14 @@ from mallob_py.runtime.processes import python
 _PEER = Path(__file__).parent / "peer.py"
 _OPTIMUM = re.compile(r"^s OPTIMUM FOUND$", re.MULTILINE)
 _COST = re.compile(r"^o (\d+)$", re.MULTILINE)
-#: what a run may last beyond its limit, as a rule
+#: the time that a run usually needs beyond its limit
 _GRACE_S = 3.0
 SOLVERS = ("ours 1", "ours 2", "rc2 1", "cpsat 1", "cpsat 2")
 
 
 @dataclass(frozen=True)
 class Run:
-    """`cost` is None without a solution."""
+    """A run of a solver. `cost` is None without a solution."""
 
     cost: int | None
     is_optimal: bool
@@ -55,7 +55,7 @@ class Run:
 
 
 class Results:
-    """What has been run, in a file if there is one, by formula, solver and limit."""
+    """The results so far, in a file if one is given, by formula, solver and limit."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class Results:
                 self._runs[name, solver, limit_s] = Run(**row)
 
     def run(self, solver: str, path: Path, limit_s: float, until_s: float) -> Run | None:
-        """Return what is known, or run it; None if there is no time for that."""
+        """Return a known result, or run the solver; None if there is no time for the run."""
         key = (path.name, solver, limit_s)
         if key not in self._runs:
             if time.monotonic() + limit_s + _GRACE_S > until_s:
@@ -90,7 +90,7 @@ def run(solver: str, path: Path, limit_s: float, options: Sequence[str]) -> Run:
     grace_s = 15 if name == "ours" else 3 if name == "cpsat" else 0
     begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    # Waiting with a limit would look now and then, up to 50 ms late.
+    # Waiting with a limit would poll, up to 50 ms late.
     limit = threading.Timer(limit_s + grace_s, process.kill)
     limit.start()
     printed, _ = process.communicate()

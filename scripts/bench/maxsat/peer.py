@@ -33,7 +33,7 @@ def by_rc2(formula: WeightedFormula) -> None:
     for clause, weight in zip(clauses_of(formula.soft.tolist()), formula.weights.tolist(), strict=True):
         wcnf.append(clause, weight=weight)
     is_weighted = len(set(formula.weights.tolist())) > 1
-    # as its own command with `-c b`, the settings it was sent to the evaluations with
+    # the settings of RC2's own command with `-c b`, with which it was submitted to the evaluations
     settings = {"adapt": True, "exhaust": True, "minz": True}
     with RC2Stratified(wcnf, blo="div", **settings) if is_weighted else RC2(wcnf, **settings) as solver:
         model = solver.compute()

@@ -1,10 +1,10 @@
 """SMT scripts: `run SMT` with one worker and `solve` with three, beside the engines' own commands.
 
-In turns on each script: each engine's own command, then ours with one worker, then with three; the best of
-some rounds counts. One worker is compared with the own command of the engine that has answered, by processor
-time (the job's and the command's: on a busy machine wall times say little); three workers with the best
-command, by wall time, and three need three cores. An answer that contradicts another one, or the script's
-`:status`, ends the benchmark.
+On each script, each engine's own command runs first, then ours with one worker, then ours with three; the
+best of several rounds counts. One worker is compared with the own command of the engine that answered, by
+processor time (of the job and of the command: wall times are unreliable on a busy machine). Three workers are
+compared with the best command, by wall time, and need three cores. An answer that contradicts another one, or
+the script's `:status`, ends the benchmark.
 
     python scripts/bench/smt/bench_smt.py --limit 30 --rounds 2 *.smt2
 """
@@ -28,18 +28,18 @@ from mallob_py.runtime.processes import python
 
 _PEER = Path(__file__).parent / "peer.py"
 _ENGINES = ("z3", "cvc5", "bitwuzla")
-#: a start of several ranks takes longer than that of one process
+#: the extra time to start several ranks instead of one process
 _START_S = 0.4
 _STATUS = re.compile(r"\(set-info\s+:status\s+(sat|unsat|unknown)\s*\)")
 
 
 class Contradiction(Exception):
-    """Two answers to one script."""
+    """Two contradictory answers to one script."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """`word` is the last answer, "" without one; `engine` who gave it; wall and processor time."""
+    """A run. `word` is the last answer, "" without one; `engine` gave it; wall and processor time."""
 
     word: str
     engine: str
@@ -65,7 +65,7 @@ def _timed(command: Sequence[str], limit_s: float) -> tuple[str, float, float]:
 
 
 def own_command(engine: str, path: Path, limit_s: float) -> Run:
-    """The engine alone."""
+    """Run the engine alone."""
     z3 = shutil.which("z3", path=str(Path(sys.executable).parent)) or "z3"
     command = [z3, "-smt2"] if engine == "z3" else [*python(), str(_PEER), engine]
     printed, seconds, cpu_s = _timed([*command, str(path)], limit_s)
@@ -74,7 +74,7 @@ def own_command(engine: str, path: Path, limit_s: float) -> Run:
 
 
 def one_worker(path: Path, limit_s: float) -> Run:
-    """This package with all engines in turn; its reply tells the processor time of the job."""
+    """Run this package with all engines in turn; the reply contains the job's processor time."""
     command = [*python(), "-m", "mallob_py", "run", "SMT", "-n", "1", "--time-limit", f"{limit_s}s"]
     printed, seconds, _ = _timed([*command, str(path)], limit_s + 20)
     if not printed:
@@ -86,7 +86,7 @@ def one_worker(path: Path, limit_s: float) -> Run:
 
 
 def three_workers(path: Path, limit_s: float) -> Run:
-    """This package with all engines side by side."""
+    """Run this package with all engines in parallel."""
     command = [*python(), "-m", "mallob_py", "solve", "-n", "3", "--time-limit", f"{limit_s}s"]
     printed, seconds, cpu_s = _timed([*command, str(path)], limit_s + 20)
     return Run(_last_word(printed), "", seconds, cpu_s)

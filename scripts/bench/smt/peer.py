@@ -1,4 +1,4 @@
-"""An SMT engine as its own command, for those whose packages have none: peer.py ENGINE FILE."""
+"""An SMT engine as a command, for engines whose packages have none: peer.py ENGINE FILE."""
 
 from __future__ import annotations
 
