@@ -26,7 +26,7 @@ class StopBell:
     """Signals that demand the end, as a descriptor for the loop."""
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
-        #: the first such signal
+        #: the first stop signal; None: none came
         self.first: int | None = None
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for each in signals:
@@ -54,12 +54,12 @@ class Parking:
         self._epoll = select.epoll()
 
     def watch(self, descriptor: int) -> int:
-        """Wait for this descriptor, too, which must stay open; return it."""
+        """Wait for this descriptor, too; the caller must keep it open. Return it."""
         self._epoll.register(descriptor, select.EPOLLIN)
         return descriptor
 
     def forget(self, descriptor: int) -> None:
-        """Wait for this descriptor no more."""
+        """Stop waiting for this descriptor."""
         self._epoll.unregister(descriptor)
 
     def park(self, timeout_s: float) -> set[int]:
@@ -124,5 +124,5 @@ class Bells:
 
     @property
     def stopped_by(self) -> int | None:
-        """The signal that demanded this rank's end; None: none."""
+        """Return the signal that demanded this rank's end; None: none."""
         return self._stop_bell.first

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 class CapacityOffer(msgspec.Struct, frozen=True):
-    """The capacity that a rank tells all others at the start. `pes` None: its share of the cores."""
+    """The capacity that a rank reports at the start. `pes` None: its share of the cores."""
 
     pes: int | None
     threads: int
@@ -121,7 +121,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """The message by which a rank tells all others that it is up."""
+    """The message by which a rank reports to all others that it is up."""
 
     #: since 1970; the first rank's is the start of the system
     now_s: float
@@ -130,7 +130,7 @@ class _Arrival(msgspec.Struct, frozen=True):
 
 
 class DeskError(Exception):
-    """The desk cannot be opened, or must close; all ranks end with this message and exit code 2."""
+    """Error: the desk cannot be opened, or must close; all ranks end with this message and exit code 2."""
 
 
 def client_rank(client: int, placement: Placement) -> int:
@@ -146,7 +146,7 @@ def run_rank(
     exit_code: Callable[[], int] = lambda: 0,
     fork_server: socket.socket | None = None,
 ) -> NoReturn:
-    """Be a rank until the system stops; does not return.
+    """Run a rank until the system stops; does not return.
 
     `make_log(rank, first PE, start)` opens this rank's event log; all ranks have the same start.
     `make_desk(rank)` opens its desk, or returns None; it may raise DeskError. `fork_server`: the control
@@ -178,7 +178,7 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: one worker runs, others are suspended, kept or spare
+    #: one worker runs; others are suspended, kept or spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
@@ -254,7 +254,7 @@ def _start_of(settings: WorldSettings, placement: Placement, capacity: int, star
 
 
 def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoReturn:
-    """End by an error: this rank alone if it may be lost and the error is its own, else all ranks."""
+    """End by an error: only this rank if the error is its own and it may be lost, else all ranks."""
     is_alone = may_be_lost and not isinstance(error, DeskError)
     if isinstance(error, PeerFailure | DeskError) and not is_alone:
         tell(f"{error}; all ranks end")
@@ -268,7 +268,7 @@ def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoRetu
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
-    """Return to how many ranks of other hosts this rank has its own connections, if these may be lost."""
+    """Return the number of ranks on other hosts linked to this rank, if such ranks may be lost."""
     hosts = [transport.hosts[each] for each in rank.node.placement.members]
     return sum(host != transport.hosts[rank.rank] for host in hosts) if rank.node.survives else 0
 
@@ -355,7 +355,7 @@ def run_newcomer(
 
 
 def _run(rank: Rank, pes: range) -> None:
-    """Be a rank until the system stops; does not return if the others go on without this rank."""
+    """Run a rank until the system stops; does not return if the others go on without this rank."""
     rank.run()
     if rank.node.end_reason is not None:
         _end_alone(rank, pes)
@@ -413,7 +413,7 @@ def _log_stimuli(
 
 
 def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | None:
-    """Give the rank its desk, if it has one; return what prevents that."""
+    """Open the rank's desk, if it has one; return the error that prevents that."""
     try:
         if (desk := make_desk(rank)) is not None:
             rank.set_desk(desk)

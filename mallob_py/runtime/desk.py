@@ -1,4 +1,4 @@
-"""What a rank's loop serves beside its workers: a desk, where jobs come in; its users' orders; its log."""
+"""Interfaces of a rank's loop beside its workers: the desk, where jobs come in; users' orders; the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
-#: news for the desk of a job that came in there
+#: news for a desk about a job that came in there
 JobNews = JobSought | JobRests | JobGivenUp | JobSaved | JobEnded
 
 
@@ -49,7 +49,7 @@ class Orders(Protocol):
     def deadline_s(self) -> float: ...
 
     def turn(self, now: float) -> None:
-        """Take a turn; to be called when nothing else is under way, since it may halt this rank."""
+        """Take a turn; must be called when nothing else is under way, since the turn may halt this rank."""
 
     def drained(self, rank: int) -> None:
         """Note that a rank is ready to leave."""
@@ -68,7 +68,7 @@ class EventSink(Protocol):
 
     @property
     def taken(self) -> list[tuple[float, str, Mapping[str, Any], int]]:
-        """The events that `flush` will write: time, name, fields, PE. Frequent loggers append to it."""
+        """Return the events for `flush`: time, name, fields, PE. Frequent loggers append to this list."""
 
     @property
     def taken_max(self) -> int:

@@ -31,7 +31,7 @@ _FIELDS, _MAPPED, _USED = 10, 4, 7
 
 
 class CHeap(NamedTuple):
-    """The C heap: its unused memory, and the way to give that back."""
+    """The C heap: its unused memory, and the call that returns this memory to the system."""
 
     unused_bytes: Callable[[], int]
     trim: Callable[[], object]
@@ -81,7 +81,7 @@ class HeapKeeper:
         #: least unused bytes since the last trim, which include Python's reserve for small objects
         self._least_bytes = math.inf if heap is None else heap.unused_bytes()
         self._next_s = -math.inf
-        #: time of the last look, and the CPU time then
+        #: time of the last look, and CPU time at that look
         self._last: tuple[float, float] | None = None
 
     def look(self, now_s: float, cpu_s: float) -> None:

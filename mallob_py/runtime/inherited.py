@@ -23,13 +23,13 @@ from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_SLURM_S
 
 #: signals that must not be ignored in any part of the program
 _NEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
-#: variables by which a rank of MPICH's kind reaches its launcher
+#: variables by which a rank of an MPICH-like MPI reaches its launcher
 _PMI_PLACES = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT", "PMI2_FD")
 _PMIX_PLACE = re.compile(r"tcp[46]?://\[?([0-9a-fA-F.:]+?)\]?:([0-9]+)")
 
 
 def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
-    """Undo what a parent can leave in a process; to be called before anything is opened or started."""
+    """Undo what a parent can leave in a process; must be called before anything is opened or started."""
     open_standard_streams()
     for number in _NEEDED:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -62,7 +62,7 @@ def forget_launchers_that_are_gone(env: MutableMapping[str, str]) -> None:
 
 
 def forget_launcher_of_one(env: MutableMapping[str, str]) -> None:
-    """Remove the variables of a launcher that has started this one rank only."""
+    """Remove the variables of a launcher that has started only this rank."""
     _forget(env, (*PREFIXES, *OF_SLURM_STEPS))
 
 

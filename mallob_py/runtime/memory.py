@@ -1,21 +1,20 @@
-"""Memory and CPU time as the kernel tells of them: what is left here, and what a worker has used.
+"""Memory and CPU time as reported by the kernel: memory left here, and a worker's use of both.
 
-Memory that is left: on the host, and in each control group with a limit that this process is in. The
-kernel's own estimate for the host (`MemAvailable`) counts what it could take back from caches of files. A
-group's usage counts these too, so the part of them that has not been used lately is taken off. Groups are
-those of version 2 or 1; a container may show only its own, as the root of all.
+Memory left: on the host, and in each of this process's control groups that has a limit. The kernel's estimate
+for the host (`MemAvailable`) includes caches of files that it could drop. A group's usage counts such caches,
+so the part not used lately is subtracted. Groups have version 2 or 1; a container may show only its own
+group, as the root.
 
-Memory that a worker has used, its process and all that descend from it: their peaks, added up. The kernel
-keeps for each process how many bytes were resident at most (`VmHWM`). That counts pages which are shared with
-others (the job's description, libraries) in each of them; so of these, as many as are mapped now are taken
-off each peak, and the most that any of the processes maps is added once. What comes out is an upper bound, as
-processes need not have had their peaks at the same time and pages that a fork has copied nothing of yet count
-for parent and child. Reading it costs some microseconds per process: the kernel looks at counters, not at
-pages.
+Memory used by a worker: the sum of the peaks of its process and all descendants. The kernel keeps each
+process's largest number of resident bytes (`VmHWM`). This counts shared pages (the job's description,
+libraries) in each process; so the shared pages mapped now are subtracted from each peak, and the largest
+number that one of the processes maps is added once. The result is an upper bound: peaks need not coincide,
+and pages that a fork has not copied yet count for parent and child. Reading costs some microseconds per
+process, since the kernel reads counters, not pages.
 
-CPU time: the kernel keeps for each process its own and that of its children that have ended and been waited
-for (`/proc/<pid>/stat`), in ticks of 10 ms; those that live are asked each for itself. What is killed
-without its parent waiting for it is lost.
+CPU time: the kernel keeps for each process its own time and that of ended children that it has waited for
+(`/proc/<pid>/stat`), in ticks of 10 ms; live descendants are read one by one. The time of killed processes
+that no parent waited for is lost.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def _kills_along(path: str, groups: Path, files: _Files) -> int:
 
 
 def _number_in(path: Path, name: str) -> int:
-    """Return the value of this name in a file of the kernel; 0: missing."""
+    """Return the value of this name in a file of the kernel; 0: there is none."""
     with suppress(OSError, ValueError):
         return _numbers(path.read_text()).get(name, 0)
     return 0
@@ -153,7 +152,7 @@ class Memory(NamedTuple):
     """The memory of a process and its descendants."""
 
     peak_bytes: int
-    #: bytes held now and not in files: about what their end frees
+    #: bytes held now and not in files: about the memory that the processes' end would free
     private_bytes: int
 
 
@@ -208,7 +207,7 @@ def _memory_of(processes: Iterable[int]) -> Memory:
             status = {
                 name: 1024 * int(size) for name, size in _KILOBYTES.findall(_read(f"/proc/{each}/status"))
             }
-            if b"VmHWM" in status:  # else it is ending
+            if b"VmHWM" in status:  # else the process is ending
                 mapped_bytes = status[b"RssFile"] + status[b"RssShmem"]
                 own_bytes += max(0, status[b"VmHWM"] - mapped_bytes)
                 shared_bytes = max(shared_bytes, mapped_bytes)

@@ -120,7 +120,7 @@ class HostVote:
 
 #: longest time until an ended process's memory is seen to be free
 _PAUSE_EVERY_S = 3.0
-#: time in which a worker becomes as large as it was
+#: time for an unpaused worker to become as large as before
 _UNPAUSE_EVERY_S = 10.0
 _COMPLAIN_EVERY_S = 60.0
 #: multiple of the reserve at which an episode ends
@@ -128,7 +128,7 @@ _ENOUGH = 1.25
 
 
 class Reclaimable(Protocol):
-    """The memory that a rank could give back. Sizes are what is expected to become free."""
+    """The memory that a rank could give back. Sizes: memory expected to become free."""
 
     def give_back_processes(self, wanted_bytes: int) -> int: ...
 
@@ -148,7 +148,7 @@ class Reclaimable(Protocol):
 
 
 class MemoryWatch:
-    """One rank's watch. `measure` returns what is left; `log` and `complain` report deeds."""
+    """One rank's watch. `measure` returns the memory left; `log` and `complain` report deeds."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class RankMemory:
         self._sharing: tuple[int, ...] = ()
 
     def set_watch(self, watch: MemoryWatch, ranks: Iterable[int]) -> None:
-        """`ranks`: those of this host."""
+        """Set the watch; `ranks`: the ranks of this host."""
         self._watch = watch
         self._kills.is_short = lambda: watch.is_short
         self._sharing = tuple(ranks)

@@ -49,7 +49,8 @@ class Newcomers:
     ) -> RanksStarted:
         """Start a rank on each site, with the addresses from `bound` on. Raises GrowthError.
 
-        `capacity`: PEs of each, unless its options say so. `others`: the members except this rank.
+        `capacity`: PEs of each rank, unless its options say otherwise. `others`: the members except this
+        rank.
         """
         transport = self._transport
         here = transport.hosts[transport.rank]
@@ -93,7 +94,7 @@ class Newcomers:
         return "has died" if process is None else process.how_ended()
 
     def kill(self, rank: int) -> None:
-        """Kill a rank that this rank started, with all that it started here."""
+        """Kill a rank that this rank started, with all processes that it started here."""
         if (process := self._processes.get(rank)) is not None:
             process.kill()
 

@@ -24,7 +24,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-#: what has run out, by the system's error
+#: the resource that has run out, by the system's error
 _SHORT_OF = {
     "EAGAIN": "no further process can be started (ulimit -u, or pids.max of a control group)",
     "ENOMEM": "memory has run out (ulimit -d or -v, or a control group)",

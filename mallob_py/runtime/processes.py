@@ -40,7 +40,7 @@ def import_places() -> dict[str, str]:
 
 
 def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
-    """Return how far a process has read a file, and the file's size; None: it has not opened the file."""
+    """Return how far a process has read a file, and the file's size; None: the file is not open there."""
     with contextlib.suppress(OSError, ValueError):
         wanted = os.stat(path)
         for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
@@ -160,7 +160,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent_pid: int, death_signal: int) -> None:
-    """Have the kernel signal this process at its parent's end. To be called right after the fork."""
+    """Have the kernel signal this process at its parent's end. Must be called right after the fork."""
     _prctl(_PR_SET_PDEATHSIG, int(death_signal))
     if os.getppid() != parent_pid:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
@@ -168,9 +168,9 @@ def die_with(parent_pid: int, death_signal: int) -> None:
 
 @contextlib.contextmanager
 def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
-    """Context manager that adopts all orphans below this process, and kills the remaining ones at the end.
+    """Context manager that adopts all orphans below this process, and kills remaining ones at the end.
 
-    `grace_s`: time for them to end by themselves.
+    `grace_s`: time for orphans to end by themselves.
     """
     ours = os.getpid()
     before = set(_children(ours))
@@ -181,7 +181,7 @@ def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
         if os.getpid() == ours:
             if grace_s and has_children():
                 left_of(set(_children(ours)) - before, grace_s)
-            # A killed process leaves us its own children.
+            # A killed process's own children become ours.
             deadline_s = time.monotonic() + _BURIAL_S
             while has_children() and (left := set(_children(ours)) - before):
                 before |= _kill_and_bury(left, deadline_s - time.monotonic())
@@ -200,7 +200,7 @@ def kill_adopted(own: Collection[int]) -> None:
     """
     ours, session = os.getpid(), os.getsid(0)
     held: set[int] = set()
-    for _ in range(_GENERATIONS_MAX):  # a killed process leaves us its own children
+    for _ in range(_GENERATIONS_MAX):  # a killed process's own children become ours
         left = {each for each in _children(ours) if each not in own and _session_of(each) != session} - held
         if not left:
             return
@@ -225,7 +225,7 @@ _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.01
 
 
 def left_of(children: Iterable[int], timeout_s: float = math.inf) -> set[int]:
-    """Wait for children; return those still there after the time-out. Needs no descriptors."""
+    """Wait for children; return those that live beyond the time-out. Needs no descriptors."""
     left, deadline_s, delay_s = set(children), time.monotonic() + timeout_s, _LOOK_MIN_S
     while left := {pid for pid in left if not _is_buried(pid)}:
         if time.monotonic() >= deadline_s:
@@ -245,7 +245,7 @@ def _is_buried(child: int) -> bool:
 def _session_of(pid: int) -> int:
     try:
         return os.getsid(pid)
-    except ProcessLookupError:  # it has ended
+    except ProcessLookupError:  # the process has ended
         return 0
 
 
@@ -272,10 +272,9 @@ def close_all_but(*descriptors: int) -> None:
 
 
 def set_title(title: str) -> None:
-    """Have `ps` show this title in place of the command line, as far as it fits; to be called by a fork.
+    """Have `ps` show this title in place of the command line, as far as it fits; only for forks.
 
-    It overwrites the arguments where the kernel has put them; if the kernel does not report the place,
-    nothing is done.
+    The title overwrites the arguments in memory; if the kernel does not report their place, nothing is done.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat") as stat:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 #: largest descriptions that travel inside messages
 INLINE_BYTES_MAX = 4096
-#: longest time at the end for removing what newcomers leave on their hosts
+#: longest time at the end for removing the remains of newcomers on their hosts
 _LAST_SHELL_S = 5.0
 #: chunks of 256 KB to copy per turn: workers, timers and users must not wait for more
 _TRANSFERS_PER_TURN = 4
@@ -69,7 +69,7 @@ _TIME_CAME = rank_stimuli.TimeCame()
 
 
 class PeerFailure(Exception):
-    """A rank is lost, and the others must not go on without it (`RankLoss.RESTART`)."""
+    """Error: a rank is lost, and the others must not go on without it (`RankLoss.RESTART`)."""
 
 
 class Rank:
@@ -159,11 +159,11 @@ class Rank:
         self._bells.watch_desk(desk.fileno())
 
     def tell_news_to(self, rank: int) -> None:
-        """Tell that rank this rank's state from now on; all ranks should tell the same rank."""
+        """Report this rank's state to that rank from now on; all ranks should report to the same rank."""
         self._tell(rank_stimuli.NewsGoTo(rank))
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
-        """`ranks`: those of this host."""
+        """Set the watch; `ranks`: the ranks of this host."""
         self.memory.set_watch(watch, ranks)
 
     def submit(
@@ -224,11 +224,11 @@ class Rank:
         self._bells.watch_orders(orders.fileno())
 
     def have_drain(self, rank: int, until_s: float) -> None:
-        """Drain a rank; the orders hear when it is ready to leave, at `until_s` at the latest."""
+        """Drain a rank; the orders hear when the rank is ready to leave, at `until_s` at the latest."""
         self._tell(rank_stimuli.DrainWanted(rank, until_s))
 
     def have_leave(self, ranks: Sequence[int]) -> None:
-        """Have ranks leave, but not all. If this rank leaves, it may halt before this returns."""
+        """Have ranks leave, but not all. If this rank leaves, it may halt before this call returns."""
         self._tell(Ordered(leaves=tuple(ranks)))
 
     def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
@@ -248,7 +248,7 @@ class Rank:
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play this rank's part until the system stops, or this rank must end (`end_reason`).
+        """Run this rank until the system stops, or this rank must end (`end_reason`).
 
         Raises PeerFailure, and LauncherGone (`end_with`).
         """
@@ -290,7 +290,7 @@ class Rank:
                 break
 
     def _take_in(self, arrival: Arrival) -> bool:
-        """Take in a message; return whether it belonged to a description, which may be slow."""
+        """Take in a message; return whether it was a slow one, with a part of a description."""
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
@@ -340,7 +340,7 @@ class Rank:
         return due_s
 
     def _look_around(self, now: float) -> None:
-        """Do what is due about once a second, together, so that an idle rank wakes up once for it."""
+        """Do all tasks of about once a second together, so that an idle rank wakes up once for them."""
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
@@ -435,7 +435,7 @@ class Rank:
         self.memory.share_among([rank for rank in members if self.hosts[rank] == self.hosts[self.rank]])
         self.transfer.go_on(members)
         if members[0] >= self.node.founders.ranks:
-            # The starter of the system has seen its end, and may start it again.
+            # The system's starter has noticed the end, and may start the system again.
             if self.rank == members[0]:
                 tell("no rank is left that was there from the start; those that have joined end, too")
             self.stop()

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-#: gives up a silent host after half a minute, also while a program runs there
+#: command that gives up a silent host after half a minute, also while a program runs there
 SSH = (
     "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
     "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
@@ -38,7 +38,7 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def slurm_step(job: str, host: str) -> list[str]:
-    """Return the command of a step; without a number of CPUs, it may use all that we have on its node."""
+    """Return the command of a step; without a number of CPUs, the step may use all of ours on its node."""
     return [
         "srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none",
         "--mpi=none", "--chdir=/", "--unbuffered", "--quiet", "--nodelist", host,

@@ -1,11 +1,10 @@
 """The stimulus log: all stimuli and effects of a rank, in one file per rank.
 
-A file's first line says which rank it is and how it began (`Head`); each further line is a stimulus with its
+A file's first line names the rank and its beginning (`Head`); each further line is a stimulus with its
 time and its effects (`Entry`), over all generations. The effects follow from the stimuli alone, so `mallob-py
 simulate --replay` can check whether the same program, or a changed one, has the same effects
-(`simulation/replay.py`). The head of a newcomer has what its membership was told before.
-
-It holds messages and results with all their bytes, so it is for debugging only.
+(`simulation/replay.py`). The head of a newcomer has all earlier changes of its membership. The log holds
+messages and results with all their bytes, so it is for debugging only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     patience_s: float
     survives: bool
     version: str
-    #: for a newcomer: changes told to its membership before its first generation, with their times
+    #: for a newcomer: changes handled by its membership before its first generation, with their times
     joined: tuple[tuple[float, AnyChange], ...] = ()
 
     def node(self) -> Node:
@@ -67,7 +66,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`t`: the time given to `Node.handle`. `error`: what the node raised, in one line."""
+    """One stimulus of a log. `t`: the time given to `Node.handle`. `error`: the node's exception, if any."""
 
     t: float
     stimulus: AnyRankStimulus
@@ -89,7 +88,7 @@ def error_line(error: Exception) -> str:
 
 
 class StimulusLog:
-    """The file of one rank. `complain(text)` is called once if it cannot be written any more."""
+    """The file of one rank. `complain(text)` is called once if the file cannot be written any more."""
 
     def __init__(
         self,

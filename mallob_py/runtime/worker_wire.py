@@ -21,7 +21,7 @@ from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 
-#: a frame above this is a broken peer, not a message
+#: size above which a frame is an error of the peer
 MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
 #: most bytes of a description that hold its header
@@ -67,7 +67,7 @@ def application_of(description: LocalDescription) -> str:
 
 
 class Run(ProcessMessage, frozen=True, tag=1):
-    """Be worker `index` of `job`, after any former work; `number` is the worker's on its rank."""
+    """Be worker `index` of `job`, after any former work; `number`: the worker's number on its rank."""
 
     job: int
     number: int
@@ -76,7 +76,7 @@ class Run(ProcessMessage, frozen=True, tag=1):
     children: tuple[int, ...]
     threads: int
     description: LocalDescription
-    #: chain of revisions (0: none), and the job's number there
+    #: chain of revisions (0: none), and the job's number in the chain
     chain: int = 0
     revision: int = 0
 
@@ -129,7 +129,7 @@ class Read(ProcessMessage, frozen=True, tag=4):
     inline_limit_bytes: int
     before: Before | None = None
     assumptions: list[int] = []
-    #: folder for the job's results; None: all that this process's user may write
+    #: folder for the job's results; None: any folder that this process's user may write
     results: ResultsFolder | None = None
     #: a run to begin at once with what was read; its own description is empty
     then: Run | None = None
@@ -188,7 +188,7 @@ class ResultFound(ProcessMessage, frozen=True, tag=2):
 
 
 class Failed(ProcessMessage, frozen=True, tag=3):
-    """The application raised; the text is its traceback."""
+    """The application raised an exception; the text is its traceback."""
 
     text: str
 
@@ -216,7 +216,7 @@ class Checkpoint(ProcessMessage, frozen=True, tag=13):
 
 
 class CheckpointWanted(ProcessMessage, frozen=True, tag=14):
-    """Question of a root that begins: what was the last checkpoint?"""
+    """A root that begins asks for the last checkpoint."""
 
 
 class ToParent(ProcessMessage, frozen=True, tag=5):
@@ -236,7 +236,7 @@ class ToAddress(ProcessMessage, frozen=True, tag=11):
 
 
 class Left(ProcessMessage, frozen=True, tag=12):
-    """The run has ended as `Leave` demanded; with its CPU time."""
+    """The run has ended as `Leave` demanded; the message has its CPU time."""
 
     cpu_s: float
     #: number of other workers' messages taken since; later ones were not taken
@@ -244,7 +244,7 @@ class Left(ProcessMessage, frozen=True, tag=12):
 
 
 class Imports(ProcessMessage, frozen=True, tag=17):
-    """Sent before the first task of an application; `is_own`: it reads an input and imports by itself."""
+    """Sent before an application's first task; `is_own`: the process reads an input and imports by itself."""
 
     application: str
     is_own: bool
@@ -252,7 +252,7 @@ class Imports(ProcessMessage, frozen=True, tag=17):
 
 class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
-    #: whether it continues with the run that was to follow
+    #: whether the process continues with the run that had to follow
     goes_on: bool = False
 
 
@@ -353,7 +353,7 @@ class ForkFailed(ProcessMessage, frozen=True, tag=3):
 
 
 class Imported(ProcessMessage, frozen=True, tag=4):
-    """Processes of this and later generations have the application imported."""
+    """Processes of this and later generations of the server have the application imported."""
 
     application: str
     generation: int
@@ -365,7 +365,7 @@ class Exited(ProcessMessage, frozen=True, tag=5):
     serial: int
     reason: str
     cpu_s: float
-    #: whether it ended by signal 9
+    #: whether the process ended by signal 9
     was_killed: bool = False
     #: most resident bytes at a time
     peak_bytes: int = 0
@@ -435,7 +435,7 @@ def frame(message: ProcessMessage) -> bytes:
 
 
 class FrameBuffer:
-    """Cuts a byte stream into the bodies of its frames."""
+    """A buffer that cuts a byte stream into the bodies of its frames."""
 
     __slots__ = ("_bytes",)
 

@@ -197,7 +197,7 @@ class Server:
                         self._become_worker(theirs.detach(), line, server_pid)
                 finally:
                     os.close(line)
-            with suppress(OSError):  # both sides do it, so the group exists in any order
+            with suppress(OSError):  # both processes do this, so the group exists in any order of events
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
@@ -265,8 +265,8 @@ def _kill_and_reap(pid: int) -> None:
 def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
     """Import once for the servers of several ranks, and fork these; the only work of this process.
 
-    Their control sockets come by `orders`, one by one, until it is closed. To be called by the parent in a
-    process forked for it, with a single thread.
+    The ranks' control sockets arrive by `orders`, one by one, until this socket is closed. Must be called in
+    a process forked for this purpose, with a single thread.
     """
     status = 1
     try:
@@ -297,7 +297,7 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
 
 
 def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
-    """Be the server of a rank, just forked from it while it had a single thread and no MPI."""
+    """Be the server of a rank, just forked from this rank while it had a single thread and no MPI."""
     status = 1
     try:
         die_with(rank_pid, signal.SIGKILL)
@@ -319,10 +319,10 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
 
 
 def _prepare() -> tuple[AppRegistry, Work]:
-    """Prepare this process for importing applications; return these, and the workers' work."""
+    """Prepare this process for importing applications; return their registry, and the workers' function."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # The forking process may have blocked them, which would be inherited by programs that applications start.
+    # The forking process may have blocked these signals, which applications' programs would inherit.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     raise_descriptor_limit()
     want_no_numeric_threads()

@@ -29,21 +29,21 @@ from mallob_py.runtime.workers.links import receive_packet
 
 #: most bytes of messages given along with a process; more are rare
 _UNDER_WAY_MAX = 1 << 15
-#: period and time of trying a rank whose socket is full; by then the receiver has given up
+#: period and duration of retries while a rank's socket is full; afterwards the receiver has given up
 _RETRY_S, _TRIED_S = 0.01, 1.0
 
 
 class Given(wire.ProcessMessage, frozen=True):
-    """A process for worker `number` of `job` at the receiver; without descriptors: there is none."""
+    """A process for worker `number` of `job` at the receiver; without descriptors: there is no process."""
 
     job: int
     number: int
     pid: int = 0
     #: CPU time of the process for other workers, or already reported to its client
     cpu_before_s: float = 0.0
-    #: the part of it that is this worker's
+    #: this worker's part of the reported CPU time
     cpu_told_s: float = 0.0
-    #: whether to send `Leave` when it must go
+    #: whether to send `Leave` when the worker must end
     leaves: bool = False
     #: beginning of a message from the process, and end of a message to it
     unread: bytes = b""
@@ -54,7 +54,7 @@ _decode = msgspec.msgpack.Decoder(Given).decode
 
 
 class GivingSocket:
-    """The socket by which a rank gives processes to other ranks of its host, and takes some."""
+    """The socket by which a rank gives processes to other ranks of its host, and receives some."""
 
     def __init__(self, folder: Path, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Open the socket. Raises OSError."""
@@ -123,7 +123,7 @@ class GivingSocket:
             _close(descriptors)
 
     def close(self) -> None:
-        """Close; processes on their way here end, and so do unsent ones."""
+        """Close the socket; processes on their way here end, and so do unsent processes."""
         self._socket.close()
         for *_, descriptors in self._unsent:
             _close(descriptors)

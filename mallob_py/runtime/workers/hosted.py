@@ -2,8 +2,9 @@
 
 Each PE numbers its workers; the pool, shared by all PEs of a rank, uses other numbers (`pool_number`).
 
-A process hears its place in the tree (index, volume, children) with a delay, since the news wakes it up and a
-growing tree changes it several times within milliseconds; but always before it gets a message of the tree.
+A process hears its place in the tree (index, volume, children) with a delay, since news wakes it up and a
+growing tree changes places several times within milliseconds; but it always hears its place before a message
+of the tree.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ class _Place:
         #: memory and CPU time reported to the job's client
         self.told_bytes = 0
         self.told_cpu_s = 0.0
-        #: when to look at its CPU time, and since when it runs
+        #: time of the next look at the worker's CPU time, and time since when it runs
         self.look_at_s = math.inf
         self.since_s = now
 
 
 class HostedWorkers:
-    """The workers of `capacity` PEs out of `pes`.
+    """The workers of this rank's `capacity` PEs, out of `pes` in all.
 
     `path_of(job)`: the path of a large description on this host.
     """

@@ -17,7 +17,7 @@ class Inspection:
         self.known: dict[str, ApplicationTraits] = {}
         #: whether an inspection waits for the names
         self.is_waiting_for_names = False
-        #: traits told by another rank; if there are any, nothing is inspected
+        #: traits reported by another rank; if there are any, nothing is inspected
         self.told: dict[str, ApplicationTraits] = {}
         #: names of all applications, once the fork server has reported them
         self._names: tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ class Inspection:
         return [name for name in names if self._only in (None, name)]
 
     def want(self, only: str | None) -> list[str] | None:
-        """Begin to inspect all applications or one; return names, None: `name_all` will bring them."""
+        """Begin to inspect all applications or one; return names; None: `name_all` will bring the names."""
         self._only = only
         self.is_waiting_for_names = self._names is None
         return None if self._names is None else self._wanted(self._names)

@@ -22,8 +22,8 @@ _OVER_MAX = 1000
 class KeptWorker:
     """A process kept for a chain; `index` was its place in the job tree.
 
-    `rests`: whether it has finished all its work. `ahead_of`: the job that it has read and begun before a
-    worker of that job is here (0: none); what it has `said`, and when to stop it.
+    `rests`: whether the process has finished all its work. `ahead_of`: the job that it has read and begun
+    before a worker of that job is here (0: none). `said`: its messages meanwhile.
     """
 
     link: WorkerLink
@@ -41,12 +41,12 @@ class KeptWorker:
 class KeptWorkers:
     """Processes kept for the next revision of their job. Processes whose links are returned must be killed.
 
-    When a revision ends, its worker processes still hold what they have made of the input. A rank keeps some
-    of them, waiting or stopped; if a worker of the next revision starts on this rank, it gets one of them.
-    None is ever needed: a worker may start afresh.
+    When a revision ends, its worker processes still hold their work on the input. A rank keeps some of these
+    processes, waiting or stopped; a worker of the next revision that starts on this rank gets one of them. No
+    kept process is ever needed: a worker may start afresh.
 
     At most `count_max` are kept, with `bytes_max` of private memory together, each for `keep_s`; the oldest
-    go first.
+    are dropped first.
     """
 
     def __init__(self, count_max: int, bytes_max: int, keep_s: float) -> None:
@@ -77,9 +77,9 @@ class KeptWorkers:
         now_s: float,
         size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; return those that must go for it, possibly itself.
+        """Keep a process; return the processes that must end for it, possibly itself.
 
-        `size_bytes`: reported by the process at its end; None: it is at work.
+        `size_bytes`: reported by the process at the end of its task; None: the process is at work.
         """
         if link.dead or chain in self._over:
             return [link]
@@ -112,7 +112,7 @@ class KeptWorkers:
             self.deadline_s = min(self.deadline_s, stop_at_s)
 
     def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
-        """Note a kept process's message if relevant; return False if there are too many."""
+        """Note a kept process's message if relevant; return False if the process has sent too many."""
         kept = self._kept[link.serial]
         if kept.ahead_of:
             kept.said.append(message)

@@ -1,15 +1,16 @@
 """Links: a rank's ends of its worker processes and of their fork server. Nothing here blocks.
 
-`WorkerLink`: one worker process. Messages that it does not read (it may be stopped, or computing) wait in a
-bounded queue: an update replaces the one before, and the oldest messages of other workers are returned beyond
-a limit. Signals go through the pidfd that the fork server opened before it could reap the process, so they
-never hit another process with a reused pid. The process ends when no rank holds its lifeline.
+`WorkerLink`: one worker process. Messages that the process does not read (it may be stopped, or computing)
+wait in a bounded queue: an update replaces the former update; beyond a limit, the oldest messages of other
+workers are returned. Signals go through the pidfd that the fork server opened before it could reap the
+process, so they never hit another process with a reused pid. The process ends when no rank holds its
+lifeline.
 
 `LinkWatch`: which links have news or room. It is an epoll object, itself a descriptor for the event loop,
 which sees one descriptor for all workers.
 
-`ForkServer`: to be started before MPI. The first one may be a cheap fork of this process; a later one is a
-new program, so it never shares anything with a running MPI.
+`ForkServer`: must be started before MPI. The first server may be a cheap fork of this process; later servers
+are new programs, so they share nothing with a running MPI.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import import_places, left_of, python
 
 _RECEIVE_BYTES = 1 << 18
-#: per turn of the event loop, so that one worker's large result does not delay others
+#: most bytes per turn of the event loop, so that one worker's large result does not delay other workers
 _MAX_BYTES_PER_TURN = 1 << 22
 #: flag of pidfd_send_signal since Linux 6.9: signal the group as well
 _PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
@@ -73,9 +74,10 @@ class WorkerLink:
         self._queue_limit_bytes = queue_limit_bytes
         #: whether the socket is closed
         self.closed = False
-        #: whether another rank's fork server forked it, so that its end must be noticed here (`pidfd`)
+        #: whether another rank's fork server forked the process, so that its end must be noticed here
+        #: (`pidfd`)
         self.is_given = self.serial < 0
-        #: whether it is known to have ended: its last messages may still be read
+        #: whether the process is known to have ended; its last messages may still be read
         self.dead = False
         #: CPU time used for earlier tasks
         self.cpu_before_s = 0.0
@@ -176,7 +178,7 @@ class WorkerLink:
         return messages, at_end
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process and those that it started, unless it is gone."""
+        """Signal the process and the processes that it started, unless it is gone."""
         if self._pidfd < 0:
             return
         with suppress(ProcessLookupError):
@@ -322,7 +324,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
-    """A report. `fds` is empty if no descriptor was free for those that came with it."""
+    """A report of the server. `fds` is empty if no descriptor was free for the descriptors sent with it."""
 
     message: wire.FromServer
     fds: tuple[int, ...]
@@ -335,7 +337,7 @@ class _Fork:
         self.pid = pid
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the server's end. Raises subprocess.TimeoutExpired."""
         if left_of([self.pid], timeout_s):
             raise subprocess.TimeoutExpired("fork server", timeout_s)
 
@@ -457,7 +459,7 @@ class ForkServer:
         return ServerPacket(wire.decode_from_server(packet), fds)
 
     def stop(self) -> None:
-        """End the server and its children; wait for that (bounded)."""
+        """End the server and its children; wait for their end (bounded)."""
         if self._process is None:
             _await_end(self._socket)
             self._socket.close()
@@ -465,14 +467,14 @@ class ForkServer:
         self._socket.close()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # importing for long, or stopped: its children die with it
+        except subprocess.TimeoutExpired:  # the server imports for long or is stopped: children die with it
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel holds it; it has no rank any more
+            with suppress(subprocess.TimeoutExpired):  # the kernel holds the server; it has no rank any more
                 self._process.wait(_STOP_TIMEOUT_S)
 
 
 def _await_end(connection: socket.socket) -> None:
-    """Have a server end that is not our child, and wait (bounded); its starter cleans up."""
+    """End a server that is not our child, and wait (bounded); the server's starter cleans up."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -484,7 +486,7 @@ def _await_end(connection: socket.socket) -> None:
 
 
 def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Receive a packet and its descriptors: none if not all can be received."""
+    """Receive a packet and its descriptors; return no descriptors if not all can be received."""
     fds = array.array("i")
     packet, ancillary, flags, _ = connection.recvmsg(
         _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC

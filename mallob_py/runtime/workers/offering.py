@@ -2,8 +2,8 @@
 
 An application may offer as often as it likes. Its rank hears the best offer, at most every PERIOD_S, and more
 rarely if answers are large; meanwhile a better one replaces a waiting one. Offers passed on are repeated now
-and then, in case that a client is lost with its knowledge; answers without a value are not, since the last
-one counts.
+and then, in case that a client is lost with its knowledge; answers without a value are not repeated, since
+the last one counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Offering:
         self._declared = declaration
 
     def offer(self, result: Result | None, value: Number | None, bound: Number | None, now: float) -> None:
-        """Offer. Raises ValueError or TypeError for what cannot be offered."""
+        """Take an offer of the application. Raises ValueError or TypeError if it cannot be offered."""
         check_offer(result, value, bound)
         body = None if result is None else _UNENCODED
         declared = self._declared
@@ -62,7 +62,7 @@ class Offering:
         self.turn(now)
 
     def turn(self, now: float) -> None:
-        """Pass on what is due."""
+        """Pass on offers that are due."""
         if now < self.due_s or self._best is None:
             return
         self.flush()

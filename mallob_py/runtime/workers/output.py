@@ -1,7 +1,7 @@
 """Workers' output in a file per job: `<folder>/<job>.log`, and `<job>.1.log` with older output.
 
-Standard output and error of worker processes and their children lead into pipes read by a process of its own,
-the *keeper*: so a worker that prints without end slows down itself only. A process's slot of shared memory
+Standard output and error of worker processes and their children lead into pipes read by a separate process,
+the *keeper*: so a worker that prints without end slows down only itself. A process's slot of shared memory
 names its present job. Before a process turns to another job, or gives a result, the keeper reads what was
 printed, within `PATIENCE_S`.
 
@@ -73,7 +73,7 @@ class Printed:
     def settle(self) -> None:
         """Wait, for a while, until the output was read."""
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # an application may have closed or replaced them
+            with suppress(Exception):  # an application may have closed or replaced the streams
                 stream.flush()
         deadline_s = 0.0
         while _unread_bytes(self.pipe):
@@ -109,7 +109,7 @@ class OutputKeeper:
         self.pidfd = os.pidfd_open(pid)
 
     def redirect(self, serial: int) -> Printed:
-        """In a new worker process: send its output to the keeper. Raises OSError."""
+        """Send the output of this new worker process to the keeper. Raises OSError."""
         slot = serial % _SLOTS
         read_end, write_end = os.pipe()
         printed = Printed(self._slots, slot, write_end)

@@ -61,11 +61,11 @@ from mallob_py.runtime.workers.tasks import (
     missed,
 )
 
-#: time after which a kept process that has not begun its new task counts as busy
+#: time after which a kept process without a beginning of its new task counts as busy
 TAKE_UP_S = 1.0
-#: number of a worker whose process has begun before its rank has it; how long it may go on so
+#: number of a worker whose process has begun before the worker is here; longest time for which it may go on
 AHEAD, _AHEAD_S = -1, 0.05
-#: most given processes that are to be given on; there are never more than a few
+#: most given processes remembered as to be given on; there are never more than a few
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
 #: period of looking for workers that other programs have stopped
@@ -137,7 +137,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # it may hold what is not in the chain any more
+            self.processes.discard(kept.link)  # the process may hold input that is not in the chain any more
             kept = None
         if kept is not None:
             self._go_on(task, kept)
@@ -149,7 +149,7 @@ class WorkerPool:
             self._enqueue(task)
 
     def start_anew(self, key: Key) -> None:
-        """Start a process, since none is given for this worker."""
+        """Start a process for a worker, since no process is given for it."""
         if (task := self._jobs.get(key)) is not None and task.is_awaited:
             self._start_afresh(task)
             self._assign()
@@ -223,7 +223,7 @@ class WorkerPool:
         """End a worker in any state; no events of it follow."""
         is_working = key in self._jobs
         task = self._jobs.pop(key, None)
-        if task is None:  # it may have given its result and still run
+        if task is None:  # the worker may have given its result and still run
             tasks = (one for one in self._at_work.values() if isinstance(one, JobTask) and one.key == key)
             if (task := next(tasks, None)) is None:
                 return
@@ -280,7 +280,7 @@ class WorkerPool:
             return
         task.link, task.kept, task.since_s = kept.link, kept, self._clock()
         works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
-        if kept.index == 0 and not works:  # it may go ahead
+        if kept.index == 0 and not works:  # the process may go ahead
             place = 0, 1, (), self._options.threads, wire.Inline(b"")
             run = wire.Run(request_id, AHEAD, *place, chain, before.revision)
             task.read = read = msgspec.structs.replace(read, then=run)
@@ -316,8 +316,8 @@ class WorkerPool:
     ) -> dict[str, wire.ApplicationTraits]:
         """Import applications once and return what each declares. For the start only, since it blocks.
 
-        An application that takes longer (perhaps compiling kernels) has a problem that says so, and is
-        unknown otherwise.
+        An application that takes longer (perhaps compiling kernels) is reported with this problem, and
+        without traits.
         """
         if self.inspection.told:
             return self.inspection.told
@@ -339,7 +339,7 @@ class WorkerPool:
         return task.link.pid if task is not None and task.link is not None else None
 
     def cpu_seconds_of(self, key: Key) -> float | None:
-        """Return the worker's CPU time so far; None: it does not run."""
+        """Return the worker's CPU time so far; None: the worker does not run."""
         task = self._jobs.get(key)
         if task is None or task.link is None or task.is_pending or task.cpu_before_s is None:
             return None
@@ -414,7 +414,7 @@ class WorkerPool:
     # --- tasks meet processes ----------------------------------------------
 
     def _post(self, event: WorkerEvent) -> None:
-        """Add an event caused by a command, and have `poll` called for it."""
+        """Add an event caused by a command, and have `poll` called for this event."""
         self._events.append(event)
         self._watch.wake()
 
@@ -448,7 +448,7 @@ class WorkerPool:
         self._watch.wake()
 
     def _wait(self, task: Task) -> None:
-        """Queue a task; a suspended one when it is resumed, a starved one when it has rested."""
+        """Queue a task; a suspended task is queued when resumed, a starved task when it has rested."""
         match task:
             case JobTask(suspended=True):
                 return
@@ -522,7 +522,7 @@ class WorkerPool:
         return True
 
     def _conclude(self, task: Task, event: WorkerEvent) -> None:
-        """Report an event of an open task, and close the task if it was its end."""
+        """Report an event of an open task, and close the task if the event is its end."""
         self._events.append(event)
         if isinstance(event, ApplicationKnown):
             self.inspection.note(event.traits)
@@ -663,7 +663,7 @@ class WorkerPool:
             self._keep(task, link, task.suspended, private_bytes)
             return
         if isinstance(task, JobTask) and task.suspended:
-            link.signal(signal.SIGCONT)  # it was stopped after its last message
+            link.signal(signal.SIGCONT)  # the process was stopped after its last message
         self.processes.take_back(link, private_bytes)
         self._assign()
 
@@ -795,12 +795,12 @@ class WorkerPool:
 
 
 def _unseen(reason: str) -> wire.Exited:
-    """Return the end of a process whose fork server cannot tell of it: it may have been killed."""
+    """Return the assumed end of a process whose fork server is gone: it may have been killed."""
     return wire.Exited(0, reason, 0.0, was_killed=True)
 
 
 def _wake_stopped(tasks: Iterable[JobTask]) -> None:
-    """Have workers go on that the pool did not stop: a function or a library of theirs may have."""
+    """Continue stopped workers that the pool did not stop: the application may have stopped them."""
     for task in tasks:
         if task.link is not None and not task.suspended and is_stopped(task.link.pid):
             task.link.signal(signal.SIGCONT)

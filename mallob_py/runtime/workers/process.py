@@ -1,16 +1,16 @@
 """A worker process runs applications and reads inputs, one task after the other.
 
-A worker process is forked from the fork server and talks to its rank over one socket. It
-has a single thread: a solver may hold the interpreter for as long as it likes, nothing
-else needs to run here. Suspension needs no code at all, since the rank stops and continues
-the whole process.
+A worker process is forked from the fork server and talks to its rank over one socket. It has a single thread:
+a solver may hold the interpreter at any length, since nothing else must run here. Suspension needs no code,
+since the rank stops and continues the whole process.
 
 Guarantees
 - The rank hears of every task's end: a result, a traceback, or the process's death.
 - After a result, a read, or leaving in order, the process offers itself for the next task, unless the task
   has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may get the next revision at any time: its present run ends at its next
-  poll, and its remains stay. At rest it may get that revision's input to read, and go on with its run.
+  poll, and the application's state stays. A resting worker may get the next revision's input to read, and go
+  on with that revision's run.
 - An application's output goes to its job's file, if there is one (`output.py`), else to stderr; stdout
   belongs to the rank.
 """
@@ -125,10 +125,7 @@ class AppRegistry:
         return name in self._prepared
 
     def prepared(self, name: str) -> Application:
-        """Return the application, with everything loaded that it loads at first use.
-
-        Raises whatever the application raises.
-        """
+        """Return the application, prepared for its first use. Raises all that the application raises."""
         application = self.load(name)
         if name not in self._prepared:
             application.prepare()
@@ -136,7 +133,7 @@ class AppRegistry:
         return application
 
     def load(self, name: str) -> Application:
-        """Import and instantiate; raises whatever the application's module raises."""
+        """Import and instantiate the application; raises all that its module raises."""
         if name in self._loaded:
             return self._loaded[name]
         place = self._place_of(name)
@@ -149,7 +146,7 @@ class AppRegistry:
     def declared(self, name: str) -> Declaration | type[Declaration]:
         """Return an application's declaration, imported from the application only if it has no other place.
 
-        Raises whatever the import raises.
+        Raises all that the import raises.
         """
         return declared_apart(name, self._place_of(name)) or self.load(name)
 
@@ -169,7 +166,7 @@ class RankLink:
     """The worker's end of the socket to its rank.
 
     A fork of this process made by the application is no worker: if it returns here, by a return or an
-    exception, it ends at the first use of this link, with a message. It would do tasks a second time.
+    exception, it ends at the first use of this link, with a message, since it would do tasks a second time.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -187,7 +184,7 @@ class RankLink:
             raise RankGone from None
 
     def receive(self) -> wire.ToWorker:
-        """Return the next message, waiting for it."""
+        """Wait for the next message and return it."""
         while (message := self._next(0)) is None:
             pass
         return message
@@ -197,7 +194,7 @@ class RankLink:
         return self._next(socket.MSG_DONTWAIT)
 
     def _next(self, flags: int) -> wire.ToWorker | None:
-        """Return the next message, after one read at most; None: it is not there yet."""
+        """Return the next message, after one read at most; None: the message is not complete yet."""
         self._end_copy()
         if (body := self._buffer.take()) is None:
             try:
@@ -285,7 +282,7 @@ class _Context(WorkerContext):
         was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
-        # A leaving worker has a second, and would spend it here waiting for messages.
+        # A leaving worker has a second, which it must not spend waiting for messages.
         if not messages and timeout_s > 0 and self.leaving == was_leaving:
             self._link.wait(timeout_s)
             messages = self._take_in()
@@ -343,7 +340,7 @@ class _Context(WorkerContext):
         self._offering.offer(result, value, bound, time.monotonic())
 
     def declare(self, application: Application) -> None:
-        """Note the application whose run it is."""
+        """Note the application of this run."""
         self.result_string = application.result_string
         self._offering.declare(application)
 
@@ -586,7 +583,7 @@ class _Worker:
             except BaseException as error:
                 traits = wire.ApplicationTraits(name, problem=_describe(error))
             self._link.send(traits)
-        # Applications may have been imported, so this is not a lean worker any more.
+        # Applications may have been imported, so this process is no lean worker any more.
         _exit(0)
 
     def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
@@ -618,7 +615,7 @@ def _settle(configuration: wire.Configure) -> None:
 
 
 def _touch() -> None:
-    """Get the copies of shared pages that a task's start needs before there is a task."""
+    """Copy the shared pages that a task's start needs, before there is a task."""
     decode_description(encode_description("", {}, {}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
     memory, cpu_s = own_usage()
@@ -643,7 +640,7 @@ def _open_description(description: wire.LocalDescription) -> memoryview:
 def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
     """Write a description by plain writes, since a full tmpfs would kill us through a mapping (SIGBUS).
 
-    If there is no room, wait for it: others may have filled the shared memory for a moment.
+    If there is no room, wait for room: other processes may have filled the shared memory for a moment.
     """
     patience_s, naps = time.monotonic() + _ROOM_PATIENCE_S, 0
     while (error := _written(path, parts)) is not None:
@@ -665,7 +662,7 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
 
 def _written(path: str, parts: Sequence[bytes | memoryview]) -> OSError | None:
     """Write a file anew; return why not, with no file left."""
-    # A lost client may have written it before; workers that have it mapped keep it.
+    # A lost client may have written the file before; workers that have it mapped keep it.
     with suppress(FileNotFoundError):
         os.unlink(path)
     try:
@@ -696,7 +693,7 @@ def _before(application: Application, read: wire.Read) -> tuple[int | None, Payl
     number = before.revision - len(before.inputs)
     for one in before.inputs:
         try:
-            # Its results were written when it ran.
+            # The former revision's results were written when it ran.
             named = application.result_files
             configuration = {key: value for key, value in one.configuration.items() if key not in named}
             former = application.read(

@@ -19,7 +19,7 @@ from mallob_py.restarts import backoff_s
 from mallob_py.runtime.memory import Room, oom_kills, rooms
 from mallob_py.runtime.workers.tasks import JobTask, ReadTask, Task
 
-#: deaths of one task for want of memory that are not counted as its own
+#: most deaths of one task for want of memory that are not counted as the task's fault
 SPARED_MAX: Final = 8
 #: the share of all memory that only one process can have
 _MOST = 0.75
@@ -43,7 +43,7 @@ class MemoryKills:
         self._count = count
         self._counted = count()
         self._seen_s = -math.inf
-        #: whether the rank's watch finds memory short: other programs kill then, before the kernel has to
+        #: whether the rank's watch finds memory short: other programs may kill before the kernel must
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:
@@ -69,7 +69,7 @@ class _Record:
 
 
 class Starved:
-    """The tasks of one rank that rest for want of memory, and what is known of their deaths."""
+    """The tasks of one rank that rest for want of memory, and the records of their deaths."""
 
     def __init__(
         self, kills: MemoryKills | None = None, measure: Callable[[], Sequence[Room]] = rooms
@@ -132,7 +132,7 @@ class Starved:
         return task
 
     def leave_out(self, task: Task) -> None:
-        """Note that a task does not rest any more, since it is suspended or over."""
+        """Remove a task that does not rest any more, since the task is suspended or over."""
         self._resting.pop(task, None)
 
     def forget(self, task: Task) -> None:

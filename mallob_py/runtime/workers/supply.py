@@ -41,7 +41,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Return the options of a rank with this many PEs, in proportion to those of one PE."""
+        """Return the options of a rank with this many PEs, in proportion to one PE's options."""
         default = cls()
         return cls(
             warm=warm * pes,
@@ -85,14 +85,14 @@ class Processes:
         self.giving: GivingSocket | None = None
         #: serials of given processes are negative
         self._given_serial = 0
-        #: imports asked for: a server that dies of one is not asked for it again
+        #: imports asked for: if a server dies of an import, this import is not asked for again
         self._imports_asked: set[str] = set()
         self._imported: set[str] = set()
 
     # --- spare processes ----------------------------------------------------------
 
     def top_up(self, without_process: int) -> None:
-        """Have enough processes for this many tasks soon; spare ones are forked later."""
+        """Have enough processes for this many tasks soon; spare processes are forked later."""
         if self.is_given_up:
             return
         self._fork(without_process - self._forks_asked)
@@ -111,7 +111,7 @@ class Processes:
             self._server.send(wire.Fork(count))
 
     def take_back(self, link: WorkerLink, private_bytes: int) -> None:
-        """Keep a process as spare after its task, if it is as good as a new one."""
+        """Keep a process as spare after its task, if it is as good as a new process."""
         stale = link.generation < self.generation or link.is_given
         full = len(self.idle) > self._warm
         if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
@@ -140,7 +140,7 @@ class Processes:
     def release(self, link: WorkerLink) -> None:
         """Release a process that is gone, or about to be."""
         self._watch.forget(link)
-        if link.is_given:  # its exit is not reported here
+        if link.is_given:  # the exit of a given process is not reported here
             self.links.pop(link.serial, None)
         link.close()
 
@@ -152,7 +152,7 @@ class Processes:
         self._watch.watch_given(giving.fileno())
 
     def give(self, link: WorkerLink, rank: int, given: Given) -> None:
-        """Give a process to another rank; if it does not get there, it ends."""
+        """Give a process to another rank; a process that does not arrive ends."""
         assert self.giving is not None, "processes are given only where they come, too"
         unread, unsent = link.under_way
         given = msgspec.structs.replace(given, pid=link.pid, unread=unread, unsent=unsent)
@@ -190,7 +190,7 @@ class Processes:
         return True
 
     def find_applications(self) -> None:
-        """Ask which applications there are; the answer is news of the server."""
+        """Ask for the names of all applications; the answer arrives as news of the server."""
         if not self.is_given_up:
             self._server.send(wire.FindApplications())
 
@@ -218,7 +218,7 @@ class Processes:
             case wire.Forked() as forked if packet.fds:
                 self._welcome(forked, packet.fds)
             case wire.Forked(pid=pid):
-                # Its end of the socket is closed, so it ends by itself.
+                # The new process's socket is closed, so the process ends by itself.
                 self._forks_asked = max(0, self._forks_asked - 1)
                 return wire.ForkFailed(f"{os.strerror(errno.EMFILE)} in the rank, for process {pid}")
             case wire.ForkFailed():

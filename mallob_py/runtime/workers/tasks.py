@@ -1,16 +1,16 @@
 """Tasks of worker processes, as the rank sees them, and the events that the rank hears.
 
-A task waits (`link` is None) until a process is free for it. It has the process's first message, and maps the
-process's messages to the rank's events.
+A task waits (`link` is None) until a process is free. The task holds the process's first message, and maps
+the process's messages to the rank's events.
 
 The number of processes that read inputs is bounded; further reads wait (`Reads`). A process without any CPU
-time between two looks is stalled: it waits for the writer of a named pipe, or a dead file server. It goes on
-waiting, but gives up its place, so that inputs which never come block no others. There is room for
-`STALLED_MAX` of them; if others wait, the one stalled longest must go.
+time between two looks is stalled: it waits for the writer of a named pipe, or a dead file server. A stalled
+read goes on waiting, but gives up its place, so that inputs which never come block no other reads. There is
+room for `STALLED_MAX` stalled reads; if more stall, the one stalled longest must end.
 
-Of an application that the fork server has not imported, one input is read at a time. Once its process has
-imported the application without harm, the server does; so not all processes do. With more jobs than PEs,
-turns may be shorter than that import: workers of the application begin after it.
+For an application that the fork server has not imported, one input is read at a time. Once the reading
+process has imported the application without harm, the server imports it, so that not every process must. With
+more jobs than PEs, turns may be shorter than that import: workers of the application begin after it.
 
 A rank hears of its worker processes by `WorkerPool.poll`. Events of a job's worker are stimuli
 (`protocol/stimuli.py`), where a worker is the number in its key (job, number), unique on the rank; the last
@@ -61,7 +61,7 @@ class ReadFailed(_Event, frozen=True):
 
 
 class ReadStalled(_Event, frozen=True):
-    """No input comes at present; the read waits beside others."""
+    """The read gets no input at present, and waits beside the other reads."""
 
     request_id: int
 
@@ -116,14 +116,14 @@ class JobTask:
     take_up_by_s: float = math.inf
     #: CPU time of its process before this task; None before it runs
     cpu_before_s: float | None = None
-    #: its CPU time that another rank, which had its process before, has reported
+    #: the task's CPU time reported by another rank, which had the process before
     cpu_told_s: float = 0.0
-    #: whether to send `Leave` when it must go
+    #: whether to send `Leave` when the task must end
     leaves: bool = False
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
-    #: messages since it was told to leave; None: it was not
+    #: messages since the task was told to leave; None: it was not told
     late: list[TreeMessage] | None = None
     _application: str | None = None
 
@@ -142,17 +142,17 @@ class JobTask:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether another rank must give its process."""
+        """Tell whether another rank must give the task's process."""
         return self.is_pending and self.link is None
 
     @property
     def is_starting(self) -> bool:
-        """Whether it must be stopped as soon as it runs."""
+        """Tell whether the task must be stopped as soon as it runs."""
         has_process = self.link is not None and not self.link.closed
         return self.suspended and has_process and self.cpu_before_s is None
 
     def given_link(self) -> WorkerLink | None:
-        """Its process, if that can go on at another rank: it runs the task, and is stopped."""
+        """Return the task's process if it can go on at another rank: if it runs the task, and is stopped."""
         rests = self.suspended and not self.is_pending and self.cpu_before_s is not None
         return self.link if rests and self.link is not None and not self.link.closed else None
 
@@ -218,7 +218,7 @@ class Starter:
 
     def __init__(self) -> None:
         self._task: JobTask | None = None
-        #: when it must be stopped
+        #: time when the task must be stopped
         self.until_s = math.inf
 
     @property
@@ -242,7 +242,7 @@ class Starter:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Patient:
-    """A task that must be done on this host: without a process, it waits for one for a while."""
+    """A task that must be done on this host, and waits for a process for a while."""
 
     give_up_at_s: float = math.inf
 
@@ -265,7 +265,7 @@ class ReadTask(_Patient):
     kept: KeptWorker | None = None
     goes_on: bool = False
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
-    #: since when a process works on it; inf: it waits for its first one
+    #: time since when a process works on the task; inf: it waits for its first process
     since_s: float = math.inf
 
     def first_message(self) -> wire.ToWorker:
@@ -324,7 +324,7 @@ STALLED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Reads that are stalled now, those that go on, and those that must go."""
+    """The changes of stalled reads: newly stalled ones, resumed ones, and ones that must end."""
 
     stalled: list[ReadTask] = field(default_factory=list)
     going_on: list[ReadTask] = field(default_factory=list)
@@ -348,7 +348,7 @@ class Reads:
         self.look_at_s = math.inf
 
     def admits(self, task: ReadTask, now_s: float) -> bool:
-        """Tell whether a read may begin, or begin again; if not, it waits here."""
+        """Tell whether a read may begin, or begin again; if not, keep it waiting here."""
         if task in self._going or task in self._stalled:
             return True
         if len(self._going) >= self._at_once_max or self._is_cold(task.read.application):
@@ -385,9 +385,9 @@ class Reads:
         return task.application not in self._known | {""}
 
     def note_import(self, message: wire.Imports | wire.Started, ask_server: Callable[[str], bool]) -> None:
-        """Have the fork server import what a process has imported without harm: later reads wait for that.
+        """Have the fork server import what a process imported without harm; later reads wait for this import.
 
-        `ask_server` tells whether it was not asked for that before.
+        `ask_server` asks the server, and tells whether it had not been asked before.
         """
         match message:
             case wire.Imports(application, is_own=False):
@@ -437,7 +437,7 @@ class Reads:
                 continue
             if len(self._stalled) >= STALLED_MAX:
                 if not self._later:
-                    continue  # it blocks no others
+                    continue  # a stalled read blocks no other reads
                 oldest = next(iter(self._stalled))
                 del self._stalled[oldest]
                 changes.surplus.append(oldest)
