@@ -60,7 +60,7 @@ class Room:
         return np.asarray(shares.sum(axis=1))
 
     def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
-        """Return how many resources, by node, a unit does not need."""
+        """Return, by node, the number of resources that a unit does not need."""
         unneeded = [place for place, amount in enumerate(demand) if not amount]
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 

@@ -71,7 +71,7 @@ class Redistribution(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """Delays [s] of real processes, during which all goes on as before.
+    """Delays [s] of real processes, which do not interrupt the work of jobs.
 
     `start_s`: from the decision to start a job until it computes. `ready_s`: from that decision until a
     malleable job can be resized; until then it is shown as moldable. `grow_s`, `shrink_s`: from an order

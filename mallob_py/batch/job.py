@@ -14,7 +14,7 @@ AnySpeedup = Linear | Power | Amdahl | Logarithmic | Downey
 
 
 class Kind(enum.Enum):
-    """The kinds of jobs, by who chooses a job's number of nodes, and when."""
+    """The kinds of jobs: the user, the scheduler or the job determines the number of nodes."""
 
     #: the user
     RIGID = "rigid"

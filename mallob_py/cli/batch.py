@@ -55,7 +55,7 @@ _SPANS = 40
 
 
 def load(options: TraceOptions) -> Workload:
-    """Return the workload; report on standard error what is left out. Raises as `worded` says."""
+    """Return the workload; report omitted jobs on standard error. Raises errors as in `worded`."""
     workload = _read(options)
     if not options.malleable:
         return workload

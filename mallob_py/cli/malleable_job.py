@@ -69,7 +69,7 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
 
 
 def _locked(place: Path) -> DirectoryLock:
-    """Lock a folder, which tells commands that orders are taken there. Raises CommandError."""
+    """Lock a folder, which shows commands that orders are accepted there. Raises CommandError."""
     from mallob_py.service import ServiceError
     from mallob_py.service.store.lock import DirectoryLock, holder_of
     from mallob_py.service.store.orders import FOLDER, OrderFolder

@@ -57,7 +57,7 @@ class OnEnd:
         return not self._waiting and not self._running
 
     def look(self) -> None:
-        """Take in ended jobs, start commands, and reap commands."""
+        """Read newly ended jobs, start commands, and reap ended commands."""
         try:
             jobs = [job for job in self._history.jobs() if job.ended >= self._since]
         except OSError:

@@ -1,4 +1,4 @@
-"""The base of the desks of `solve` and `run`: jobs of one user, handed in at one rank.
+"""The base of the desks of `solve` and `run`: jobs of one user, submitted at one rank.
 
 All ranks end with the last job.
 """
@@ -45,9 +45,9 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 class OneDesk(Desk):
     """The desk on its rank, elsewhere a stand-in: the desk is on rank 0 or, after its loss, on another rank.
 
-    Only the desk's rank knows what is answered. So it tells the other ranks after each answer, also the last
-    one. A rank that takes over begins with the first unanswered job, under its old number, so that the other
-    ranks' workers go on.
+    Only the desk's rank knows the answered jobs. So it must report them to the other ranks after each answer,
+    also after the last one. A rank that replaces the desk's begins with the first unanswered job, under its
+    old number, so that the workers on the other ranks continue.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OneDesk(Desk):
         return self._begin() if self._is_ours() else self
 
     def tell_answered(self, answered: Answered) -> None:
-        """Tell the other ranks what is answered."""
+        """Report the answered jobs to the other ranks."""
         self._answered = answered
         if self._rank.node.survives:
             data = msgspec.msgpack.encode(answered)
@@ -172,7 +172,7 @@ class OneShotDesk(Desk):
         return portable(description)
 
     def _interrupt(self, job: int) -> bool:
-        """End a job; return False if its input was still being read, so that no end follows."""
+        """End a job; return False if its input was still being read, so that no end will be reported."""
         self._rank.pool.cancel_read(job)
         return self._rank.interrupt(job)
 
@@ -240,7 +240,7 @@ def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:
         stream.writelines(lines)
         stream.flush()
     except OSError as error:
-        # What is still in the stream's buffer must not be tried again.
+        # The rest of the stream's buffer must not be written again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return "" if isinstance(error, BrokenPipeError) else str(error.strerror)
     return None

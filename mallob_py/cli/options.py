@@ -1,4 +1,4 @@
-"""All commands with their options: one typed table, and what is made of it.
+"""All commands with their options: one typed table, and its uses.
 
 Each class of options is the argument of one command's `run(options) -> int`. Flags, help, environment
 variables and configuration keys come from its fields (see `option_sources`), so an option is added there
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
     """Commands, each with its summary and the class of its options.
 
-    Modules are imported on demand: a command seldom needs those of others.
+    Modules are imported on demand: a command seldom needs the modules of other commands.
     """
 
     def __init__(self, rows: Mapping[str, tuple[str, str, str]]) -> None:

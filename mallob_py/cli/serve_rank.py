@@ -92,7 +92,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
 
 
 def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks:
-    from mallob_py.cli.serve_desk import ClientDesks  # imports the service, which other ranks do without
+    from mallob_py.cli.serve_desk import ClientDesks  # imports the service: for clients' ranks only
 
     return ClientDesks(options, rank, present)
 
@@ -114,6 +114,6 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
 def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:
     """Return the rank of each client's folder among the ranks left; `first` are the clients' first ranks.
 
-    It is the rank whose PE is told what other PEs keep for the client (`protocol.succession`).
+    This must be the rank whose PE gets the client's state from other PEs (`protocol.succession`).
     """
     return [heir_of(own, members) for own in first]

@@ -107,7 +107,7 @@ class Wishes(CommandOptions):
     def configuration_with(self, results: Mapping[str, str]) -> dict[str, Any]:
         """Return a job's configuration: `--configuration`, the declared options, and result files.
 
-        The caller chooses the paths of `results`, since these depend on who runs the job.
+        The caller chooses the paths of `results`, since the paths depend on the command that runs the job.
         """
         return {**(self.configuration or {}), **self.wishes, **results}
 

@@ -127,7 +127,7 @@ class SolveDesk(OneShotDesk):
         self._output = output
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # Until then an offered answer counts; a job without one is interrupted.
+            # Until the grace is over, an offered answer counts; a job without an offer is interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
@@ -140,7 +140,7 @@ class SolveDesk(OneShotDesk):
 
     @property
     def exit_code(self) -> int:
-        """2 once an input failed; the answer's code for a single formula; else 0.
+        """Return 2 once an input failed; the answer's code for a single formula; else 0.
 
         128 + its number after a signal that left a formula without answer.
         """

@@ -2,8 +2,8 @@
 
 Nine streams of jobs, each with its priority and always one job in the system, 300 s per job at
 most. Each stream is a permutation of the same 80 instances, again and again; the responses are
-those of each instance's first job. The volumes are what the protocol gives. How long a job takes
-cannot be simulated; it is a model, fitted to two numbers of the paper (27 and 58 of 80 jobs solved
+those of each instance's first job. The volumes are the protocol's. The time of a job
+cannot be simulated; it comes from a model, fitted to two numbers of the paper (27 and 58 of 80 jobs solved
 with 1.0 and 176.6 workers): work with a logarithmic normal distribution, of which the instances are
 the quantiles, and a speed of volume ** 0.5.
 """

@@ -129,7 +129,7 @@ class Jobs:
         )
 
     def overview(self, user: str | None = None) -> Overview:
-        """All jobs, or those of one user."""
+        """Return all jobs, or the jobs of one user."""
         self.sweep()
         status, shares = self.status(), self._status.now().shares
         records = self._store.open_records()

@@ -1,18 +1,18 @@
-"""The web server's own folder `<api-dir>/web/`: what was handed in over HTTP, and the uploads of it.
+"""The web server's own folder `<api-dir>/web/`: submissions over HTTP, and their uploads.
 
     web/submissions/~<id>/     an upload that is under way, or was cut off
     web/submissions/<id>/      record.json, and `input` while the service may read it
-    web/token                  the secret that lets people in, readable by its owner only, made at first start
+    web/token                  the secret for access, readable by its owner only, created at the first start
     web/looking                see `service.telemetry.status.look`
 
-The job file of a submission is named `<id>.json`, so that its way through the service can be told
-from the folders (see `service.client`). An upload is removed as soon as its job file is neither
-in `in/` nor in the journal: then the reply is decided, and no service reads the input again, not
-even after a crash. Records stay, the newest `KEEP_MAX`. One web server per folder: a lock sees to it.
-All methods may be called from any thread.
+The job file of a submission is named `<id>.json`, so that the folders show its progress through the service
+(see `service.client`). An upload must be removed as soon as its job file is neither in `in/` nor in the
+journal: the reply is then decided, and no service reads the input again, not even after a crash. Records
+stay, the newest `KEEP_MAX`. A lock ensures that only one web server uses the folder. All methods may be
+called from any thread.
 
-The token travels in the header `Authorization: Bearer TOKEN` only. A browser never adds that by itself, so
-no page of somebody else can act in our user's name, and no cookie is needed.
+The token is sent only in the header `Authorization: Bearer TOKEN`. A browser never adds this header by
+itself, so no page of another site can act in our user's name, and no cookie is needed.
 """
 
 from __future__ import annotations

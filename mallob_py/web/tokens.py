@@ -30,7 +30,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """`user` is None for the operator, who sees and steers the jobs of all users."""
+    """The sender of a request. `user` is None for the operator, who sees and controls all users' jobs."""
 
     user: str | None = None
 

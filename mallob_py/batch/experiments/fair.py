@@ -136,7 +136,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
 
 
 def cells() -> Iterator[tuple[str, str]]:
-    """Yield (policy, kind) of what is played, of the policies that are installed."""
+    """Yield (policy, kind) for the runs of all installed policies."""
     there = policy_names()
     for policy in (*UNRESIZED, *RESIZING):
         if policy.partition(":")[0] in there:
@@ -187,5 +187,5 @@ def _table(case: Jobs, measure: str, results: dict[Run, Metrics]) -> Table:
 
 
 def _over(own: float, base: float) -> float:
-    """Return the ratio; where nobody waits under EASY, the longest wait is 0."""
+    """Return the ratio; if no job waits under EASY, its longest wait is 0."""
     return own / base if base else 1.0 if not own else math.inf

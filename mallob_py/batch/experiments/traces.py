@@ -21,7 +21,7 @@ class Trace(msgspec.Struct, frozen=True):
     partition: int | None = None
 
     def part(self, traces: Path, rows: slice | None, repaired: bool = False) -> Workload:
-        """Return the jobs of these rows; those of less than a second take one.
+        """Return the jobs of these rows; run times below a second become one second.
 
         `repaired`: jobs of unknown size have one node, instead of being left out.
         """

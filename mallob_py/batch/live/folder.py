@@ -1,4 +1,4 @@
-"""The folder of a live scheduler, by which a restarted scheduler goes on."""
+"""The folder of a live scheduler, with the state from which a restarted scheduler continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FolderError(Exception):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A job as handed in; its time [s] is of the scheduler's clock."""
+    """A submitted job; its time [s] is of the scheduler's clock."""
 
     number: int
     submit_s: float
@@ -50,7 +50,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def comes_after(self) -> set[int]:
-        """The jobs that must end before it."""
+        """Return the jobs that must end before this one."""
         return {*self.after, *self.after_ok}
 
 

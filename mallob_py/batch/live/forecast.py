@@ -15,7 +15,7 @@ from mallob_py.batch.live.scheduler import Launch, LiveScheduler, OrderGrow, Ord
 #: most jobs that are copied, since no one should wait for a forecast
 WAITING_MAX = 2000
 _STEPS_MAX = 20_000
-#: most ends of other jobs that are reported
+#: the most ends of other jobs in a forecast
 _TOLD = 3
 
 

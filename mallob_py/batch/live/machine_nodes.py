@@ -18,7 +18,7 @@ _MACHINE_POLL_S = 5.0
 class Machine(Protocol):
     """The nodes that jobs run on."""
 
-    #: variables for jobs, beside those of their users
+    #: the machine's variables for jobs, beside those of the submitting users
     environment: Mapping[str, str]
     #: whether nodes may come and go
     changes: bool
@@ -130,7 +130,7 @@ class MachineNodes:
         self._changed()
 
     def lines(self, names: Mapping[int, str]) -> Answer:
-        """Return each node with its jobs; `names`: those of running jobs."""
+        """Return each node with its jobs; `names`: the names of running jobs."""
         running = self._scheduler.running
         jobs = {slot: job for job in running for slot in self._scheduler.slots_of(job)}
         lines = []

@@ -127,7 +127,7 @@ class Allocation:
         _update(self._job, f"NodeList={','.join(rest)}")
 
     def take_in(self, count: int) -> None:
-        """Take in this many more nodes, with as many cores as the others. Raises NodesError."""
+        """Add this many further nodes, each with as many cores as a present one. Raises NodesError."""
         before = self.nodes()
         cores = max(before.values())
         said = _run(

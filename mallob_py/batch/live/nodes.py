@@ -105,7 +105,7 @@ class NodeBook:
         return sum(node.count for node in self if node.state is not NodeState.GONE)
 
     def have(self, wanted: Mapping[str, int]) -> None:
-        """Take over these nodes with these numbers of slots; other nodes are gone."""
+        """Set the nodes and their numbers of slots; other nodes are gone."""
         for node in self:
             if node.name not in wanted:
                 node.state, node.reason = NodeState.GONE, "not among the nodes any more"

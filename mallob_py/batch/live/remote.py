@@ -8,8 +8,8 @@ with this package, and nothing has to listen there: no port, no folder of the sc
                        lines: end the job
     guard to keeper    Ready, Notice (of the program's), Answer and Answered (to an order), Ended
 
-The guard begins at Go and not before: who was not Ready has not run, and may wait for another node. When the
-connection breaks, the guard ends the job, the keeper takes the node for lost; nobody waits for the other.
+The guard begins only at Go: a job whose guard was not Ready has not run, and may run on another node. If the
+connection breaks, the guard ends the job and the keeper considers the node lost; neither waits for the other.
 """
 
 from __future__ import annotations

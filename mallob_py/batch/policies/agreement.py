@@ -171,7 +171,7 @@ class Agreement:
     def _agree(self, job: Job, plans: list[_Plan], spare: dict[_Target, int]) -> None:
         """Order running jobs to give a job the nodes that it needs, if they can.
 
-        `spare`: how many nodes they can give in all, by what they keep, if already counted.
+        `spare`: the number of nodes that all running jobs can give, by the nodes that they keep, if known.
         """
         for need, keep in self._demands(job):
             if keep not in spare:
@@ -187,14 +187,14 @@ class Agreement:
             return
 
     def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
-        """Yield numbers of nodes to ask for, each with the least that running jobs keep; the best first."""
+        """Yield numbers of nodes to request, each with the least that running jobs keep; the best first."""
         if self._size == "pref":
             yield job.nodes, _preferred
             yield job.low, _preferred
         yield job.low, _least
 
     def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
-        """Yield the jobs that give nodes, with numbers: those with most first."""
+        """Yield the jobs that give nodes, each with its number; the job with most nodes first."""
         if self._size != "average":
             target = _preferred if self._size == "pref" else _least
             for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
@@ -211,7 +211,7 @@ class Agreement:
             giving[max(able, key=lambda plan: plan.share(sign * giving[plan]))] += 1
         yield from ((plan, count) for plan, count in giving.items() if count)
 
-    # --- what is free ---------------------------------------------------------------------------
+    # --- free nodes -------------------------------------------------------------------------------
 
     def _overtaking(self, view: View, waiting: list[Job], free: int) -> list[tuple[Job, int]]:
         """Return the waiting jobs that start without an agreement, with numbers of nodes."""

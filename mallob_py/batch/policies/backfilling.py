@@ -94,9 +94,8 @@ class Easy:
             # Computed when a job fits that might delay the head.
             started, first = len(actions), len(actions) + 1
         else:
-            # The head and all jobs considered before still wait. With a depth, others may have come into it
-            # since, in place of jobs that have started.
-            # others may have come into it since, in the place of those that have started.
+            # The head and all jobs considered before still wait. With a depth, further jobs may have replaced
+            # started ones within the depth.
             started, first = 0, 1 if self._depth < math.inf else len(queue) - view.arrived
         if not free:
             return actions

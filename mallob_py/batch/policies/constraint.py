@@ -1,17 +1,18 @@
 """Constraint programming plans all waiting jobs at once, on nodes that jobs share.
 
 Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016): minimise the sum of
-waiting time/expected waiting time of the queue; running jobs are fixed, only what is planned for now starts,
-every event makes a new plan. Its model has an interval per job, unit and node, which is too large to be
+waiting time/expected waiting time of the queue; running jobs are fixed, only jobs planned for now start,
+every event causes a new plan. Its model has an interval per job, unit and node, which is too large to be
 solved within a second. Here there are two stages:
 
 1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative per resource, and for resources
    that only some nodes have, one per other resource of these nodes. Its hint is the plan that EASY makes.
 2. In the order of these starts, each job gets the earliest time at which its units really have room.
 
-Users ask for far more time than their jobs take. Planned by that, a node that comes free goes to a small job
-for hours rather than wait for a second one, which seems hours away, and jobs that need both wait for ever.
-So what is planned with is the part of an estimate that jobs of the same queue have used so far (`learn`).
+Users request far more time than their jobs take. With these estimates, a free node would be given to a small
+job for hours, instead of waiting for a second node that seems hours away, and jobs that need both nodes would
+wait for ever. So plans use the part of their estimates that jobs of the same queue have used so far
+(`learn`).
 
 Of this plan, EASY's, and a plan by weighted requested time, the cheapest is followed: by the estimates, no
 decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan; install it by

@@ -7,13 +7,12 @@ wait, (3) lets malleable jobs grow into nodes that are left.
 EASY here has no extra nodes: behind the first job that does not fit, another starts only if it ends, by its
 estimate, before the earliest end at which that one fits. Estimates hold on any number of nodes.
 
-Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose:
-`start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job and first
-the job that has most nodes, or for the first that waits only and first the job that can give most; `grow`
-first the job that has fewest nodes, or the one that can take most.
-A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it
-has run for `period_s`, that of the program's loop, after it stood still for a resize: else it might be
-resized for ever.
+Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose.
+`start`: jobs start on the least number of nodes, or on as many as are free. `shrink`: jobs shrink for any
+waiting job, the job with most nodes first, or only for the first waiting job, the job that can give most
+nodes first. `grow`: the job with fewest nodes grows first, or the job that can use most further nodes. A job
+is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it has
+run for `period_s`, the period of the program's loop, after a resize: otherwise it might be resized for ever.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """The balancer of this project as a batch scheduler: every job has its fair volume of nodes.
 
-A malleable job's volume is its priority's share of the machine, but at least its least number of nodes and
-at most its most (`mallob_py/protocol/volumes.py`, whose least number is 1). Volumes are computed anew at
-each event, for the running malleable jobs and those that start; the others keep their nodes.
+A malleable job's volume is its priority's share of the machine, within its least and most numbers of nodes
+(`mallob_py/protocol/volumes.py`, where the least number is 1). At each event, volumes are recomputed for the
+running malleable jobs and the starting ones; other jobs keep their nodes.
 
 Waiting jobs start in the order of their submission (`order=priority`: of their priorities, then of
-submission), as soon as the running jobs can leave them their least number. Behind the first for which they
-cannot, `overtake` lets others start: `easy` those that do not delay it, as in EASY, of which least numbers
-are the sizes; `any` all that fit; `none` nobody. Without malleable jobs, it is EASY, backfilling or FCFS.
+submission), as soon as the running jobs can leave them their least numbers of nodes. The head is the first
+job that cannot start. `overtake` selects the jobs behind it that may start: `easy`: jobs that do not delay
+the head, as in EASY, where sizes are least numbers; `any`: all jobs that fit; `none`: no job. Without
+malleable jobs, the policy is EASY, backfilling or FCFS.
 
-Priorities are equal (`by=job`), or as the preferred numbers of nodes (`nodes`); or the users (`user`) or
-queues (`queue`) have equal ones, of which each of their jobs has an equal part. `priorities` names others
-for some of these users or queues, such as `priorities=debug:4/long:0.5`.
+Priorities of jobs are equal (`by=job`), or proportional to the preferred numbers of nodes (`nodes`); or users
+(`user`) or queues (`queue`) have equal priorities, which their jobs share equally. `priorities` sets other
+priorities for some users or queues, such as `priorities=debug:4/long:0.5`.
 
-A job is not resized within `cooldown_s` of its last resize. With `costs`, where resizes take time, no job
-shrinks unless a waiting one needs its nodes, and none grows unless it ends earlier by that, by its estimate.
+A job is not resized within `cooldown_s` of its last resize. With `costs`, where resizes take time, a job only
+shrinks if a waiting job needs its nodes, and only grows if it ends earlier by its estimate.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _compiled(function: _Function) -> _Function:
         return function
     try:
         cached: _Function = _NJIT(cache=True)(function)
-    except RuntimeError:  # there is nowhere to keep what is compiled
+    except RuntimeError:  # no writable folder for compiled code
         fresh: _Function = _NJIT(function)
         return fresh
     return cached
@@ -154,7 +154,7 @@ def _forget(times_s: Any, free: Any, count: int, now_s: float) -> int:
 def _earliest(
     times_s: Any, free: Any, count: int, now_s: float, nodes: int, duration_s: float, place_s: float
 ) -> float:
-    """Return the earliest time [s] before `place_s` from which the nodes are free so long; infinite: none."""
+    """Return the earliest time [s] before `place_s` at which the nodes are free; infinite: none."""
     begin_s = math.inf
     for step in range(count):
         time_s = times_s[step]
@@ -186,7 +186,7 @@ def _move_up(
     moves = 0
     for job in range(count):
         need, duration_s, was_s = nodes[job], durations_s[job], places_s[job]
-        # The job may go on into the place that it has.
+        # The job may run on into its present place.
         place_s = _earliest(times_s, free, steps, now_s, need, duration_s, was_s)
         if place_s < was_s:
             steps = _add(times_s, free, steps, was_s, was_s + duration_s, need)
