@@ -536,7 +536,7 @@ class _Run:
         if not truth.iterations:
             return 0.0
         if self._asks_at_points:
-            return math.inf  # the job waits for ordered nodes that are still to come
+            return math.inf  # the policy is asked at each further resize point
         self._bring_up_to_date(number)
         iterations_left = self._left[number] / truth.run_s * truth.iterations
         whole = math.floor(iterations_left + _ROUNDING)

@@ -69,7 +69,7 @@ class _File:
 
     @property
     def is_read_now(self) -> bool:
-        """Whether the input is being read, or waits for a reader."""
+        """Return whether the input is being read, or waits for a reader."""
         return self.begun_s is not None and not self.is_submitted and self.answer is None
 
 

@@ -100,7 +100,7 @@ def _unpacked(data: bytes, variables: int) -> Integers:
 
 
 class ServiceState(msgspec.Struct, frozen=True):
-    """Whether a service runs on the api folder, and how busy it is. Ages in seconds.
+    """The state of the service on the api folder, if one runs, and its load. Ages in seconds.
 
     `states`: how many live jobs are in each. `generation`: 1, and one more for each change of the ranks.
     """

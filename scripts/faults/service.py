@@ -220,7 +220,7 @@ class Service:
 
     @property
     def holds_replies_up(self) -> bool:
-        """Whether a disk holds replies up, so that they may come in another order than jobs end."""
+        """Return whether a disk delays replies, so that they may appear in another order than jobs end."""
         return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:

@@ -1,9 +1,9 @@
 """Constraint programming and two set-ups of PBS on jobs of Eurora, beside the published numbers.
 
-Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), table 1. Which jobs its two
-tests had is not known; these are instances of the logs of the same machine, which were published with
-PA-HPC-SIM: 200 jobs that come within three hours and one, 400 within six, and 1000 within eight. In full, it
-is one of five of all instances, by their size, and the log put together from all of them.
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), table 1. The jobs of its two
+tests are unknown; the jobs here are instances of the same machine's logs, which were published with
+PA-HPC-SIM: 200 jobs that arrive within three hours and one, 400 within six, and 1000 within eight. In full,
+the experiment plays one of five of all instances, by their size, and the log joined from all instances.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class _Timed:
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
-    """Raises ValueError if the logs are not in the folder or damaged, PolicyError without OR-Tools.
+    """Play and write tables. Raises ValueError for missing or damaged logs, PolicyError without OR-Tools.
 
-    `full`: one of five of all instances, and the log put together from all.
+    `full`: one of five of all instances, and the log joined from all.
     """
     path = path_in(traces, _FILE)
     if path is None:

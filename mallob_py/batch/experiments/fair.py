@@ -1,12 +1,11 @@
-"""All policies on the same jobs, with more and more malleable ones, with resizes that cost time, and by
-speedup.
+"""All policies on the same jobs, by share of malleable jobs, by costs of resizes, and by speedup.
 
-The question: who wins when, and where does decentralized fair share (`fair`) stand? The jobs are parts of
-four public traces, as far as these are there, and generated ones (`lublin`). A malleable job runs on half to
-twice the nodes that it asks for, or to five times as many, as the MEBF publication has it; its speed is
-n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. Jobs of a share are among those of each
-larger share. Resizes cost nothing, or what was measured of jobs of several JVMs: 3.8 s for each node that
-comes and 2.9 s for each that goes.
+The question: which policy is best when, and how good is decentralized fair share (`fair`)? The jobs are parts
+of four public traces, as far as these are available, and generated ones (`lublin`). A malleable job runs on
+half to twice its requested nodes, or on half to five times, as in the MEBF publication; its speed is
+n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. The malleable jobs at a share are also
+malleable at each larger share. Resizes cost nothing, or the time measured on jobs of several JVMs: 3.8 s for
+each added node and 2.9 s for each released node.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Without traces, generated jobs alone. OSError, SwfError: a trace cannot be read."""
+    """Play all cells and write tables; without traces, for generated jobs alone. Raises OSError, SwfError."""
     cases = [case for case in CASES if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:
         raise missing("fair", (case.trace.file for case in CASES if case.trace))

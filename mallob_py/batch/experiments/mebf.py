@@ -2,8 +2,8 @@
 
 The publication's trace (KIT-FH2-2016) is not at hand; `kit` (workload/generators.py) stands in for it. As
 there, malleable jobs run on half to five times their preferred nodes, users know their run times, and the
-intensive workloads have 25 % less time between submissions. What is not said otherwise is of jobs of medium
-scalability, all of them malleable, with full costs.
+intensive workloads have 25 % less time between submissions. By default, all jobs are malleable, of medium
+scalability, with full costs.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ STUDIES = (
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Parts of traces are left out without these. OSError, SwfError: one cannot be read."""
+    """Play all cases and write tables; without traces, no parts of traces. Raises OSError, SwfError."""
     of_traces = {
         f"{name}, {'exact' if exact else 'users'}": Case(_TRACE_JOBS, 1.0, trace=name, exact=exact)
         for name, (file, _) in _TRACES.items()

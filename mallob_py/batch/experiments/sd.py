@@ -146,7 +146,7 @@ _MEASURES: dict[str, Callable[[Measured], float]] = {
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Without traces, workloads 1 and 2 alone. OSError, SwfError: a trace cannot be read."""
+    """Play and write tables; without traces, for workloads 1 and 2 alone. Raises OSError, SwfError."""
     here = [name for name, case in CASES.items() if path_in(traces, case.trace.file)]
     if traces is not None and not here:
         files = " or ".join(case.trace.file for case in CASES.values())

@@ -55,7 +55,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Where a job runs or will run. `address`: where it takes orders; "": it takes none.
+    """The slots of a running or starting job. `address`: the job's address for orders; "": it accepts none.
 
     `factor`: a guest's share of the cores of shared slots; 1: no guest. `extra_s`: time beyond its required
     time, since it has shared slots.

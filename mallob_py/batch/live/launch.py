@@ -121,7 +121,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether it ended by itself, with exit code 0."""
+        """Return whether the job ended by itself, with exit code 0."""
         return self.ending is RunEnd.EXITED and self.code == 0
 
     def __str__(self) -> str:

@@ -93,7 +93,7 @@ class AnswerLine(msgspec.Struct, frozen=True, tag="Answer"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """No further answer to this order comes."""
+    """A message: no further answer to this order follows."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
