@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """The service cannot start or go on here. The message says what to do."""
+    """Error: the service cannot start or go on here; the message says what to do."""
 
 
 class JobFileError(Exception):

@@ -107,9 +107,9 @@ def login_name() -> str:
 
 
 def interrupt(api_dir: Path, user: str, name: str, client: int = 0, *, is_quiet: bool = False) -> Submission:
-    """End a live job; its reply is the job's, or an error if there is no such job.
+    """End a live job; the reply is the job's reply, or an error if there is no such job.
 
-    `is_quiet`: without that error, for callers that do not wait.
+    `is_quiet`: write no error, for callers that do not wait.
     """
     request = {"user": user, "name": name, "interrupt": True}
     return submit(api_dir, request | {"quiet": True} if is_quiet else request, client)
@@ -269,7 +269,7 @@ class PendingJobs:
         self._journal_dir = client_dir / "journal"
         #: job in each file; None: the file is no job
         self._known: dict[_File, PendingJob | None] = {}
-        #: the file that was gone when it was to be read
+        #: the error about a file that was gone when it had to be read
         self._gone: FileNotFoundError | None = None
 
     def look(self) -> Pending:
@@ -281,7 +281,7 @@ class PendingJobs:
         return self._look()
 
     def _look(self) -> Pending:
-        """Raises FileNotFoundError if a file was gone; all others are known then."""
+        """List all files. Raises FileNotFoundError if a file was gone, after listing all others."""
         self._gone = None
         still_known: dict[_File, PendingJob | None] = {}
         leaving_names: set[str] = set()
@@ -335,7 +335,7 @@ def _job_in(path: Path) -> PendingJob | None:
         return None
     if not isinstance(fields, dict) or fields.get("interrupt") is True:
         return None
-    # The end of a chain is no job that a group has to wait for: no reply tells of it.
+    # A file that ends a chain is no job of a group, since it gets no reply.
     group = "" if fields.get("done") is True else group_in(fields)
     return PendingJob(str(fields.get("user", "")), str(fields.get("name", "")), group)
 
@@ -343,7 +343,7 @@ def _job_in(path: Path) -> PendingJob | None:
 def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
     """Return names with inode and time, without unfinished files.
 
-    A file that moves on meanwhile is left out: a later listing has it, or an earlier one had it.
+    A file that moves meanwhile is left out: a later listing has the file, or an earlier listing had it.
     """
     try:
         entries = os.scandir(folder)

@@ -1,9 +1,10 @@
 """The machine behind a client's desk: decides what becomes of jobs, without clock, files or ranks.
 
-It is told what happens: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs, time passes. It
-decides which job is free to begin (`jobs/holds.py`), which begins next and which makes room (`jobs/line.py`),
-on which terms (`jobs/users.py`), and what happens to a job that must not begin. Its `Hands` carry that out:
-those of the service (`service.py`) or of a simulation. Every job follows the table in `protocol/job_life.py`.
+Its methods report events: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs, time passes.
+It decides which job is free to begin (`jobs/holds.py`), which begins next and which makes room
+(`jobs/line.py`), on which terms (`jobs/users.py`), and what happens to a job that must not begin. Its `Hands`
+carry the decisions out: the hands of the service (`service.py`) or of a simulation. Every job follows the
+table in `protocol/job_life.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Hands(Protocol):
         """End a job that reached its wallclock limit while waiting for its next turn."""
 
     def end_unsubmitted(self, job: LiveJob, now: float) -> None:
-        """End an interrupted job outside its PE, after its input if that is under way."""
+        """End an interrupted job outside its PE; if its input is being read, after the input."""
 
     def set_back(self, job: int) -> None: ...
 
@@ -96,7 +97,7 @@ class DeskMachine:
     # --- what happens -----------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Do what is due."""
+        """Take the decisions that are due."""
         if now >= self.holds.deadline_s:
             self._free(now)
         while (late := self.line.next_set_back(now)) is not None:
@@ -117,7 +118,7 @@ class DeskMachine:
         self._look_again()
 
     def goes_on(self, job: LiveJob) -> None:
-        """Note that a job's input has resumed, if it had stalled."""
+        """Note that a job's input, if stalled, has resumed."""
         self.line.bring_back(job)
 
     def interrupt(self, job: LiveJob, now: float) -> None:

@@ -30,7 +30,7 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 
 def early_statistics(live: LiveJob, now: float) -> JobStatistics:
-    """Return the statistics of a job that is not at work, from before it was given up if it was at work."""
+    """Return the statistics of a job that is not at work; if it was given up, from its time at work."""
     total_s = now - live.accepted_s
     if (spent := live.spent) is None:
         return JobStatistics(total_s=total_s)
@@ -113,7 +113,7 @@ class Endings:
         self._leave_early(live, Outcome.FAILED, early_statistics(live, now), now)
 
     def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
-        """Log the end, as the PE does for jobs that end there."""
+        """Log the end of a job, as the PE does for jobs that end at the PE."""
         self._status.counters.replied(outcome.value)
         self._forget(live, now, outcome)
         fields = {
@@ -131,7 +131,7 @@ class Endings:
     # --- chains of revisions ------------------------------------------------------------------------
 
     def end_chain_by(self, live: LiveJob, now: float) -> None:
-        """End a chain by a file that demands this, the only kind of file without a reply."""
+        """End a chain by a file that demands its end, the only kind of file without a reply."""
         if (chain := self._chains.chain_to_end(live.id)) is None:
             self._directory.dismiss(live.id)
         else:

@@ -87,7 +87,7 @@ class Inputs:
         return True
 
     def beyond_limits(self, now: float) -> list[tuple[LiveJob, Outcome, JobStatistics]]:
-        """Stop reading jobs that have reached a limit, and return these jobs."""
+        """Stop reading inputs of jobs that have reached a limit, and return these jobs."""
         beyond = []
         while self._read_until and self._read_until[0][0] <= now:
             _, job = heapq.heappop(self._read_until)
@@ -177,7 +177,7 @@ def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
 def _limits(
     terms: JobTerms, lasted_s: float = 0.0, read_s: float = 0.0, cpu_s: float = 0.0
 ) -> Iterator[tuple[float, float, Outcome]]:
-    """Yield each limit of a job that is being read, and what reading has used of it.
+    """Yield each limit of a job that is being read, and the part of the limit used by reading.
 
     `lasted_s`: since the job could be read; `read_s`: since a process reads it.
     """

@@ -2,10 +2,10 @@
 
 Files are taken in as they come, a bounded number per turn. A large file is parsed elsewhere (`large_files`)
 while others go on; only files whose meaning depends on earlier ones, interruptions and revisions, wait behind
-it. It counts as at work meanwhile, so that it can be blamed for a crash.
+it. A large file being parsed counts as at work, so that it can be blamed for a crash.
 
-Waiting jobs are kept small: where they are many, a job's file is read again when the job begins. Beyond
-`WAITING_MAX` waiting jobs, further files stay untouched until others have begun.
+Waiting jobs are kept small: if they are many, a job's file is read again when the job begins. Beyond
+`WAITING_MAX` waiting jobs, further files stay untouched until other jobs have begun.
 
 A revision that is taken in before its precursor, though both were handed in at once, is held for a while, as
 is an interruption before its job. After a restart, the revisions that a former service answered are restored,
@@ -48,15 +48,15 @@ WAITING_MAX = 200_000
 #: how long a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
 
-#: called with a job and the time once the job's file is there
+#: function called with a job and the time once the job's file is there
 Continuation = Callable[[LiveJob, float], None]
 
 
 class CodeRule:
     """The rule for jobs that bring code, which workers run with all rights of the service.
 
-    Applications declare that their jobs do (`Declaration.runs_code`). Such a job is accepted if its file
-    belongs to the service's own user and did not come over HTTP, where a token may suffice. `serve
+    Applications declare that their jobs bring code (`Declaration.runs_code`). Such a job is accepted if its
+    file belongs to the service's own user and did not come over HTTP, where a token may suffice. `serve
     --allow-code` (`is_allowed`) accepts all such jobs.
     """
 
@@ -111,7 +111,7 @@ class Intake:
         #: large files being parsed and files that wait behind them, in order
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
-        #: live jobs whose large file is read again, with what to do then
+        #: live jobs whose large file is read again, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
         #: early revisions and interruptions by internal id, with their deadlines
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
@@ -140,7 +140,7 @@ class Intake:
 
     @property
     def deadline_s(self) -> float:
-        """When `turn` is needed, on the rank's clock, unless the directory needs it earlier."""
+        """Return when `turn` is needed, on the rank's clock, unless the directory needs it earlier."""
         return self._next_s if self._is_full is self._is_full_now() else -math.inf
 
     def _is_full_now(self) -> bool:
@@ -330,7 +330,7 @@ class Intake:
         # A file that ends a chain has no reply; the IPASIR bridge leaves a file of one byte in the reply's
         # place.
         if not file.done and self._directory.came_before_reply(incoming, identity):
-            # Accepted, the job would replace a reply that nobody can have seen.
+            # If accepted, the job would replace a reply that no user can have seen.
             text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)
         if self._early:
@@ -363,7 +363,7 @@ class Intake:
     # --- files of live jobs -------------------------------------------------------------------
 
     def has_file(self, live: LiveJob, then: Continuation, now: float) -> bool:
-        """Tell whether a live job's file is in memory; if not, call `then` once it is.
+        """Tell whether a live job's file is in memory; if not, call `then` once the file is there.
 
         A job whose file cannot be read any more is lost. Of several calls for a job, the last `then` counts.
         """
@@ -421,7 +421,7 @@ class Intake:
     def _restore_after(self, file: JobFile, now: float) -> None:
         """Restore answered revisions that this one adds to.
 
-        They were interrupted while this one ran, or handed in at the same moment.
+        Such revisions were interrupted while this one ran, or handed in at the same moment.
         """
         precursor: JobFile | None = file
         while precursor is not None and precursor.identity in self._unrestored:

@@ -44,13 +44,13 @@ _AGAIN_AFTER_S = 1.0
 
 
 class Refusal(Exception):
-    """An order cannot be carried out; the message says why, and what is possible."""
+    """An order cannot be carried out; the message gives the reason and the possibilities."""
 
 
 def leavers_of(
     host_of: Mapping[int, int], count: int, stays: int, clients: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Return `count` ranks to leave: those of small hosts first, so that many hosts become empty.
+    """Return `count` ranks to leave: ranks of small hosts first, so that many hosts become empty.
 
     `stays` is never chosen. Ranks of `clients` come last on their host, since moving a client is slow.
     """
@@ -123,7 +123,7 @@ class Resizing:
         self._name = ""
         #: ranks that leave by that order
         self._departure: Departure | None = None
-        #: for growth: when it was ordered (since 1970), and the former number of ranks
+        #: for growth: time of the order (since 1970), and the former number of ranks
         self._growing: tuple[float, int] | None = None
         #: generation in which the new ranks were told, and the ranks ready since
         self._told_in = 0
@@ -204,7 +204,7 @@ class Resizing:
         self._aside[name] = _Aside(-math.inf, answer)
 
     def _answer(self, name: str, answer: Answer) -> None:
-        """Write an answer, later if it fails; an order that cannot be removed never begins again."""
+        """Write an answer, retried later on failure; an order that cannot be removed never begins again."""
         try:
             if answer.before:  # the order was carried out
                 self._note_ranks()
@@ -225,7 +225,7 @@ class Resizing:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
-            # Something else has the answer's name; the order's author must not wait for it.
+            # Something else has the answer's name, and the order's author must not wait for an answer.
             tell(
                 f"{error.filename}: {error.strerror}; a service that starts all ranks again has fewer or more"
             )

@@ -185,7 +185,7 @@ class Service(Desk):
         """Close; jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
         self._let_go()
-        if not self._is_new:  # else it never took jobs, and the reason was reported
+        if not self._is_new:  # else the service never took jobs, and the reason was reported
             running = states.pop("running", 0)
             left = Leftovers(
                 running_jobs=running,

@@ -1,4 +1,4 @@
-"""The jobs of a client: their files, which of them wait, and what each user may have.
+"""The jobs of a client: their files, their waiting, and their users' limits.
 
 Pure except for the records of crashes: no clock, no files, no threads.
 """

@@ -4,10 +4,10 @@ A chain is a first revision and its successors, each of which names the one befo
 files, no clock.
 
 A revision belongs to its chain from its admission, unless it fails before it is run (its input cannot be
-read, or it has crashed the service too often): then it leaves the chain, with the revisions that wait for it,
-and the chain goes on from the revision before. A chain's *former* description holds the inputs of its first
-revisions; inputs of later ones (interrupted before they were read, or restored after a restart) are read with
-the next revision.
+read, or it has crashed the service too often): in that case it leaves the chain, with the revisions that wait
+for it, and the chain goes on from the former revision. A chain's *former* description holds the inputs of its
+first revisions; inputs of later ones (interrupted before they were read, or restored after a restart) are
+read with the next revision.
 
 A chain ends when it is done, or `timeout_s` after the last news of it. The reason is remembered for later
 revisions, for a bounded number of names.
@@ -82,12 +82,12 @@ class ChainBook:
         self._by_identity: dict[str, tuple[Chain, Revision]] = {}
         self._ending: dict[int, Chain] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
-        #: jobs that left their chain before they ran, and why
+        #: jobs that left their chain before they ran, with the reasons
         self._orphans: dict[int, str] = {}
         self._chains: dict[int, Chain] = {}
         #: (earliest time, chain) for each chain without a running revision; some entries are outdated
         self._expiries: list[tuple[float, int]] = []
-        #: until then `expired` returns nothing
+        #: time until which `expired` returns nothing
         self.deadline_s = math.inf
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class ChainBook:
     # --- admission ------------------------------------------------------------------------
 
     def is_early(self, file: JobFile) -> bool:
-        """Tell whether a file's precursor is unknown here: it may still come."""
+        """Tell whether a file's precursor is unknown here, so that it may still come."""
         precursor = file.precursor
         return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
 
@@ -176,7 +176,7 @@ class ChainBook:
     # --- a revision's life ------------------------------------------------------------------
 
     def place_of(self, job: int) -> tuple[Chain, Revision] | None:
-        """Return the chain and revision of a job; None: it belongs to no live chain."""
+        """Return the chain and revision of a job; None: the job belongs to no live chain."""
         return self._by_job.get(job)
 
     def orphaned(self, job: int) -> str | None:
@@ -217,7 +217,7 @@ class ChainBook:
     # --- ends of chains ---------------------------------------------------------------------
 
     def chain_to_end(self, job: int) -> Chain | None:
-        """Return the chain that a job declares done; None: nothing is left of it."""
+        """Return the chain that a job declares done; None: nothing is left of the chain."""
         chain = self._ending.get(job)
         return chain if chain is not None and chain.first in self._chains else None
 

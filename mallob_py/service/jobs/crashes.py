@@ -111,7 +111,7 @@ class RunningJobs:
         self._write(slot, _RECORD.pack(job, *blame))
 
     def rest(self, job: int) -> None:
-        """Note that a job is not to blame for crashes until it begins again; former blame stays."""
+        """Do not blame a job for crashes until it begins again; former blame stays."""
         slot = self._slot_of.pop(job, None)
         if slot is not None:
             self._free.append(slot)
@@ -130,13 +130,13 @@ class RunningJobs:
                 self._write(self._slot_of[job], _RECORD.pack(job, *_NONE))
 
     def close(self) -> None:
-        """Close the file, but keep it: ranks also end in good order after another one's crash."""
+        """Close the file, but keep it: ranks also end in good order after another rank's crash."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def hand_over(self) -> None:
-        """Blame no job for what follows: another rank goes on with the jobs."""
+        """Blame no job for later crashes, as another rank goes on with the jobs."""
         for job in list(self._slot_of):
             self.rest(job)
         self.close()

@@ -113,7 +113,7 @@ class Holds:
         self._waiting_for: dict[str, set[int]] = {}
         self._arrivals: list[tuple[float, int]] = []
         self._finished: OrderedDict[str, str] = OrderedDict()
-        #: for jobs that need results: from which jobs; and which of these ended without one, and how
+        #: by job that needs results: the jobs needed; and the needed jobs that ended without result, and how
         self._needed: dict[int, frozenset[str]] = {}
         self._lacking: dict[int, tuple[str, str]] = {}
         self._finished_max = finished_max
@@ -141,7 +141,7 @@ class Holds:
     ) -> None:
         """Take in a job, which `ready` will name. Raises JobFileError if it must be refused.
 
-        `precursor`: the revision before, awaited if live. `needed`: dependencies that must end with a result.
+        `precursor`: the former revision, awaited if live. `needed`: dependencies that must end with a result.
         """
         assert job_id not in self._live, f"job {job_id} admitted twice"
         if identity in self._id_of:
@@ -170,7 +170,7 @@ class Holds:
             self._await(arrival_s, job_id)
 
     def _give_up(self, job: _Admitted, name: str, outcome: str) -> None:
-        """Hold a job no longer, since a result that it needs will not come."""
+        """Release a job, since a result that it needs will not come."""
         for other in job.unmet:
             self._stop_waiting(other, job.job_id)
         job.unmet = _NONE
@@ -285,7 +285,7 @@ class Holds:
         if identity in dependencies:
             return [identity, identity]
         if identity not in self._waiting_for:
-            return []  # no job waits for it, so no path leads back: the common case is free
+            return []  # no job waits for this one, so no path leads back: the common case is free
         came_from = dict.fromkeys(dependencies, identity)
         frontier = list(came_from)
         while frontier:

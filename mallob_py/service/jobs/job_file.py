@@ -294,7 +294,7 @@ class JobFile(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     #: the submitted fields in JSON, for the reply; without `literals`, which are stored above
     submitted: Mapping[str, bytes]
-    #: the name that it shares with other jobs of its user; "": it is in no group
+    #: the name of the job's group, shared with jobs of the same user; "": no group
     group: str = ""
 
     @property
@@ -336,7 +336,7 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
 
 
 def group_in(fields: Mapping[str, Any]) -> str:
-    """Return the group that a job file names, "" if it names none that can be one."""
+    """Return the group that a job file names; "": no valid group."""
     group = fields.get("group", "")
     return group if isinstance(group, str) and not unfit_for_file_name(group) else ""
 
@@ -445,7 +445,7 @@ def _terms(job: JobFields) -> JobTerms:
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:
-    """Return the configuration, with the content mode, which may stand outside of it."""
+    """Return the configuration, with the content mode, which may stand outside of the configuration."""
     configuration = job.configuration
     if job.content_mode:
         other = configuration.setdefault("content-mode", job.content_mode)

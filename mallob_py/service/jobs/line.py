@@ -1,28 +1,28 @@
 """The line of a client's jobs: which waiting job begins next, and which job at work makes room.
 
 Pure: no clock, no files. Every epoch looks at all jobs at work (P 2.3), so thousands of jobs waiting for a PE
-would slow all others down. They wait here instead, for little memory each. Jobs begin best first, by the same
-*standing* that decides who gets a PE where there are more jobs than PEs (`protocol/balancing.py`). A job's
-standing never changes while it waits, and later jobs get lower ones, so no job is overtaken for ever.
+would slow all others down. So waiting jobs stay here, for little memory each. Jobs begin best first, by the
+same *standing* that decides who gets a PE where there are more jobs than PEs (`protocol/balancing.py`). A
+job's standing never changes while it waits, and later jobs get lower ones, so no job is overtaken for ever.
 
 - At most `window` jobs are at work, a few times the number of PEs: no further job could have a PE.
-- A job that is better than the first jobs at work, as many as there are PEs, begins at once: it would get a
-  PE at once.
+- A job that is better than the first jobs at work, as many as there are PEs, begins at once, since it would
+  get a PE at once.
 - With several users, a job counts with the priority that it would have at work (`users.py`), which falls with
   each job of its user at work: so a user with thousands of jobs does not hold up others. A user at its limit
   of jobs at work begins no further one.
-- A job whose input stalls is `set_aside`: it is at work, but takes no place.
+- A job whose input stalls is `set_aside`: it stays at work, but takes no place.
 - A job that goes on after its first turn is a *resident*, up to a number of residents per PE: it takes no
-  place of the window. Another job may begin, and has its first turn at once, in which most jobs end.
+  place of the window. Another job may begin, and has its first turn at once; most jobs end in it.
 - Beyond that number, the places of the window are for turns (*express*): a job after its turn is given up
   when another job waits (`next_set_back`), and waits for its next turn, twice as long (`put_again`). Jobs
-  that were given up have a few places of their own, so new jobs never wait for them; the job that has had
-  least comes first. The lost work is a small part of what the PEs do (`_Loss`).
+  that were given up have a few places of their own, so new jobs never wait for them; the job that has had the
+  fewest PE-seconds comes first. The lost work is a small part of what the PEs do (`_Loss`).
 - A *lasting* job, which cannot begin anew, is never given up: before it runs it must `claim` a resident's
-  place, another job's if need be. If all residents are lasting, it has no place until one ends.
+  place, if need be that of another job. If all residents are lasting, it has no place until one ends.
 - A job of a user with less work than others becomes a resident before other users' jobs.
 
-Every operation takes O(log n), those for jobs that are given up O(places and users).
+Every operation takes O(log n), except for jobs that are given up: O(places and users).
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class Queue:
         self.waiting: list[tuple[float, int, LiveJob]] = []
         #: (work had, divided by priority; job, record): the same for jobs that were given up
         self.again: list[tuple[float, int, LiveJob]] = []
-        #: as `waiting`: jobs that lack a resident's place
+        #: jobs that lack a resident's place, with the fields of `waiting`
         self.held: list[tuple[float, int, LiveJob]] = []
         #: number of jobs at work, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
         #: bound on the jobs in the heaps that no longer wait
         self.gone = 0
-        #: counts changes that may move this queue among all queues
+        #: number of changes that may move this queue among all queues
         self.version = 0
 
     @property
@@ -247,7 +247,7 @@ class Line:
     def put_again(self, job: LiveJob, had_s: float, lost_s: float) -> None:
         """Have a job that was given up wait for its next turn.
 
-        `had_s`: PE-seconds that the job has had in all; `lost_s`: those that are lost.
+        `had_s`: PE-seconds that the job has had in all; `lost_s`: the lost part of `had_s`.
         """
         queue = self._leave(job)
         self._loss.lose(lost_s)
@@ -299,7 +299,7 @@ class Line:
             self._due[job] = None
 
     def claim(self, job: LiveJob) -> bool:
-        """Make a lasting job a resident; return False if it must wait until one such ends."""
+        """Make a lasting job a resident; return False if it must wait until another lasting job ends."""
         if self._find_room(job, Seat.LASTING):
             return True
         queue = self._leave(job)
@@ -341,9 +341,9 @@ class Line:
         return False
 
     def _resident_for(self, job: LiveJob, is_lasting: bool) -> LiveJob | None:
-        """Return the resident that makes room: of the user with most at work, if more than this user has.
+        """Return the resident to make room: of the user with most work, if this is more than `user`'s.
 
-        For a lasting job any user will do. Of several residents it is the last one.
+        For a lasting job, any user's resident makes room. Of several residents, the last one is returned.
         """
         if not (self._is_divided or is_lasting):
             return None
@@ -397,7 +397,7 @@ class Line:
         return math.inf if next(self._in_the_way(), None) is None else self._loss.due_s(self._pes)
 
     def _in_the_way(self) -> Iterator[LiveJob]:
-        """Yield the jobs that have had their turn and hold places for which others wait."""
+        """Yield the jobs that have had their turn and hold places for which other jobs wait."""
         if self._due:
             waits = {Seat.DUE: self._first_waits(), Seat.EXPRESS_DUE: self._again_waits()}
             yield from (job for job in self._due if job.seat is not None and waits[job.seat])
@@ -416,7 +416,7 @@ class Line:
     # --- ends ---------------------------------------------------------------------------------
 
     def drop(self, job: LiveJob) -> None:
-        """Forget an answered job, in whatever place it is."""
+        """Forget an answered job, in any place."""
         if job.seat is None:
             return
         queue = self._queues[job.user]

@@ -20,7 +20,7 @@ from mallob_py.service.jobs.job_file import JobFile
 class Seat(Enum):
     """The place of a job in line or at work."""
 
-    #: it waits
+    #: the job waits
     LINE = "in line"
     #: in the window
     WINDOW = "window"
@@ -84,16 +84,16 @@ class LiveJob:
         #: whether a PE has been sought for it
         self.is_sought = False
         self.file: JobFile | None = file
-        #: rough memory of `file` if it is kept
+        #: rough memory of `file`, if `file` is kept
         self.parsed_bytes = 0
         self.state = JobState.HELD
         self.accepted_s = now
         self.since_s = since_s
         #: None: not yet in line
         self.seat: Seat | None = None
-        #: the job's rank among others: by itself, and among its user's jobs at work
+        #: the job's rank among jobs: by itself, and with its user's jobs at work
         self.standing = self.merit = 0.0
-        #: work before it was last given up, and the lost part of it
+        #: work before the job was last given up, and the lost part of this work
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
         #: the description of a job that was read and is held
@@ -113,7 +113,7 @@ class LiveJob:
 
 
 class LiveGroup:
-    """The live jobs of one group: how many there are, and since when there is always one of them."""
+    """The live jobs of one group: their number, and the time since when there is always one."""
 
     __slots__ = ("began_s", "jobs")
 

@@ -28,12 +28,12 @@ _UNUSED = {
     "description-id": "descriptions are shared by all workers of a host as it is, and not beyond a job",
     "checksum": "inputs are not compared with it",
 }
-#: fields that are refused, and what to do instead
+#: refused fields, each with the advice for users
 REFUSED = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
 
 
 def is_bridge(user: str, name: str, fields: Container[str]) -> bool:
-    """Tell whether the IPASIR bridge wrote these fields, by the job's name as well."""
+    """Tell whether the IPASIR bridge wrote these fields, judged also by the job's name."""
     return "piped-response" in fields or (user == _BRIDGE_USER and _BRIDGE_NAME.fullmatch(name) is not None)
 
 

@@ -159,7 +159,7 @@ class UserBook:
         self._work_has_changed = False
         #: whether `changes` or `work_message` may return something
         self.has_news = False
-        #: whether there was a second user since work last ceased
+        #: whether there has been a second user since work last ceased
         self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
@@ -203,7 +203,7 @@ class UserBook:
         self._work_changes(job.user)
 
     def stops(self, job: LiveJob) -> None:
-        """Note that a job is no longer at work, if it was."""
+        """Note that a job is no longer at work, if it was at work."""
         self._told.pop(job.id, None)
         user = self._users.get(job.user)
         if user is None or user.jobs.pop(job.id, None) is None:
@@ -271,7 +271,7 @@ class UserBook:
         """Return the bound of each job, if the user may not have all PEs."""
         if user.rule.share == 1.0:
             return {}
-        # One PE for each job at work anywhere; the others are divided among the clients.
+        # One PE for each job at work anywhere; the other PEs are divided among the clients.
         free = max(0, self._pes_of(user.rule) - len(user.jobs) - elsewhere.jobs)
         here = user.work.priorities
         pes = len(user.jobs) + math.floor(free * here / (here + elsewhere.priorities))
@@ -301,7 +301,7 @@ class UserBook:
     # --- several clients -------------------------------------------------------------------------
 
     def work_message(self) -> AtWork | None:
-        """Return the message for all other clients; None: it has not changed."""
+        """Return the message for all other clients; None: nothing has changed."""
         if not self._work_has_changed:
             return None
         self._work_has_changed = False

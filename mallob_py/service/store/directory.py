@@ -61,7 +61,7 @@ from mallob_py.service.store.lock import Advertisement, DirectoryLock
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A claimed file. It must get exactly one `reply`, `refuse` or `dismiss`."""
+    """A claimed file. The service must call exactly one of `reply`, `refuse` and `dismiss` for it."""
 
     internal_id: int
     file_name: str
@@ -154,7 +154,7 @@ class JobDirectory:
             yield kept.chain, self._read(kept)
 
     def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
-        """Drop all files of a chain, and the claimed file of the job that ends it, if there is one."""
+        """Drop all files of a chain, and the claimed file that ends the chain, if there is one."""
         self._replies.finish_due()
         try:
             self._journal.end_chain(chain, internal_id, identity)
@@ -258,7 +258,7 @@ class JobDirectory:
         """
         try:
             replied_s = os.stat(f"{self._out}/{reply_name(identity)}").st_ctime
-            now_s = os.stat(self._journal.folder).st_mtime  # where the new file was just moved to
+            now_s = os.stat(self._journal.folder).st_mtime  # the folder to which the new file was moved
         except OSError:
             return False
         return not incoming.is_known and incoming.handed_in_s < replied_s <= now_s
@@ -339,7 +339,7 @@ class JobDirectory:
             if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
                 continue
-            if isinstance(entry, Claimed):  # else the owner withdrew it
+            if isinstance(entry, Claimed):  # else the owner withdrew the file
                 claimed.append((entry, path, handed_in))
             if name in put_off:
                 self._in.forget(name)
@@ -361,7 +361,7 @@ class JobDirectory:
     def _content(
         self, claimed: Claimed | Kept, path: str, handed_in: os.stat_result | None = None
     ) -> Incoming:
-        """Read a file; `handed_in`: its state before it was moved here, None if it was claimed before."""
+        """Read a file; `handed_in`: its state before it was moved here; None: claimed by a former service."""
         data: bytes | JobFileError | None
         owner: int | None = None
         handed_in_s = time.time()
@@ -441,7 +441,7 @@ _WAIT_MAX_S = 1.0
 
 
 class ThreadedDirectory:
-    """Used as a `JobDirectory`, from one thread. Its own thread starts with the first `take`."""
+    """A `JobDirectory` used from one thread; its own thread starts with the first `take`."""
 
     def __init__(
         self, open_directory: Callable[[Callable[[str], None]], JobDirectory], log: Callable[[str], None]

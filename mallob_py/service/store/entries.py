@@ -52,7 +52,7 @@ class Kind(enum.Enum):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and short enough."""
+    """A claimed file. `file_name`: its name in `in/`, made valid Unicode and short enough."""
 
     internal_id: int
     file_name: str
@@ -110,7 +110,7 @@ class Decided(msgspec.Struct, frozen=True):
 
     @property
     def refused_file_name(self) -> str | None:
-        """The file after which the reply is named, if it is. (A job named "error" looks the same.)"""
+        """Return the file after which the reply is named, if any. (A job named "error" looks the same.)"""
         if self.kind is Kind.REFUSED and self.target.endswith(_REFUSED_FILE_SUFFIX):
             return self.target.removesuffix(_REFUSED_FILE_SUFFIX)
         return None

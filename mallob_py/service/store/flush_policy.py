@@ -47,7 +47,7 @@ class Durable:
     is_slow = True
 
     def __init__(self) -> None:
-        # Only here: it loads much that nobody else needs.
+        # Imported only here, since it loads many modules that are not needed elsewhere.
         from concurrent.futures import ThreadPoolExecutor
 
         self._threads = ThreadPoolExecutor(_THREADS, "mallob-py-flush")
@@ -62,7 +62,7 @@ class Durable:
 
 
 def leave_mark(client_dir: Path, flush_policy: FlushPolicy) -> None:
-    """Tell clients what the service of this folder does. Raises OSError, also if the mark is a link."""
+    """Mark the folder with its service's policy, for clients. Raises OSError, also if the mark is a link."""
     if flush_policy.is_slow:
         os.close(own_folder.open_file(client_dir / _MARK, os.O_WRONLY | os.O_CREAT, 0o644))
     else:
@@ -85,7 +85,7 @@ def _flush(path: str | Path) -> None:
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that does not know it for folders
+        if error.errno != errno.EINVAL:  # the file system cannot flush folders
             raise
     finally:
         os.close(descriptor)

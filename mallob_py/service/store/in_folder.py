@@ -1,18 +1,18 @@
-"""The folder `in/` of a client: which of its files are to be claimed next.
+"""The folder `in/` of a client: the order in which its files are claimed.
 
-A file that inotify reports is complete. One that is merely found (at start, by polling) may
-still be written: if it is no JSON yet, it is left alone until it has not changed for `SETTLE_S`
-(longer where inotify would tell of its completion). That is measured with our clock between
-two looks, as a file server's may differ. Names that start with "~" or "." are ignored, and those of copies
-that editors keep. An empty file is left alone for `REST_S`: it may be about to be filled, or a probe.
+A file that inotify reports is complete. A file merely found (at start, by polling) may still be written: if
+it is no JSON yet, it is left alone until it has not changed for `SETTLE_S` (longer where inotify would report
+its completion). This time is measured with our clock between two looks, since a file server's clock may
+differ. Names that start with "~" or ".", and names of editors' copies, are ignored. An empty file is left
+alone for `REST_S`: it may soon be filled, or be a probe.
 
-Files are named oldest first: what speaks of other jobs, interruptions and revisions, comes after the files of
-these jobs. Nothing here takes longer the more files there are: each call hears and lists a bounded number of
-names.
+Files are named oldest first: files that refer to other jobs (interruptions and revisions) come after the
+files of these jobs. No call takes longer when there are more files: each call hears and lists a bounded
+number of names.
 
-inotify tells of new files where it works; polling where it cannot. On network file systems inotify is
-accepted by the kernel but stays silent about what other hosts write, so the kind of file system decides,
-not the success of the call.
+New files are reported by inotify where it works, and found by polling elsewhere. On network file systems the
+kernel accepts inotify but reports no files of other hosts, so the kind of file system decides, not the
+success of the call.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ class InFolder:
 
     def _next(self) -> str | None:
         """Return the name that has waited longest."""
-        # Files present at the start come first: later ones may be interruptions or revisions of them. This
-        # holds later, too: a file found by listing may be older than one reported by inotify.
+        # Files present at the start come first, since later files may be interruptions or revisions of their
+        # jobs. Later, too, a file found by listing may be older than a file reported by inotify.
         while self._is_listed and (self._found or self._queue):
             if not self._found:
                 name = self._queue.popleft()
@@ -354,7 +354,7 @@ class InFolder:
         try:
             self._make_folder()
         except OSError:
-            return  # the next scan reports it again
+            return  # the next scan reports the file again
         self._start_watch()
 
     def _start_watch(self) -> None:
@@ -366,7 +366,7 @@ class InFolder:
             else:
                 self._watch.watch(self.path)
         except FileNotFoundError:
-            pass  # the scan reports it, and has the folder made again
+            pass  # the scan reports the missing folder, and has it made again
         except OSError as error:
             self._log(f"inotify does not work here ({error.strerror}); polling {self.path}")
             self._is_watch_wanted = False

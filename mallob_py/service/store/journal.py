@@ -125,7 +125,7 @@ class FinishedLog:
 def ended_before(client_dir: Path) -> Callable[[str], bool]:
     """Return a function that tells whether a job of an identity is known to have ended. Raises OSError.
 
-    For others than the service, since nothing is changed.
+    For use outside of the service, since nothing is changed.
     """
     try:
         lines = b"\n" + own_folder.read_file(client_dir / FINISHED, bytes_max=_FINISHED_BYTES_MAX)
@@ -183,7 +183,7 @@ class Journal:
         for directory in (client_dir, self._dir, self.out_dir, self.in_dir, self._refused_dir):
             if directory != self._refused_dir:
                 directory.mkdir(parents=True, exist_ok=True)
-            # Files are moved away from it, so the folder must not be a link.
+            # Files are moved away from this folder, so it must not be a link.
             with contextlib.suppress(FileNotFoundError), own_folder.opened(directory):
                 pass
         self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
@@ -271,7 +271,7 @@ class Journal:
         self._flush([self._own])
 
     def _dismiss(self, internal_id: int) -> None:
-        """Drop a claimed file; keep it aside if it is no file, or damaged."""
+        """Drop a claimed entry; move it aside if it is no file, or damaged."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
@@ -318,7 +318,7 @@ class Journal:
         del self._claimed[internal_id]
 
     def end_chain(self, chain: int, internal_id: int | None, identity: str = "") -> None:
-        """Drop all revisions of a chain, and the file that ended it, if there is one."""
+        """Drop all revisions of a chain, and the file that ended the chain, if there is one."""
         claimed = self._claimed.get(internal_id) if internal_id is not None else None
         end = None
         if claimed is not None:
@@ -383,7 +383,7 @@ class Journal:
         broken: set[int] = set()
         for entry in kept:
             if entry.chain in broken or not is_whole(self.path(entry)):
-                broken.add(entry.chain)  # later revisions add to this one
+                broken.add(entry.chain)  # later revisions add to this damaged one
                 aside = self._set_aside(entry)
                 log(f"the chain of {entry.file_name} in the journal is damaged; this revision is now {aside}")
             else:
@@ -419,7 +419,7 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
-#: period of trying one reply early; least time between tries of all others once one could be written
+#: period of trying one reply early; least time between tries of all other replies once one could be written
 _PROBE_S, _HASTEN_S = 2.0, 1.0
 
 
@@ -534,7 +534,7 @@ class Replies:
             if len(items) == 1:
                 self._postpone(items[0], error)
                 return
-            for item in items:  # perhaps only one of them fails
+            for item in items:  # perhaps only one reply fails
                 self._finish([item])
             return
         for item in items:
@@ -548,7 +548,7 @@ class Replies:
             self._journal.confirm_publications()
         except OSError as error:
             self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
-        if len(items) == 1:  # else so many come that it makes no difference
+        if len(items) == 1:  # else there are so many replies that it makes no difference
             self._journal.prepare()
 
     def _await(self, item: _Unpublished) -> None:
@@ -617,7 +617,7 @@ def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
 
 
 def contents(path: str, size_max: int = -1) -> bytes:
-    """Return all of a file, or at most `size_max` bytes of it. Raises OSError."""
+    """Return a whole file, or at most its first `size_max` bytes. Raises OSError."""
     with opened_to_read(path) as descriptor:
         return read_all(descriptor, size_max)
 
@@ -697,7 +697,7 @@ class InternalIds:
         self._reserved = last
 
     def peek(self) -> int:
-        """Return the next id, after reserving it, with others, on file."""
+        """Return the next id, after reserving it and further ids on file."""
         if self._next > self._reserved:
             self._reserve(self._next + (RESERVED_IDS - 1) * self._step)
         return self._next

@@ -2,15 +2,15 @@
 
 The lock is flock on `jobs.<i>/.lock`, whose text names the holder. On NFS, flock works across hosts since
 Linux 2.6.12 unless mounted with `nolock` or `local_lock`; on a file system without locks, the service goes on
-and says so. Opening the file suffices to hold its lock, so only its owner may open it: to other users on the
-host, the kernel tells whether it is held. Nothing is written through a link, or into a file that does not
+and reports that. Opening the file suffices to hold its lock, so only its owner may open it: to other users on
+the host, the kernel tells whether it is held. Nothing is written through a link, or into a file that does not
 look like a lock.
 
 Files in the temporary folder tell clients on this host where a service takes jobs, as in Mallob:
 `edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR bridge,
 hold the absolute path of a client's folder while its service runs. Other users may put anything there under
-such a name; so nothing there is waited for or written through, and nothing of another user is read, written
-or removed. Files left by killed services of this user are removed.
+such a name; so the service neither waits for nor writes through such files, and never reads, writes or
+removes other users' files. Files left by killed services of this user are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mallob_py.service.store.in_folder import is_remote
 _TRIES = 10
 _RETRY_DELAY_S = 0.02  # outlasts a client that just checks whether a service runs
 _NAME = ".lock"
-#: content of our lock files: the holder; a part of it, or zeros, after a full disk or a loss of power
+#: content of our lock files: the holder; after a full disk or a loss of power, a part of the holder, or zeros
 _TEXT = re.compile(rb"([0-9]{0,10}|[0-9]{1,10} [^\s]*\n?)\0*")
 _TEXT_BYTES_MAX = 300
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
@@ -131,14 +131,14 @@ def _named_in(descriptor: int) -> str:
 
 
 def is_locked(client_dir: Path) -> bool:
-    """Tell whether a service holds this client folder. Raises OSError if that is unknown now."""
+    """Tell whether a service holds this client folder. Raises OSError if this cannot be found out."""
     return holder_of(client_dir) is not None
 
 
 def holder_of(client_dir: Path) -> str | None:
     """Return the service that holds this client folder, for people; None: no service.
 
-    Raises OSError if that is unknown now, for want of descriptors or memory.
+    Raises OSError if this cannot be found out, for want of descriptors or memory.
     """
     try:
         descriptor = own_folder.open_file(client_dir / _NAME, os.O_RDONLY)
@@ -158,7 +158,7 @@ def holder_of(client_dir: Path) -> str | None:
 
 
 def _holder_of_another_user(client_dir: Path) -> str | None:
-    """Return the holder of a lock that we may not open, which the kernel tells to all on this host."""
+    """Return the holder of a lock that we may not open, as the kernel reports to all users of this host."""
     try:
         status = os.lstat(client_dir / _NAME)
     except OSError:
@@ -191,7 +191,7 @@ _ADVERTISED = re.compile(rb"/.*/jobs\.[0-9]+/?\s*", re.DOTALL)
 
 
 class Advertisement:
-    """There from construction to `close`. Failures are reported through `log`."""
+    """The files that advertise a folder, from construction to `close`. Failures are reported to `log`."""
 
     def __init__(self, client_dir: Path, temporary: Path, log: Callable[[str], None]) -> None:
         """`client_dir` must be locked by us."""

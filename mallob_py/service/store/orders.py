@@ -69,7 +69,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """The ranks that leave. `ordered`: when that was decided, by the service's clock; `before`: ranks then.
+    """The ranks that leave. `ordered`: time of the order, by the service's clock; `before`: former ranks.
 
     `stays`: a rank that was to leave, but stays since all others were lost.
     """
@@ -85,7 +85,7 @@ Order: TypeAlias = Resize | Drain | Departure
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to an order; `refusal`: why nothing was done, "" if it was carried out."""
+    """The answer to an order; `refusal`: why nothing was done; "": the order was carried out."""
 
     refusal: str = ""
     before: int = 0
@@ -107,7 +107,7 @@ def _replace(path: Path, content: object) -> None:
 
 
 class OrderFolder:
-    """The service's side. Raises ServiceError if the folder cannot be made or others may enter it."""
+    """The service's side of orders. Raises ServiceError if the folder cannot be made or others may enter."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class OrderFolder:
         return None if self._watch is None else self._watch.fileno()
 
     def hear(self) -> None:
-        """Take in news, also of our own writing: until then the descriptor stays readable."""
+        """Take in news, also of our own writing; without this call the descriptor stays readable."""
         if self._watch is not None:
             self._watch.news()
 
@@ -158,7 +158,7 @@ class OrderFolder:
         return min(found)[1] if found else None
 
     def read(self, name: str) -> Order | None:
-        """Read an order; None: it was taken back. Raises ServiceError if it is no order."""
+        """Read an order; None: it was taken back. Raises ServiceError if the file is no order."""
         try:
             # Non-blocking for pipes, and only a file in this very folder is read.
             with open(own_folder.open_file(self.path / name, os.O_RDONLY), "rb") as content:

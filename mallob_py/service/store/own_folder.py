@@ -16,7 +16,7 @@ from pathlib import Path
 
 _OTHERS = 0o077
 _NO_FILE_TEXT = "a link, or no file"
-#: errors of opening what is no file: a link, a folder, a socket or a FIFO without reader
+#: errors when opening no file but a link, a folder, a socket or a FIFO without reader
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
 #: errors of a process without descriptors or memory, which say nothing about the file
@@ -25,7 +25,7 @@ WANTING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 @contextlib.contextmanager
 def opened(path: str | Path, within: int | None = None) -> Iterator[int]:
-    """Context manager of a folder's descriptor. Raises OSError, also if it is a link.
+    """Context manager of a folder's descriptor. Raises OSError, also if the path is a link.
 
     `within`: descriptor of the folder from which a relative `path` starts.
     """
@@ -90,7 +90,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | Non
 
 
 def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None) -> int:
-    """Open a regular file for writing, new or emptied; anything else stays as it is. Raises OSError."""
+    """Open a regular file for writing, new or emptied; leave all else unchanged. Raises OSError."""
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode, within)
     try:
         if os.fstat(descriptor).st_size:
@@ -102,7 +102,7 @@ def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None
 
 
 def read_file(path: str | Path, within: int | None = None, bytes_max: int | None = None) -> bytes:
-    """Return a file's content. Raises OSError, also if it exceeds `bytes_max`, as files with holes may."""
+    """Return a file's content. Raises OSError, also for more than `bytes_max`, as in files with holes."""
     with open(open_file(path, os.O_RDONLY, within=within), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if bytes_max is not None and size_bytes > bytes_max:

@@ -46,7 +46,7 @@ class ReplyPipe:
 
 
 class ReplyPipes:
-    """The pipes of one client that have not got all of their replies."""
+    """The pipes of one client that have not received all of their replies."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -30,7 +30,7 @@ class SpareFile:
                 self._is_possible = False
 
     def put(self, path: str, data: bytes) -> bool:
-        """Fill the file and name it; return False if nothing was done and a file must be made as usual."""
+        """Fill and name the file; return False if nothing was done, so that a file must be made as usual."""
         if self._descriptor == _NOTHING:
             return False
         try:
