@@ -4,7 +4,6 @@ An application is a class with a name. Its input is read once, in a helper proce
 *payload* of numpy arrays. Each worker of a job then runs `Application.run` in a process of its own, with that
 payload mapped read-only. The process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes,
 and killed when the job ends, without any help of the author.
-killed when the job ends; an author need not do anything about it.
 
 A complete application:
 
@@ -49,13 +48,13 @@ and the key of the configuration that names it in `result_files`.
 docs/writing-an-application.md goes through all of this with a larger example. Applications import this
 package and nothing else of mallob_py, and nothing in it knows any application. Its modules:
 
-    app             what an application implements and what it is given
-    declaration     what others must know of an application: names of results, options, answers as text
-    bags            jobs that split into any number of tasks, exact whoever comes and goes
-    tree_reduction  something from all workers of a job, combined, to all of them
+    app             the interface of applications, and the objects given to them
+    declaration     an application's properties: names of results, options, answers as text
+    bags            jobs that split into any number of tasks, each counted exactly once
+    tree_reduction  data of all workers of a job, combined and sent to all workers
     gossip          a few statements that all workers of a job come to know
-    process_race    several processes of one worker, of which the first answer wins
-    input_file      bytes of an input file, whatever it is compressed with
+    process_race    several processes of one worker; the first answer wins
+    input_file      bytes of an input file, in any compression
     result_file     results too large for a message
     payload         a job's input and configuration as flat bytes (for the runtime)
 """
@@ -146,7 +145,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Ranks, who import modules of this package by the thousand, need few of these."""
+    """Import a name on demand, since ranks import modules of this package but need few of its names."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mallob_py.kit' has no attribute '{name}'")
     import importlib

@@ -140,15 +140,15 @@ def check_offer(result: Result | None, value: float | None, bound: float | None)
 
 
 class WorkerContext(ABC):
-    """A running worker's view of its job. To be used in the thread of `run` only."""
+    """A running worker's view of its job. Must be used in the thread of `run` only."""
 
     #: internal id of the job
     job: int
     #: id of the job's chain of revisions (0: none), and the job's number there
     chain: int = 0
     revision: int = 0
-    #: this worker's index in its job tree; it may change while the worker is suspended (see `poll`), so read
-    #: it again each time you look for the root (index 0)
+    #: this worker's index in its job tree (0: the root); it may change while the worker is suspended (see
+    #: `poll`), so it must be read anew at each use
     index: int
     #: the job's present number of workers
     volume: int
@@ -240,7 +240,7 @@ class WorkerContext(ABC):
     def checkpoint(self, data: bytes) -> None:  # noqa: B027 (without effect where nobody keeps it)
         """Have the job continue from here if this root is lost.
 
-        Only the root (index 0) is heard, also while leaving.
+        Only calls of the root (index 0) count, also while it leaves.
 
         The job's client keeps the last checkpoint; with a service, it outlives the service.
 
@@ -263,7 +263,7 @@ class WorkerContext(ABC):
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
         """Count the memory needed so far by this process and its children, before children end.
 
-        For exact statistics of short jobs; otherwise memory is measured once a second.
+        The call makes statistics of short jobs exact; otherwise memory is measured once a second.
         """
 
     @abstractmethod
@@ -292,7 +292,7 @@ class Application(Declaration, ABC):
         """
 
     def prepare(self) -> None:
-        """Load what is slow at its first use, so that workers begin at once.
+        """Load modules and data that are slow at first use, so that workers begin at once.
 
         Called once before any `run`, if possible in the process that workers are forked from. It must not
         start threads or processes, nor open files or connections that workers would share.

@@ -76,7 +76,7 @@ def application_named_in(flat: bytes | bytearray | memoryview) -> str:
 
 
 def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescription:
-    """Decode what `encode_description` returns, without copying arrays."""
+    """Decode the bytes that `encode_description` returned, without copying arrays."""
     view = memoryview(flat).toreadonly()
     header, start = _header(view)
     payload: dict[str, NDArray[Any]] = {}

@@ -204,7 +204,7 @@ class _Race(Generic[A]):
 
     def _bury(self, child: _Child[A]) -> str:
         """Wait for a child that is ending; return why it ended."""
-        # Without effect on a child that has ended; a damaged one may have closed its pipe and gone on.
+        # Without effect on an ended child; a damaged child may have closed its pipe and gone on.
         os.kill(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         self._selector.unregister(child.fd)

@@ -62,7 +62,7 @@ class ResultsFolder(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.path}/{relative}"
 
 
-#: folder for the present task of this process; None: all that its user may write
+#: folder for the present task of this process; None: any folder that its user may write
 _confinement: ResultsFolder | None = None
 
 
@@ -131,7 +131,7 @@ def open_result(path: str, root: str) -> int:
 
 
 def discard(path: str) -> None:
-    """Remove the complete file, too, at a client with files of its own. Raises OSError."""
+    """Remove also the complete file, at a client with files of its own. Raises OSError."""
     discard_unfinished(path)
     if _may_be_replaced(path):
         with suppress(FileNotFoundError):
@@ -348,7 +348,7 @@ class ResultPath:
         return cls(key, path)
 
     def prepare(self) -> Payload:
-        """Return, at the client, what workers need in the job's payload. Raises InputError."""
+        """Return, at the client, the part of the job's payload that workers need. Raises InputError."""
         try:
             folder = prepare_result_file(self.path)
         except ResultFileError as error:

@@ -120,10 +120,9 @@ class TreeReduction:
 
     Args:
         context: the worker's view of its job.
-        contribute: returns this worker's bytes for an epoch; called once per epoch, after the children are
-            called.
-        combine: combines two or more parts to one; the result must not depend on their grouping.
-        channel: 0 to 255, equal in all workers.
+        contribute: returns this worker's bytes for an epoch; called once per epoch, after the children.
+        combine: combines two or more parts to one; the result must not depend on their grouping. channel: 0
+        to 255, equal in all workers.
 
     Both functions are called within `advance` or `start`; they may read the context, but not call this
     object.
@@ -155,7 +154,7 @@ class TreeReduction:
 
     @property
     def unfinished(self) -> int | None:
-        """The epoch in which this worker takes part and whose result is missing; None: no epoch."""
+        """Return the epoch in which this worker takes part and whose result is missing; None: no epoch."""
         return self._part.epoch if self._part is not None else None
 
     def start(self) -> int:
@@ -174,7 +173,7 @@ class TreeReduction:
         return epoch
 
     def advance(self, messages: Iterable[TreeMessage]) -> Advance:
-        """Take in messages; to be called regularly, also without messages.
+        """Take in messages; must be called regularly, also without messages.
 
         Args:
             messages: what `context.poll` returned.
@@ -276,7 +275,7 @@ class TreeReduction:
             self._context.send_to_parent(self._header(_Kind.ABSENT, epoch, call, self._seen))
 
     def _child_gave(self, index: int, call: int, newest: int, data: bytes) -> None:
-        """Take in what a child gave, even if it joined between our snapshot and our call."""
+        """Take in a child's part, even if the child joined between our snapshot and our call."""
         part = self._part
         if part is None or part.call != call or part.given is not None or index in part.gifts:
             return

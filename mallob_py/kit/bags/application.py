@@ -38,10 +38,10 @@ from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 LOG_LOANS = "MALLOB_PY_LOG_LOANS"
 _encode = msgspec.json.Encoder().encode
 
-#: target time between two looks at messages, not counting time in which others have the core: looking at once
-#: after others is slower by a fraction of a millisecond
+#: target time between two looks at messages, not counting time in which other processes have the core: an
+#: immediate look after another process is slower by a fraction of a millisecond
 _CHUNK_S = 0.002
-#: the same while others have the core, where messages wait anyway
+#: target time while other processes use the core, where messages wait anyway
 _SHARED_CHUNK_S = 0.004
 #: factor within which a chunk's duration is right
 _CHUNK_TOLERANCE = 1.5
@@ -275,7 +275,7 @@ class BagWorker:
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # most often its turn continues here after a rest elsewhere
+            if last is not None:  # mostly, the job's turn continues here after a rest elsewhere
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -306,7 +306,7 @@ class BagWorker:
         return self.ledger.books.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
-        """Offer what is done so far as the answer of a job that is interrupted or reaches its limit."""
+        """Offer the result so far as the answer in case that the job is interrupted or reaches its limit."""
         if found.result is None and found.best is None:
             return
         fields = _told(self._application, self._context.configuration, found)
@@ -317,7 +317,7 @@ class BagWorker:
         self._context.offer(Result(UNKNOWN, fields=fields), value=value)
 
     def work(self, now: float) -> None:
-        """Work in chunks until a message came, there is something to send, or something is due."""
+        """Work in chunks until a message has come, there is something to send, or a deadline is due."""
         ledger = self.ledger
         due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
         usage = getrusage(RUSAGE_THREAD)

@@ -45,12 +45,12 @@ class Bag(ABC):
 
     @abstractmethod
     def split(self) -> Bag | None:
-        """Take about half of the tasks out into a new bag; None: not worth it."""
+        """Take about half of the tasks out into a new bag; None: a split is not worth its cost."""
 
     def split_into(self, parts: int) -> list[Bag]:
         """Take tasks out for an even start of idle workers.
 
-        Override it if it can be cheaper or fairer than repeated `split`.
+        Override this method if it can be cheaper or fairer than repeated `split`.
 
         Args:
             parts: the most bags to make.

@@ -22,7 +22,7 @@ REPAY_AGAIN_S = 0.5
 
 
 class Counted(NamedTuple):
-    """Tasks done, their result, and the best solution known (None: none)."""
+    """Number of tasks done, their result, and the best solution known (None: no solution)."""
 
     tasks: int
     result: Any
@@ -72,7 +72,7 @@ class Loan:
     seq: int = 0
     probe_s: float = math.inf
     probes: int = 0
-    #: whether the borrower may not know yet that we are its lender
+    #: whether the borrower may not have heard yet that we are its lender
     is_inherited: bool = False
 
 

@@ -25,7 +25,7 @@ TELL_S = 0.01
 
 
 def number_of(best: Any) -> int | float:
-    """Return the quality of a solution. Raises BagError if it cannot be compared."""
+    """Return the quality of a solution. Raises BagError if the quality cannot be compared."""
     number = best[0] if isinstance(best, tuple) and best else best
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
         raise BagError(
@@ -36,7 +36,7 @@ def number_of(best: Any) -> int | float:
 
 
 class Incumbent:
-    """One worker's best solution. `data` are the bytes to send; b"": none yet."""
+    """One worker's best solution. `data`: the bytes to send; b"": no solution yet."""
 
     def __init__(self, minimizes: bool) -> None:
         self._minimizes = minimizes
@@ -47,14 +47,14 @@ class Incumbent:
         self._told_s = -math.inf
 
     def found(self, best: Any, now: float) -> bool:
-        """Take over a bag's best if it is better than all known; return whether it was."""
+        """Take over a bag's best solution if better than all known ones; return whether it was."""
         if best is None or best is self.best or not self._is_better(best):
             return False
         self._set(best, encode_value(best), now)
         return True
 
     def heard(self, data: bytes, now: float) -> bool:
-        """Take over another worker's best if it is better than all known; return whether it was."""
+        """Take over another worker's best solution if better than all known ones; return whether it was."""
         if not data or data == self.data:
             return False
         best = decode_value(data)
@@ -64,7 +64,7 @@ class Incumbent:
         return True
 
     def spread(self, now: float, tell: Callable[[bytes], None]) -> None:
-        """Tell the neighbours if it is time."""
+        """Send the best solution to the neighbours if it is time."""
         if now >= self.tell_s:
             self.tell_s = math.inf
             self._told_s = now

@@ -253,7 +253,7 @@ class _Checker:
         return self._bag(data)
 
     def _in_steps(self, data: bytes) -> TasksResult:
-        """Do a piece in steps, and take the result in between: it must start anew, and the taken one stay."""
+        """Do a piece in steps, taking results in between: each must start anew, and taken ones stay."""
         bag, tasks = self._bag(data), 0
         taken: list[tuple[Any, bytes]] = []
         while not bag.is_empty():

@@ -83,7 +83,7 @@ from mallob_py.kit.bags.others import Others
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
-#: time in which a need that was served here is not served again, since the loan is on its way
+#: time in which a need served here is not served again, since the loan is on its way
 SERVE_AGAIN_S = 0.1
 #: most served needs remembered
 SERVED_MAX = 256
@@ -97,7 +97,7 @@ CHUNKS_AHEAD = 2.0
 CHUNKS_UNSEEN_MAX = 8
 #: how often a request that cannot be served is passed on
 HOPS = 1
-#: most workers that a request looks at before one of them gives, and their largest share of the known workers
+#: most workers that a request looks at before one gives, and their largest share of the known workers
 LOOKS = 1
 LOOKS_SHARE = 0.25
 #: a worker looks for a worker that is this many times richer whenever it has done a share of the tasks left,
@@ -109,7 +109,7 @@ LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
 PROBE_S = 2.0
 #: most probes without an answer before the loan is taken back
 PROBES_MAX = 15
-#: delay before a silent borrower that was taken over is told again: it must be less than the time after which
+#: delay before a silent borrower that was taken over is told again: must be less than the time after which
 #: the borrower finds its former lender gone and drops the account
 MOVED_AGAIN_S = 1.5
 #: how long an account without lender waits to be taken over
@@ -154,7 +154,7 @@ def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
     assert account.bag is not None
     halvings = 0
     while True:
-        # A bag that is certainly too large, as the last one was, need not be encoded to see it.
+        # A bag that is certainly too large, like the last one, need not be encoded.
         data = bag.to_bytes() if halvings >= account.halvings - 1 else None
         if data is not None and len(data) <= bytes_max:
             break
@@ -187,7 +187,7 @@ class Ledger:
         self._settle_s = settle_s
         self._hops = hops
         self._bounds = bounds
-        #: waiting workers in the order of their requests, with the request
+        #: waiting workers with their requests, in the order of requests
         self._askers: dict[Address, Lifeline] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
@@ -198,11 +198,11 @@ class Ledger:
         self._has_worked = False
         #: by token: the need that was last served here, and the time
         self._served: dict[int, tuple[int, float]] = {}
-        #: tasks of the last chunk; before the first one, what other workers told
+        #: tasks of the last chunk; before the first chunk, the number reported by other workers
         self.chunk_tasks = 1
         #: number of tasks done up to which the tasks left need not be looked at
         self._enough_until = 0.0
-        #: whether neighbours may have our lifelines, and when to send them again
+        #: whether neighbours may have our lifelines, and when to send lifelines again
         self._has_lifelines = False
         self._lifelines_s = 0.0
         self._leaving = False
@@ -372,12 +372,12 @@ class Ledger:
                 self.books.hear_of_better(best)
         self._spread(now)
         if isinstance(message, Return):
-            self._forget(source)  # or will have very soon
+            self._forget(source)  # the worker has left, or will have very soon
         else:
             self.others.heard(source, _tells_of_work(message))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
-        """Handle a message that came back: its receiver has left, or is not there yet."""
+        """Handle a returned message, whose receiver has left, or is not there yet."""
         self.books.now = now
         self._forget(dest)
         match message:
@@ -398,7 +398,7 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float, is_first: bool) -> None:
-        """Ask a worker; leave lifelines with the neighbours unless this `is_first` and others are known."""
+        """Ask a worker; leave lifelines with neighbours, unless it `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, Lifeline(self.token, self._need))
@@ -453,7 +453,7 @@ class Ledger:
             self._askers[asker] = message
 
     def _is_served(self, wanted: WorkWanted | Lifeline, now: float) -> bool:
-        """Tell whether the asker was just lent something for this very need."""
+        """Tell whether the asker was just given a loan for this very need."""
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
@@ -501,7 +501,7 @@ class Ledger:
         )
 
     def _serve(self, now: float) -> None:
-        """Lend to waiting workers as long as there is something to lend."""
+        """Lend to waiting workers as long as there are tasks to lend."""
         if not self._askers:
             return
         account = next(iter(self._lenders()), None)
@@ -647,7 +647,7 @@ class Ledger:
             return
         account.lender = source
         account.orphaned_until_s = math.inf
-        if account.last_words is not None:  # the former lender may have left before it heard
+        if account.last_words is not None:  # the former lender may have left before it heard the last words
             self._settle(account, now)
 
     def _drop(self, account: Account) -> None:

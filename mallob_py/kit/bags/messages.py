@@ -49,7 +49,7 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     others: tuple[Address, ...] = ()
     #: how many workers are still to be looked at before one gives
     looks: int = 0
-    #: the worker with the most tasks left of those looked at (None: the sender), and its tasks
+    #: among the workers looked at, the one with the most tasks left (None: the sender), and its tasks
     richest: Address | None = None
     most: float = 0.0
     #: a worker gives only if it has more tasks left than this

@@ -7,7 +7,7 @@ from random import Random
 
 from mallob_py.kit.bags.messages import Address
 
-#: most workers remembered, and how many of them a request or a loan names
+#: most workers remembered, and most of them named in a request or a loan
 KNOWN_MAX = 256
 TOLD = 4
 #: most departed workers remembered, which others may still name
@@ -15,11 +15,11 @@ GONE_MAX = 256
 
 
 class Others:
-    """The other workers, as far as known: `known` are there, `gone` have left."""
+    """The other workers: `known` workers are there, `gone` workers have left."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        #: our own address, once we have heard it from others
+        #: our own address, once heard from other workers
         self._address: Address | None = None
         self.known: dict[Address, None] = {}
         self.gone: dict[Address, None] = {}
@@ -36,7 +36,7 @@ class Others:
             self.hear_of((source,))
 
     def hear_of(self, others: Iterable[Address]) -> None:
-        """Remember workers, in place of random others if there are too many, so they are from everywhere."""
+        """Remember workers, in place of random ones if there are too many, for a wide choice."""
         for other in others:
             if other != self._address and other not in self.known and other not in self.gone:
                 if len(self.known) >= KNOWN_MAX:
@@ -44,7 +44,7 @@ class Others:
                 self.known[other] = None
 
     def has_gone(self, address: Address) -> None:
-        """Ask a worker no more, even if others name it."""
+        """Stop asking a worker, even if other workers name it."""
         self.known.pop(address, None)
         self.gone[address] = None
         if len(self.gone) > GONE_MAX:

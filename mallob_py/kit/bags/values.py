@@ -1,4 +1,4 @@
-"""Results of bags as bytes: numbers of any size, numpy arrays, tuples of these. Nothing is pickled."""
+"""Results of bags as bytes: numbers of any size, numpy arrays, and tuples of both. Nothing is pickled."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-#: duration of a delivery after which another thread takes the others
+#: duration of a delivery after which another thread takes the remaining deliveries
 _LONG_S = 0.1
 #: most threads held by slow deliveries
 _HELD_MAX = 256
 
 
 class Deliverer:
-    """May be used by any thread. Its owner must call `look` from time to time."""
+    """The queue of deliveries. Any thread may use it; its owner must call `look` from time to time."""
 
     def __init__(self, name: str, when_done: Callable[[], object] = lambda: None) -> None:
         """`when_done` is called once all deliveries are made."""

@@ -1,8 +1,8 @@
 """The pool to which this process belongs as a worker, for functions that make calls themselves.
 
-A call that waits for other calls must not keep these from being done. So an executor made within a call hands
-its calls to `pool`: they are offered to all workers of the job, and one thread of this process does them one
-by one meanwhile.
+A call that waits for other calls must not prevent their execution. So an executor made within a call hands
+its calls to `pool`: they are offered to all workers of the job, and meanwhile one thread of this process
+executes them one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InnerPool(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no further calls; do those submitted."""
+        """Accept no further calls; execute the submitted ones."""
         ...
 
 

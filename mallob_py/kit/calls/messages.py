@@ -2,7 +2,7 @@
 
 Arguments and results are snapshots (`values`), all those of a message in one pickle. A *batch* is a number of
 calls of one function sent together; `places` are their places in the batch, from 0. A worker answers calls
-that it has begun, and on request gives back the others.
+that it has begun, and on request gives back all other calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message: who connects, for which of the client's jobs. `python`: the version, as "3.11"."""
+    """The first message: the worker that connects, and the client's job. `python`: the version, as "3.11"."""
 
     lane: int
     serial: int
@@ -105,8 +105,8 @@ class Function(Message, frozen=True, tag=20):
 class Calls(Message, frozen=True, tag=21):
     """A batch; its buffers are those of the arguments.
 
-    `has_keywords`: items are (args, kwargs), else args. `retries`: how often a call that raises is repeated.
-    `is_whole`: send all results at once.
+    `has_keywords`: items are (args, kwargs), else args. `retries`: number of repetitions of a call that
+    raises. `is_whole`: send all results at once.
     """
 
     batch: int
@@ -124,7 +124,7 @@ class Recall(Message, frozen=True, tag=22):
 
 
 class Stop(Message, frozen=True, tag=28):
-    """Drop these calls of a batch, whose results are not wanted; interrupt the running one."""
+    """Drop these calls of a batch, whose results are not wanted; interrupt the running call."""
 
     batch: int
     places: list[int]

@@ -33,11 +33,11 @@ _TRACEBACK_CHARACTERS_MAX = 64_000
 
 
 class CannotSend(pickle.PicklingError):
-    """A function, an argument or a result cannot be pickled; the message says which, and what to do."""
+    """A function, argument or result cannot be pickled; the message names it, and says what to do."""
 
 
 class CallError(Exception):
-    """Stand-in for an exception that cannot be unpickled here; the message has its type and message."""
+    """Stand-in for an exception that cannot be unpickled here; its text has the type and message."""
 
 
 class RemoteTraceback(Exception):
@@ -56,7 +56,7 @@ class Pickled(NamedTuple):
 
     buffers: list[Buffer]
     name: str
-    #: whether a worker may load it once for all calls, since no call can change it
+    #: whether a worker may load the function once for all calls, since no call can change it
     is_kept: bool
 
 
@@ -110,7 +110,7 @@ def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
 
 
 def load(buffers: Sequence[Buffer]) -> Any:
-    """Return what `dump` took. Raises all that unpickling raises."""
+    """Return the object that `dump` took. Raises all that unpickling raises."""
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
@@ -134,7 +134,7 @@ def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return what `snapshot` or `snapshot_of_call` took. Raises all that unpickling raises."""
+    """Return the object that `snapshot` or `snapshot_of_call` took. Raises all that unpickling raises."""
     return load(value) if type(value) is list else value
 
 
@@ -153,7 +153,7 @@ def _beside(buffers: list[Buffer]) -> list[Any]:
 
 
 def pickled(function: Callable[..., Any]) -> Pickled:
-    """Return a function as it is now, pickled. Raises CannotSend."""
+    """Return a function pickled in its present state. Raises CannotSend."""
     if not callable(function):
         raise TypeError(f"{function!r:.80} cannot be called")
     name = name_of(function)
@@ -163,7 +163,7 @@ def pickled(function: Callable[..., Any]) -> Pickled:
 def is_kept(value: Any, nested: int = 0) -> bool:
     """Tell whether a function, or a value in it, has no part that a call can change.
 
-    Globals do not count: in the worker they are a module's, which calls there share.
+    Globals do not count: in the worker they belong to a module, which all calls share.
     """
     kind = type(value)
     if kind in ATOMS or isinstance(value, type | ModuleType):
@@ -229,7 +229,7 @@ def _dumps_bare(error: BaseException) -> bytes:
 
 
 class _BarePickler(_Pickler):
-    """Pickles exceptions by content, for classes that cannot be called with their `args`."""
+    """A pickler of exceptions by content, for classes that cannot be called with their `args`."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, BaseException):
@@ -299,7 +299,7 @@ def told(error: BaseException) -> str:
 
 
 def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | None:
-    """Return the traceback without our own leading frames, or whole if there are no others."""
+    """Return the traceback without our own leading frames; the whole traceback if all frames are ours."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename == own_file:
         inner = inner.tb_next

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-#: what can be sent: bytes, or any other contiguous memory
+#: data that can be sent: bytes, or any other contiguous memory
 Buffer: TypeAlias = Any
 
 KEY_BYTES = 32
@@ -73,7 +73,7 @@ def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]
 
 
 class FrameWriter:
-    """Sends frames as far as the socket takes them, and keeps the rest."""
+    """A writer that sends frames as far as the socket takes them, and keeps the rest."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
