@@ -71,7 +71,7 @@ from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_li
 
 #: the folder, beside `in` and `out`, of formulas outside of job files
 _INPUTS = "inputs"
-#: most integers in a job file; more go into a file beside it
+#: most integers in a job file; more integers are stored in a file beside it
 _INLINE_MAX = 50_000
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 #: time that a restart of the service may take
@@ -149,7 +149,7 @@ class JobFuture(Future[Answer]):
         return is_cancelled
 
     def wants_answer(self) -> bool:
-        """Tell whether to give it an answer or an exception now; true once."""
+        """Tell whether the future must get its answer or exception now; true only once."""
         with self._mutex:
             if self._is_decided:
                 return False
@@ -157,7 +157,7 @@ class JobFuture(Future[Answer]):
             return self.set_running_or_notify_cancel()
 
     def end(self, ending: Answer | Exception) -> None:
-        """End with an answer or an exception, unless it has ended."""
+        """End the future with an answer or an exception, unless it has ended."""
         if self.wants_answer():
             if isinstance(ending, Exception):
                 self.set_exception(ending)
@@ -682,10 +682,7 @@ class Client:
                 one.future.end(error)
 
     def _watch(self) -> None:
-        """Look for replies, in a thread of its own: at once where the folder reports them.
-
-        Elsewhere it looks often at first and while replies come.
-        """
+        """Look for replies, in a thread of its own: at once if the folder reports replies, else by polling."""
         delay_s = _POLL_DELAY_MIN_S
         while True:
             with self._mutex:
@@ -755,7 +752,7 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
 
 
 def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
-    """Return the literals of a solution, wherever and in whatever form they are."""
+    """Return the literals of a solution, from any place and form."""
     if "solution-format" in result:
         packed = _bytes_of(result)
         n_vars = int(result["variables"])

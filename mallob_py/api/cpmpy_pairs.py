@@ -29,7 +29,7 @@ class _OneHot:
     literals: list[Any]
 
     def cases(self) -> Iterator[tuple[Clause, int | None, int | None]]:
-        """Yield each case: the literals that except it from a clause, its least and its greatest value."""
+        """Yield for each case the literals by which a clause excepts it, and its least and greatest value."""
         for value, literal in zip(self.values, self.literals, strict=True):
             yield [~literal], value, value
 

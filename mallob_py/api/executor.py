@@ -373,7 +373,7 @@ class Executor(concurrent.futures.Executor):
         return (lambda item: self._submit(terms, function, item, {}, retries)), abandon  # type: ignore[return-value]
 
     def _known(self, fn: Callable[..., Any]) -> Pickled | None:
-        """Return the pickle of a function as it is now; None: it cannot be pickled, only called here."""
+        """Return the pickle of a function in its present state; None: it can only be called here."""
         with suppress(CannotSend):
             return self._pickled(fn)
         return None
@@ -386,7 +386,7 @@ class Executor(concurrent.futures.Executor):
         return Pickled(dump(self._initialized(fn), f"the function {name}"), name, is_kept(fn))
 
     def _initialized(self, fn: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function, after the initializer has been put before it if there is one."""
+        """Return the function, preceded by the initializer if there is one."""
         return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -537,7 +537,7 @@ def _pickled(fn: Callable[..., Any]) -> Pickled:
 
 
 def _hand_in(calls: MapCalls, items: list[tuple[Any, ...]], name: str) -> None:
-    """Pickle the arguments of a map's calls, as they are now, and hand them in."""
+    """Pickle the arguments of a map's calls in their present state, and hand the calls in."""
     if are_atoms(chain.from_iterable(items)):
         calls.extend(items, {})
         return

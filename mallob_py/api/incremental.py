@@ -88,7 +88,7 @@ class _Chain:
         return self.answer
 
     def interrupt(self) -> None:
-        """End the `solve` under way, if there is one, without an answer; for other threads."""
+        """End a running `solve` without an answer; for calls from other threads."""
         if name := self._at_work:
             self._client.interrupt(name)
 
@@ -247,7 +247,7 @@ class IncrementalSolver:
         return self._chain.total_s
 
     def get_status(self) -> bool | None:
-        """Return what the last call of `solve` returned."""
+        """Return the result of the last call of `solve`."""
         return None if self._chain.answer is None else self._chain.answer.satisfiable
 
     def get_model(self) -> list[int] | None:

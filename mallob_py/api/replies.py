@@ -64,7 +64,7 @@ class NewFiles:
     def wait(self, wake: int, delay_s: float | None) -> bool:
         """Wait until another look is worth it; return whether `wake`, an eventfd, was written to.
 
-        With inotify: until there is news. Else: for `delay_s`. None: only for `wake`.
+        With inotify, it waits for news; otherwise for `delay_s` (None: only for `wake`).
         """
         poll = select.poll()
         poll.register(wake, select.POLLIN)

@@ -35,14 +35,14 @@ PREFETCH_S = 0.02
 #: most bytes of a batch, once the bytes of a call are known
 BATCH_BYTES = 4 << 20
 BATCH_CALLS_MAX = 5000
-#: a batch's calls are asked back if they exceed the expected time by this and by the factor
+#: excess over the expected time, beside the factor, after which a batch's calls are asked back
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
 #: calls that take less are repeated at once if their worker is away
 SHORT_S = 0.5
 #: longest silence of a worker with calls
 SILENT_S = 2.0
-#: a worker that is away counts as back if it says something this long after
+#: time after which a message of an absent worker shows that it is back
 _STALE_S = 0.1
 #: most workers that one call may lose
 LOSSES_MAX = 3
@@ -95,7 +95,7 @@ class Group:
         self.limit = count if limit is None else limit
         #: number of the first call never sent
         self.next = 0
-        #: calls to be sent again; of these, the calls to be sent alone
+        #: calls to be sent again; those among them to be sent alone
         self.again: deque[int] = deque()
         self.alone: deque[int] = deque()
         #: number of calls without an outcome
@@ -131,7 +131,7 @@ class _Worker:
     #: whether the worker was silent for long although it has a call
     is_silent: bool = False
     index: int = -1
-    #: whether the worker has a call that may lose it, and thus gets no other
+    #: whether the worker has a call that may kill it, and thus gets no further call
     is_alone: bool = False
 
     @property
@@ -162,7 +162,7 @@ class Book:
         #: long calls of workers that are away
         self._doubtful: deque[tuple[Group, int]] = deque()
         self._batches = 0
-        #: the job's volume, as last told by its root
+        #: the job's volume, as last reported by its root
         self._volume = math.inf
         self.left = 0
         self.done = 0
@@ -470,7 +470,7 @@ class Book:
 
     @property
     def has_batches(self) -> bool:
-        """Tell whether a worker has several calls, which it may have to return."""
+        """Tell whether a worker has several calls, some of which it may have to return."""
         return any(worker.calls > 1 for worker in self._workers.values())
 
     @property

@@ -212,7 +212,7 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to it
+        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to this descriptor
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: single calls: terms, function, arguments, future, retries
@@ -269,7 +269,7 @@ class Hub:
         return calls, results
 
     def abandon(self, futures: Sequence[CallFuture[Any]]) -> None:
-        """End calls whose outcomes nobody wants."""
+        """End calls whose outcomes are not wanted."""
 
         def abandon() -> None:
             now = time.monotonic()

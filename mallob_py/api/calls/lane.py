@@ -72,7 +72,7 @@ class FunctionRef:
 
 @dataclass(slots=True)
 class CallSet:
-    """The content of a group: calls of one function and where their outcomes go."""
+    """The content of a group: calls of one function, and the sink of their outcomes."""
 
     function: FunctionRef
     #: snapshots of each call's arguments, or of its (args, kwargs); None: the call is done
@@ -80,7 +80,7 @@ class CallSet:
     has_keywords: bool
     sink: Sink
     retries: int = 0
-    #: for a map: the number of its calls, for messages such as "call 3 of 17"
+    #: number of calls of a map, for messages such as "call 3 of 17"
     of: int | None = None
 
     def named(self, call: int, item: Any) -> str:
@@ -206,7 +206,7 @@ class Lane:
                 self._end_unwanted(group, frozenset([call]), now)
 
     def _end_unwanted(self, group: Group, calls: frozenset[int] | None, now: float) -> None:
-        """Ask for unwanted calls that have not begun; stop the others after `GRACE_S`."""
+        """Ask back unwanted calls that have not begun; stop running unwanted calls after `GRACE_S`."""
         batches = self._book.batches_of(group, calls)
         for number, batch in batches:
             if calls is None:
@@ -251,7 +251,7 @@ class Lane:
     # --- the job -----------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Send what can be sent, and begin or end the job."""
+        """Send all that can be sent, and begin or end the job."""
         if self._book.left and self.job is None:
             self._begin_job()
         self._stop_unwanted(now)
