@@ -682,7 +682,7 @@ class Client:
                 one.future.end(error)
 
     def _watch(self) -> None:
-        """Look for replies, in a thread of its own: at once if the folder reports replies, else by polling."""
+        """Look for replies, in a thread of its own: at once if the folder reports them, else by polling."""
         delay_s = _POLL_DELAY_MIN_S
         while True:
             with self._mutex:
