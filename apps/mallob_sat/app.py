@@ -92,6 +92,6 @@ def _formula_from_text(blocks: Iterator[bytes], path: str) -> Formula:
     try:
         return read_dimacs(blocks, path)
     except InputError:
-        for _ in blocks:  # a damaged file is called damaged, whatever its text looks like
+        for _ in blocks:  # reports a damaged file as damaged, even if its text looks wrong
             pass
         raise

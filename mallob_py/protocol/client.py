@@ -201,9 +201,9 @@ class ClientJob:
         self.told_root = NEW_JOB if parameters.spent is None else JOB_AGAIN
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
-        #: when to publish the job, or its demand for more workers than its root
+        #: time to publish the job, or its demand for more workers than its root
         self.announce_at_s = math.inf
-        #: when the client must look at the job, unless something happens earlier
+        #: time when the client must look at the job, unless something happens earlier
         self.due_s = math.inf
         self._counted_until_s = now
 
@@ -359,7 +359,7 @@ class ClientJobs:
         self._seated: set[int] = set()
         #: (due_s, job); entries that differ from the job's `due_s` are outdated
         self._due: list[tuple[float, int]] = []
-        #: when `tick` must be called
+        #: time when `tick` must be called
         self.deadline_s = math.inf
 
     # --- from the service -----------------------------------------------------------------

@@ -77,7 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     random_hops: Annotated[int, msgspec.Meta(ge=-1)] = 0
     #: for prefix sums: whether one request stands for a whole subtree of workers
     bulk_requests: bool = True
-    #: how long an idle PE keeps itself free for a suspended worker whose job grows again
+    #: time for which an idle PE stays free for a suspended worker whose job grows again
     reuse_patience_s: _Seconds = 0.005
     #: length of a job's turn, with more jobs than PEs; 0: jobs keep their PE
     slice_s: _Seconds = 0.5
@@ -87,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     turn_patience_s: _Seconds = 0.25
     #: longest time for which a PE stays free for its worker of the last generation
     succession_hold_s: _Seconds = 0.25
-    #: how long a PE keeps a job's remains from the last generation without hearing of the job
+    #: time for which a PE keeps a job's remains from the last generation without hearing of the job
     succession_patience_s: _Seconds = 60.0
     #: suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
@@ -106,7 +106,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: most losses of workers for want of a process in one place of a job tree. After that, if it is the
     #: root's place, the job is given up; else the place stays without a process, if the job may be at fault
     losses_max: _Count = 3
-    #: how long a host rests that gave no process to any job: the first time, and at most
+    #: first and longest rest of a host that gave a process to no job
     rest_s: _Seconds = 0.25
     rest_max_s: _Seconds = 60.0
     #: the same for a host that may not be at fault: until a request has found another one
@@ -116,12 +116,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: run time of a brief job: if a client's last jobs were mostly brief, the next job asks for more workers
     #: only after three times this time
     brief_s: _Seconds = 0.005
-    #: how long a job that found an idle PE at once may stay unknown to other PEs
+    #: longest time for which a job that found an idle PE at once stays unknown to other PEs
     unannounced_max_s: _Seconds = 0.002
     #: growth delay while new jobs of the same client wait for a PE, and their longest wait if no brief job
     #: ends; 0: no wait
     turnover_max_s: _Seconds = 0.02
-    #: how long the PE of a job unknown to other PEs stays free for the client's next job
+    #: time for which the PE of a job unknown to other PEs stays free for the client's next job
     turnaround_s: _Seconds = 0.003
     #: cores of a worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1

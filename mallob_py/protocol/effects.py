@@ -203,7 +203,7 @@ class Spent(msgspec.Struct, frozen=True):
     cpu_s: float
     max_volume: int
     peak_memory_bytes: int
-    #: as in `JobStats`
+    #: same as `JobStats.turns_s`
     turns_s: float = 0.0
 
 

@@ -52,11 +52,11 @@ class Growth:
         self._arrived: dict[int, Joining] = {}
         self._welcomed: list[int] = []
         self._connected: set[int] = set()
-        #: why newcomers have failed to join
+        #: reasons why newcomers have failed to join
         self.problems: dict[int, str] = {}
         self._until_s = now + PATIENCE_S
         self._order_s = -math.inf
-        #: when `turn` must be called, unless something happens
+        #: time when `turn` must be called, unless something happens earlier
         self.deadline_s = self._until_s
         self._welcome = welcome
         self._kill = kill

@@ -93,7 +93,7 @@ class Newcomer:
 
     @property
     def deadline_s(self) -> float:
-        """When a `TimeCame` is needed, unless something else comes before."""
+        """Return when a `TimeCame` is needed, unless another stimulus comes before."""
         return min(self.membership.deadline_s, self._heard_s + self._patience_s)
 
     def handle(self, stimulus: Said | RankLost | TimeCame, now: float) -> None:

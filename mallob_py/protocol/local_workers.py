@@ -230,7 +230,7 @@ class LocalWorkers:
         self._answered_stay = -1
         #: jobs that were lost here, possibly by their own fault, with the reasons
         self._doubts: OrderedDict[int, str] = OrderedDict()
-        #: when `tick` must be called
+        #: time when `tick` must be called
         self.deadline_s = math.inf
 
     @property

@@ -144,7 +144,7 @@ class _Drain(NamedTuple):
 
 
 class _Halt(NamedTuple):
-    """When a rank halted, and its stimuli since."""
+    """The time when a rank halted, and its stimuli since."""
 
     since_s: float
     told: list[AnyRankStimulus]
@@ -188,7 +188,7 @@ class Node:
         self.health = HostHealth(config)
         #: messages to PEs of this rank: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
-        #: number of these messages so far
+        #: number of messages between PEs of this rank so far
         self.local_messages = 0
         #: PEs with effects to be passed on
         self._unsettled: deque[PE] = deque(self.pes)
@@ -209,12 +209,12 @@ class Node:
         self._drain: _Drain | None = None
         #: whether a drain or a growth is under way
         self._has_duties = False
-        #: when the last generation's workers here are found again, or given up
+        #: time when the last generation's workers here are found again, or given up
         self._found_s = -math.inf
         own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
         #: states of ranks, and who works for which job
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
-        #: when descriptions of jobs unheard of since the last change are dropped
+        #: time when descriptions of jobs unheard of since the last change are dropped
         self._unheard_until_s = math.inf
         #: whether this rank takes no part in changes, since the system or this rank ends
         self.is_stopping = False
@@ -278,7 +278,7 @@ class Node:
 
     @property
     def deadline_s(self) -> float:
-        """When a `TimeCame` is needed, unless something else comes before."""
+        """Return when a `TimeCame` is needed, unless another stimulus comes before."""
         if self.is_halted:
             return self._membership.deadline_s
         deadline_s = self._over_at_s

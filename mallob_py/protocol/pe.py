@@ -163,7 +163,7 @@ class PE:
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
         self._story: deque[tuple[float, int, AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)
-        #: when a `Tick` is needed, unless something else comes before; `math.inf`: never
+        #: time when a `Tick` is needed, unless another stimulus comes before; `math.inf`: never
         self.deadline_s = math.inf
         self.workers.update_token()
         self.deadline_s = self.matcher.next_deadline()

@@ -99,7 +99,7 @@ class Rotation(msgspec.Struct, frozen=True):
 
     @property
     def is_on(self) -> bool:
-        """Whether there are more jobs than PEs."""
+        """Tell whether there are more jobs than PEs."""
         return self.next_s < math.inf
 
 

@@ -109,7 +109,7 @@ class Inheritance:
         self._last_words = last_words
         #: jobs not heard of
         self.jobs: set[int] = set()
-        #: when jobs not heard of count as over
+        #: time when jobs not heard of count as over
         self.deadline_s = math.inf
         self.halted_job: int | None = None
 

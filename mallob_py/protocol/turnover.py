@@ -33,7 +33,7 @@ class Turnover:
         #: jobs that wait until a fresh job ends, with their standings
         self.standby: dict[int, float] = {}
         self.fresh: set[int] = set()
-        #: when a fresh job last ended
+        #: time when a fresh job last ended
         self._ended_s = -math.inf
 
     def is_plenty(self, total_volume: int) -> bool:

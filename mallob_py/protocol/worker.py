@@ -75,7 +75,7 @@ class Happens(Enum):
     FETCHED = "has its description"
     UNFETCHED = "cannot get its description"
     STARTED = "runs"
-    #: its process died, and it may have a new process
+    #: the worker's process died, and a new process may be started
     DIED = "has died"
     #: its process died once too often, and none of its processes has run
     DIED_UNRUN = "has died too often before it ran"
@@ -88,14 +88,14 @@ class Happens(Enum):
     #: it keeps its place though lost, since other workers in this place would be lost as well
     KEPT = "keeps its place"
     PAUSED_IN_ORDER = "is paused in order"
-    #: it leaves the tree: its job shrinks, its parent rejects it, or it is lost
+    #: the worker leaves the tree: its job shrinks, its parent rejects it, or it is lost
     LEFT = "leaves"
     LEFT_IN_ORDER = "leaves in order"
-    #: its PE adopts a worker of the same job
+    #: the worker's PE adopts a worker of the same job
     READOPTED = "is adopted again"
-    #: its process goes on at another PE
+    #: the worker's process goes on at another PE
     GIVEN = "is given away"
-    #: its job is over, or the cache has no room for the worker
+    #: the worker's job is over, or the cache has no room
     ENDED = "ends"
 
 

@@ -27,7 +27,7 @@ class WorkerCache:
         self._config = config
         self._balancer = balancer
         self.workers: OrderedDict[int, Worker] = OrderedDict()
-        #: until when the PE is held free for jobs with a suspended worker
+        #: by job with a suspended worker: time until which the PE is held free for the job
         self.holds: dict[int, float] = {}
         #: most suspended workers; workers taken over are kept even beyond this number
         self.room = config.job_cache

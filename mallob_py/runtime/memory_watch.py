@@ -38,7 +38,7 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.starved import MemoryKills
 from mallob_py.runtime.world.transfer import Transfer
 
-#: when a worker was last ended or restarted, and when a rank last complained, by the ranks' clock
+#: times when a worker was last ended or restarted, and when a rank last complained, by the ranks' clock
 _TIMES = struct.Struct("dd")
 _BID = struct.Struct("Q")
 

@@ -124,7 +124,7 @@ class Rank:
         self.on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
-        #: when the pool must be polled, on `time.monotonic`, as of the last parking
+        #: time by `time.monotonic` when the pool must be polled, as of the last parking
         self._pool_due_s = -math.inf
 
     # --- the node -----------------------------------------------------------------------

@@ -86,12 +86,12 @@ class DeskMachine:
         #: (when, job): wallclock limits of jobs that were given up; some of these jobs are over or at work
         self._limits: list[tuple[float, int]] = []
         self._may_begin = False
-        #: when `turn` has work, held jobs aside
+        #: time when `turn` has work, apart from held jobs
         self._deadline_s = -math.inf
 
     @property
     def deadline_s(self) -> float:
-        """When `turn` has work to do."""
+        """Return when `turn` has work to do."""
         return min(self._deadline_s, self.holds.deadline_s)
 
     # --- what happens -----------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Inputs:
         self._read_until: list[tuple[float, int]] = []
         #: interrupted revisions that are read from a pipe, and until when
         self._last_words: dict[int, float] = {}
-        #: when `beyond_limits` or `cut_off` may return something
+        #: time when `beyond_limits` or `cut_off` may return something
         self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:

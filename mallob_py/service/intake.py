@@ -45,7 +45,7 @@ _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
 #: most waiting jobs, each of which takes a kilobyte
 WAITING_MAX = 200_000
-#: how long a revision waits for its precursor, and an interruption for its job
+#: time for which a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
 
 #: function called with a job and the time once the job's file is there

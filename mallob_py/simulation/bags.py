@@ -393,7 +393,7 @@ class BagCluster:
 
     def __init__(self, plan: BagPlan, is_logged: bool = False) -> None:
         self.plan = plan
-        #: by worker: log of its books
+        #: logs of workers' books, by worker
         self.logs: list[list[Entry]] | None = [] if is_logged else None
         tree = TreeWork(plan.seed, plan.depth, plan.is_measured)
         #: bound on the tasks of a search, with any workers

@@ -67,7 +67,7 @@ class Folders:
         self.ended: dict[int, JobEnded] = {}
         #: last checkpoints kept by clients
         self.saved: dict[int, bytes] = {}
-        #: how often jobs were given up for a while
+        #: number of times that jobs were given up for a while
         self.given_up = 0
         #: jobs whose ends were lost with their clients, before any reply could be seen
         self.lost_ends: set[int] = set()

@@ -100,7 +100,7 @@ class Account:
     gathered: int = -1
     #: tasks done as last reported
     told: int = 0
-    #: how often the last loaned bag had to be split again
+    #: number of further splits that the last loaned bag needed
     halvings: int = 0
 
     def has_work(self) -> bool:

@@ -95,7 +95,7 @@ FIRST_REQUEST_S = 0.004
 CHUNKS_AHEAD = 2.0
 #: most chunks between two looks at the tasks left
 CHUNKS_UNSEEN_MAX = 8
-#: how often a request that cannot be served is passed on
+#: most times that a request is passed on if it cannot be served
 HOPS = 1
 #: most workers that a request looks at before one gives, and their largest share of the known workers
 LOOKS = 1
@@ -112,7 +112,7 @@ PROBES_MAX = 15
 #: delay before a silent borrower that was taken over is told again: must be less than the time after which
 #: the borrower finds its former lender gone and drops the account
 MOVED_AGAIN_S = 1.5
-#: how long an account without lender waits to be taken over
+#: time for which an account without lender waits for a new lender
 ORPHANED_S = 2.0
 #: most lifelines kept; a worker that is not served asks elsewhere
 ASKERS_MAX = 64
@@ -196,7 +196,7 @@ class Ledger:
         self._need = 0
         #: whether tasks were done since the last ASK
         self._has_worked = False
-        #: by token: the need that was last served here, and the time
+        #: needs last served here, with the time, by the asker's token
         self._served: dict[int, tuple[int, float]] = {}
         #: tasks of the last chunk; before the first chunk, the number reported by other workers
         self.chunk_tasks = 1

@@ -43,11 +43,11 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     #: random mark of the asker
     token: int
     hops: int
-    #: how often the asker has run out of tasks: a need is served once, though asked for again
+    #: number of times that the asker has run out of tasks: each need is served once, even if asked for again
     need: int
     #: some workers that the sender knows, so that all workers come to know some from everywhere
     others: tuple[Address, ...] = ()
-    #: how many workers are still to be looked at before one gives
+    #: number of workers still to be looked at before one gives
     looks: int = 0
     #: among the workers looked at, the one with the most tasks left (None: the sender), and its tasks
     richest: Address | None = None

@@ -337,7 +337,7 @@ def _prepare() -> tuple[AppRegistry, Work]:
 
 
 def _prepare_application(registry: AppRegistry, name: str) -> None:
-    # Its exception is not lost: a worker or reader of such a job raises it again.
+    # The exception is not lost: a worker or reader of such a job raises it again.
     with suppress(Exception):
         registry.prepared(name)
 

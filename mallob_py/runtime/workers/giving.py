@@ -62,7 +62,7 @@ class GivingSocket:
         self._clock = clock
         #: (until when, rank, packet, own descriptors) of packets without room
         self._unsent: deque[tuple[float, int, bytes, list[int]]] = deque()
-        #: when `turn` must be called
+        #: time when `turn` must be called
         self.deadline_s = math.inf
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._path(rank))

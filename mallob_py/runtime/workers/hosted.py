@@ -89,9 +89,9 @@ class HostedWorkers:
         self._places: dict[int, _Place] = {}
         #: workers whose process does not know its present place
         self._outdated: set[int] = set()
-        #: when `tell_places` must be called
+        #: time when `tell_places` must be called
         self.update_at_s = math.inf
-        #: when `cpu_news` must be called
+        #: time when `cpu_news` must be called
         self.cpu_look_at_s = math.inf
         # All PEs together report at most a thousand times a second.
         self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)

@@ -53,10 +53,10 @@ class KeptWorkers:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._keep_s = keep_s
-        #: by serial, the newest at the end
+        #: kept workers by their link's serial, the newest at the end
         self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
         self._over: OrderedDict[int, None] = OrderedDict()
-        #: when `drop_expired` must be called
+        #: time when `drop_expired` must be called
         self.deadline_s = math.inf
 
     def __contains__(self, link: WorkerLink) -> bool:

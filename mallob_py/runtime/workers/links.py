@@ -50,7 +50,7 @@ class _Outgoing:
 
 
 class WorkerLink:
-    """One worker process, as its rank sees it."""
+    """A rank's end of one worker process."""
 
     def __init__(
         self,

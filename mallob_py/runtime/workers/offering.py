@@ -38,7 +38,7 @@ class Offering:
         self._result: Result | None = None
         self._is_news = False
         self._may_send_s = self._repeat_s = -math.inf
-        #: when `turn` must be called
+        #: time when `turn` must be called
         self.due_s = math.inf
 
     def declare(self, declaration: Declaration) -> None:

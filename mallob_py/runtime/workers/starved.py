@@ -79,7 +79,7 @@ class Starved:
         #: records by a key that outlasts a process: a job's worker has another number after each death
         self._records: OrderedDict[object, _Record] = OrderedDict()
         self._resting: dict[Task, _Record] = {}
-        #: when `awake` must be called
+        #: time when `awake` must be called
         self.look_at_s = math.inf
 
     def note_death(self, task: Task, peak_bytes: int, now_s: float) -> bool:

@@ -73,7 +73,7 @@ class Processes:
         self.idle: list[WorkerLink] = []
         #: number of applications that the server has imported since its start
         self.generation = 0
-        #: when `refill` must be called
+        #: time when `refill` must be called
         self.refill_at_s = math.inf
         #: whether nothing is asked of the server until it is restarted
         self.is_given_up = False

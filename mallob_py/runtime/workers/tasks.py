@@ -86,7 +86,7 @@ def missed(key: Key, message: TreeMessage) -> WorkerEvent:
     return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
 
-#: how long a read waits for a process if none can be had
+#: time for which a read waits for a process if none can be started
 PATIENCE_S = 5.0
 #: most further readers after a process died while reading an input, since it may have been killed
 _OTHER_READERS_MAX = 2
@@ -344,7 +344,7 @@ class Reads:
         #: applications that the fork server imports now, and those that are not waited for
         self._coming: set[str] = set()
         self._known: set[str] = set()
-        #: when `look` must be called
+        #: time when `look` must be called
         self.look_at_s = math.inf
 
     def admits(self, task: ReadTask, now_s: float) -> bool:

@@ -22,7 +22,7 @@ _CLOSE_POLL_S = 0.0002
 #: longest wait for the rank that removes the host's folder, and pause between checks; if that rank dies,
 #: another one removes the folder
 _KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
-#: how a peer is lost that does not read
+#: reason of the loss of a peer that does not read
 DOES_NOT_READ = "does not take its messages any more"
 
 

@@ -32,7 +32,7 @@ DESK_PATIENCES = 12
 FINALIZE_PATIENCE_S = 30.0
 #: patience for MPI's end after an error
 ABORT_PATIENCE_S = 10.0
-#: what a rank waits for at its start
+#: name of the thing for which a rank waits at its start
 OTHER_RANKS = "other ranks to start"
 #: delay after which the kernel ends a process whose threads cannot run
 _KERNEL_LATER_S = 2.0
@@ -79,7 +79,7 @@ def at_most(
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            forget_shared()  # other ranks do the same, or come too late
+            forget_shared()  # other ranks forget the file as well, or come too late
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

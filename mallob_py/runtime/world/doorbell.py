@@ -75,7 +75,7 @@ class Doorbell:
         #: whether some peers ring by UDP
         self.has_remote_peers = any(not _share_sockets(own, bell) for bell in others)
         self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
-        # One descriptor to wait for, for all sockets.
+        # One descriptor that is readable at news on any socket.
         self._epoll: select.epoll | None = None
         if len(self._sockets) != 1:
             self._epoll = select.epoll()

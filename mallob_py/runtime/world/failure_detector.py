@@ -38,7 +38,7 @@ _LOOK_MAX_S = 1.5
 
 
 class Watch:
-    """How long a rank has been silent, in the watcher's own waking time."""
+    """The duration of a rank's silence, in the watcher's own waking time."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = math.inf if timeout_s is None else timeout_s

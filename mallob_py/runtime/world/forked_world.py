@@ -77,7 +77,7 @@ class PmiServer:
     def __init__(self, ranks: int, name: str) -> None:
         self._ranks = ranks
         self._name = name
-        # One node holds all ranks.
+        # A single node holds all ranks.
         self._values = {"PMI_process_mapping": f"(vector,(0,1,{ranks}))"}
         self._partial = [b""] * ranks
         self._at_barrier: set[int] = set()
@@ -223,7 +223,7 @@ class ForkedWorld:
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         self._said = [b""] * ranks
-        #: when the ranks' time to end is over
+        #: time when the ranks' grace is over
         self._deadline_s = math.inf
         self._told_to_stop = False
         #: whether all further deaths are our kills

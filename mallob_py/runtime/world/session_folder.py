@@ -132,7 +132,7 @@ def nothing_left() -> Iterator[None]:
         yield
 
 
-#: how long ranks that joined may end after all founders
+#: longest time between the end of all founders and the end of joined ranks
 _ENDING_S = 2.0
 
 

@@ -212,11 +212,11 @@ class Transport(Carrier):
         """Raises LaunchError, or OthersRefused if another rank does."""
         rank, hosts = comm.Get_rank(), _hosts(comm)
         super().__init__(rank, dict(enumerate(hosts)), open_session_folder(comm, hosts), Links(rank))
-        #: how many ranks MPI's world has
+        #: number of ranks in MPI's world
         self.size = comm.Get_size()
         #: the ranks reached by MPI, including this one
         self._by_mpi = frozenset(range(self.size))
-        #: what the loss of a rank means, RESTART or SURVIVE
+        #: consequence of a rank's loss: RESTART or SURVIVE
         self.rank_loss = rank_loss
         if rank_loss is not RankLoss.RESTART:
             self.rank_loss = RankLoss.SURVIVE

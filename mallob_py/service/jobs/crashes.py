@@ -52,7 +52,7 @@ class RunningJobs:
         #: jobs at work at crashes, with their weights
         self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
-        #: when the blamed jobs at work began, in order
+        #: times when the blamed jobs at work began, in order
         self._began: deque[tuple[float, int]] = deque()
         self._free: list[int] = []
         self._slots = 0

@@ -119,7 +119,7 @@ class Holds:
         self._finished_max = finished_max
         self._is_suspect = is_suspect
         self._suspects = Suspects(started_s)
-        #: when `ready` will next return something, unless a job ends earlier
+        #: time when `ready` will next return something, unless a job ends earlier
         self.deadline_s = math.inf
         for identity, outcome in finished.items():
             self._remember(identity, outcome)

@@ -370,7 +370,7 @@ class Line:
 
     @property
     def has_room(self) -> bool:
-        """Whether there may be more residents."""
+        """Tell whether there may be more residents."""
         return len(self._residents) < self._residents_max
 
     def next_set_back(self, now: float) -> LiveJob | None:

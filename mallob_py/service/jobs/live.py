@@ -24,7 +24,7 @@ class Seat(Enum):
     LINE = "in line"
     #: in the window
     WINDOW = "window"
-    #: in the window after its turn: given up when another job waits
+    #: at work in a place of the window after its turn: given up when another job waits
     DUE = "due"
     #: at work without a place, since its input stalls
     ASIDE = "aside"
@@ -134,7 +134,7 @@ class LiveJobs(dict[int, LiveJob]):
         #: number of jobs by state, and by user
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
-        #: by user and name, in the order in which they began
+        #: live groups by user and name, in the order of their beginning
         self.groups: dict[tuple[str, str], LiveGroup] = {}
 
     def add(self, live: LiveJob) -> None:

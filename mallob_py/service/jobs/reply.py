@@ -61,7 +61,7 @@ class JobStatistics(msgspec.Struct, frozen=True):
     max_volume: int = 0
     peak_memory_bytes: int = 0
     used_cpu_s: float = 0.0
-    #: as `JobStats.turns_s`
+    #: same as `JobStats.turns_s`
     used_turns_s: float = 0.0
 
 
@@ -116,7 +116,7 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
     solution_path: str | None = None
     solution: bytes = b""
-    #: how the job ended
+    #: manner of the job's end
     outcome: str = Outcome.RESULT.value
 
 

@@ -45,7 +45,7 @@ class Checkpoints:
         self._clock = clock
         #: jobs with a checkpoint on file; only for these jobs are checkpoints passed over
         self.jobs: set[int] = set()
-        #: when a job's checkpoint may be written again
+        #: by job: time when its checkpoint may be written again
         self._next_s: dict[int, float] = {}
         #: last checkpoints passed over, by job
         self._passed_over: dict[int, bytes] = {}

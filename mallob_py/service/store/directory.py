@@ -67,7 +67,7 @@ class Incoming(msgspec.Struct, frozen=True):
     file_name: str
     #: content; None: the file is large, and has not been read
     data: bytes | JobFileError | None
-    #: when the file was put into `in/`, in seconds since 1970; after a restart: when it was claimed
+    #: time when the file was put into `in/`, in seconds since 1970; after a restart: when it was claimed
     handed_in_s: float
     #: whether the file is given back after a restart, or read again
     is_known: bool = False
@@ -145,7 +145,7 @@ class JobDirectory:
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
         #: whether the last `take` asked for files
         self._has_room = True
-        #: when `take` must be called, unless the caller has room before
+        #: time when `take` must be called, unless the caller has room before
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
@@ -449,7 +449,7 @@ class ThreadedDirectory:
         """`open_directory` opens the directory, given a function for complaints, and may raise."""
         self._log = log
         self._thread = threading.Thread(target=self._serve, name="mallob-py-directory", daemon=True)
-        #: from the thread: complaints, and claimed files
+        #: complaints of the thread, and its claimed files
         self._complaints: deque[str] = deque()
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None

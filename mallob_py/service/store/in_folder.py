@@ -182,7 +182,7 @@ class InFolder:
         self._looks: dict[str, _Look] = {}
         #: files that could not be claimed, or are empty
         self.put_off_names: set[str] = set()
-        #: when empty files count as complete
+        #: times when empty files count as complete
         self._rests: dict[str, float] = {}
         #: (when, name): files to be examined again; some have gone meanwhile
         self._again: list[tuple[float, str]] = []

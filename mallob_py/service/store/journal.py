@@ -458,7 +458,7 @@ class Replies:
         self._next_probe_s = -math.inf
         self._next_hasten_s = -math.inf
         self._pipes = ReplyPipes(clock)
-        #: when `finish_due` must be called
+        #: time when `finish_due` must be called
         self.deadline_s = math.inf
 
     def __len__(self) -> int:

@@ -113,7 +113,7 @@ class LargeFiles:
                     return _decoded(data), len(data)
                 problem = f"its parser ended with status {self.process.returncode}"
             except OSError as error:
-                if is_shortage(error):  # which passes
+                if is_shortage(error):  # a shortage passes
                     self._closing.wait(_AGAIN_S)
                     continue
                 problem = f"no process can be started for it: {error.strerror}"

@@ -51,7 +51,7 @@ class ReplyPipes:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pipes: list[ReplyPipe] = []
-        #: when `feed_due` must be called
+        #: time when `feed_due` must be called
         self.deadline_s = math.inf
 
     @staticmethod
