@@ -228,7 +228,7 @@ class JobGroup:
         return self._watch.wait(self._look(), check).state()
 
     def interrupt(self) -> None:
-        """End all live jobs of the group; those with an interim result answer with it."""
+        """End all live jobs of the group; jobs with an interim result answer with this result."""
         for number, job in sorted(self._look().live):
             service.interrupt(self._client.api_dir, self._client.user, job, number, is_quiet=True)
 
@@ -378,7 +378,7 @@ class Client:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake, 1)
-            if len(self._pending) == 1:  # its waiter is likely to submit the next job then
+            if len(self._pending) == 1:  # the waiter will probably submit its next job after the reply
                 self._spare.prepare()
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future

@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 
 def tell(message: str) -> None:
-    """Print a notice. It is lost if no one reads standard error, or its disk is full."""
+    """Print a notice, which is lost if standard error has no reader, or a full disk."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) if _has_time_stamps else ""
     line = printable(message.replace("\n", " "))
     try:  # noqa: SIM105  # guards import this, and no contextlib

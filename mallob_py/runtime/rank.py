@@ -189,7 +189,7 @@ class Rank:
         return self._tell_of(job, stimuli.TermsChanged(job, priority, max_demand))
 
     def _tell_of(self, job: int, stimulus: stimuli.AnyStimulus) -> bool:
-        """Tell the first PE a stimulus about a live job; return False if it is not live there."""
+        """Pass the first PE a stimulus about a live job; return False if the job is not live there."""
         if job not in self.node.pe.client.jobs:
             return False
         self._tell(rank_stimuli.ToPE(0, stimulus))
@@ -405,7 +405,7 @@ class Rank:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
             self._tell(rank_stimuli.Congested(it.g, it.source, it.dest, it.message))
         elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
-            pass  # another one waits to be sent, or a newer one follows
+            pass  # another checkpoint waits to be sent, or follows
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 

@@ -175,7 +175,7 @@ class Started(ProcessMessage, frozen=True, tag=1):
     number: int
     #: the process's CPU time before this task
     cpu_before_s: float
-    #: whether to send `Leave` when it must go
+    #: whether to send `Leave` when the worker must end
     leaves: bool = False
 
 

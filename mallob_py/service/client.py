@@ -302,7 +302,7 @@ class PendingJobs:
                         leaving_names.add(refused)
                     leaving_identities.add(entry.identity)
                 case Kept() | ChainEnd() | None:
-                    pass  # the job has its reply, or gets none
+                    pass  # the job has its reply, or gets no reply
                 case other:
                     assert_never(other)
         if self._gone is not None:

@@ -419,7 +419,7 @@ class Intake:
         return unreadable
 
     def _restore_after(self, file: JobFile, now: float) -> None:
-        """Restore answered revisions that this one adds to.
+        """Restore the answered revisions to which this revision adds.
 
         Such revisions were interrupted while this one ran, or handed in at the same moment.
         """

@@ -552,7 +552,7 @@ class BagCluster:
         self._push(self.now + _GRACE_S, _END_OF_GRACE, worker)
 
     def _stop(self, worker: _Worker) -> None:
-        """Stop a worker where it is, as by SIGSTOP: messages to it come back."""
+        """Stop a worker as by SIGSTOP: messages to the worker come back."""
         del self._seats[worker.index]
         del self._workers[worker.address]
         self._stopped.append(worker)

@@ -65,9 +65,9 @@ class _Rank:
         #: the newcomer's state before membership, once its process has started
         self.newcomer: Newcomer | None = None
         self.is_gone = False
-        #: whether it has ended with all others, by a user's order
+        #: whether the rank has ended with all others, by a user's order
         self.is_over = False
-        #: whether it is neither gone, over nor hung
+        #: whether the rank is neither gone, over nor hung
         self.is_awake = True
         #: whether a user has ordered that it leaves
         self.is_to_leave = False
@@ -77,7 +77,7 @@ class _Rank:
         self.waiting: list[Callable[[], None]] = []
         #: whether a generation begins, until the first effects of its PEs are executed
         self.begins = False
-        #: messages to a member before it is one
+        #: messages that arrived for the member before the newcomer was one
         self.early: list[rank_stimuli.Said] = []
         #: ranks that are no founders and that it can reach
         self.known: set[int] = set()

@@ -72,7 +72,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
 
 
 class _Fuzz:
-    """Plays seeds on all cores; failures of a new kind are shrunk on one of them meanwhile."""
+    """The player of seeds on all cores; meanwhile, failures of a new kind are shrunk on one core."""
 
     def __init__(self, pool: Any, options: argparse.Namespace) -> None:
         self._pool = pool

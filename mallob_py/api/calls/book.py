@@ -38,7 +38,7 @@ BATCH_CALLS_MAX = 5000
 #: excess over the expected time, beside the factor, after which a batch's calls are asked back
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
-#: calls that take less are repeated at once if their worker is away
+#: duration below which calls are repeated at once if their worker is away
 SHORT_S = 0.5
 #: longest silence of a worker with calls
 SILENT_S = 2.0

@@ -30,7 +30,7 @@ class Others:
         self.known.pop(address, None)
 
     def heard(self, source: Address, tells_of_work: bool) -> None:
-        """Note that a worker is there; a worker with work replaces another one if there are too many."""
+        """Note that a worker is there; if there are too many, a worker with work replaces another worker."""
         self.gone.pop(source, None)
         if len(self.known) < KNOWN_MAX or tells_of_work:
             self.hear_of((source,))

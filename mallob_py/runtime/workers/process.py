@@ -261,7 +261,7 @@ class _Context(WorkerContext):
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link
-        #: messages that came while another one was awaited
+        #: messages that arrived while another message was awaited
         self._held: list[TreeMessage] = []
         self._taken_leaving = 0
         self._last_checkpoint: wire.CheckpointGiven | None = None

@@ -114,13 +114,13 @@ class JobTask:
     #: link) whether another rank must give it
     is_pending: bool = False
     take_up_by_s: float = math.inf
-    #: CPU time of its process before this task; None before it runs
+    #: CPU time of its process before this task; None: the task does not run yet
     cpu_before_s: float | None = None
     #: the task's CPU time reported by another rank, which had the process before
     cpu_told_s: float = 0.0
     #: whether to send `Leave` when the task must end
     leaves: bool = False
-    #: messages that came before there was a process
+    #: messages that arrived before the task had a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
     #: messages since the task was told to leave; None: it was not told
@@ -234,7 +234,7 @@ class Starter:
         return True
 
     def stop(self) -> None:
-        """Stop a start that takes too long: the task goes on with it when it is resumed."""
+        """Stop a start that takes too long: the task continues its start when it is resumed."""
         if (task := self.starting) is not None and task.link is not None:
             task.link.signal(signal.SIGSTOP)
         self._task, self.until_s = None, math.inf
@@ -338,7 +338,7 @@ class Reads:
         self._at_once_max = at_once_max
         #: each unfinished read's CPU time [ns] at the last look
         self._going: dict[ReadTask, int] = {}
-        #: the same of stalled reads; the one stalled longest comes first
+        #: CPU time of stalled reads at the last look, the longest stalled read first
         self._stalled: dict[ReadTask, int] = {}
         self._later: dict[ReadTask, None] = {}
         #: applications that the fork server imports now, and those that are not waited for

@@ -176,7 +176,7 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
 
 
 def _network_namespace() -> int:
-    """Return the network namespace: containers of one host may have their own, and ring by UDP."""
+    """Return the network namespace: containers of one host may have separate ones, and ring by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:

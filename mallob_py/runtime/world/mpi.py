@@ -144,7 +144,7 @@ def _library_of_wheel() -> str:
 
 
 def load_mpi() -> str:
-    """Load the MPI library, return its version, and leave initialising MPI to forks.
+    """Load the MPI library, whose initialising is left to forks; return its version.
 
     Raises LaunchError if there is none.
     """

@@ -143,7 +143,7 @@ def _sweep_one(path: Path) -> None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shared = shared_by(world_of_forks(path.name.rpartition("-")[2]))
-        with contextlib.suppress(FileNotFoundError):  # it is there only if they were killed within MPI_Init
+        with contextlib.suppress(FileNotFoundError):  # exists only if ranks were killed in MPI_Init
             unlink_if_same(shared, os.lstat(shared).st_ino)
         shutil.rmtree(path)
     finally:

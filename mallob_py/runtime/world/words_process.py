@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: least size of the end that the file holds, if there was as much text; it holds twice this at most
+#: least size of the end in the file, if there was as much text; the file has at most twice this size
 KEPT_BYTES = 1 << 12
 
 

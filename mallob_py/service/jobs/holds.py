@@ -53,7 +53,7 @@ class _Admitted:
 
 #: time after the start in which no suspect is at work
 QUIET_S = 10.0
-#: longest trial: longer than it takes to notice a hanging rank
+#: longest trial: more than the time needed to notice a hanging rank
 TRIAL_S = 60.0
 
 

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: longest time between a reader's look-up of a path and its opening; the pipe has no name then
+#: longest time between a reader's look-up of a path and its opening; the pipe has no name meanwhile
 _LATE_READER_S = 1.0
 GIVE_UP_S = 30.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.001, 0.05

@@ -77,7 +77,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Group:
-    """The jobs of one group: those that have ended, and the names of the live ones."""
+    """The jobs of one group: the ended jobs, and the names of the live jobs."""
 
     def __init__(self, key: GroupKey) -> None:
         self.user, self.name = key
