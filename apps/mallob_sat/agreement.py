@@ -25,7 +25,7 @@ from mallob_sat.native import NativeSearch, search_for
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import Search, solve_trivial
 
-#: solvers with several releases or builds; others are families of their own
+#: families of solvers with several releases or builds; each other solver is a family of its own
 _FAMILIES = ("cadical", "glucose", "maple", "minisat")
 #: strategies after which a portfolio brings no new solver
 _STRATEGIES = 256
@@ -121,7 +121,7 @@ class _Agreement:
         return [attempt for attempt in attempts if self._has_answered(self._solvers[attempt])]
 
     def _add(self, result: Result) -> Result | None:
-        """Publish a solver's answer; return the job's result if it was the last one needed."""
+        """Publish a solver's answer; return the job's result if no further answer is needed."""
         solver = str(result.fields["solver"])
         self._gossip.put(family_of(solver), _statement(result, solver))
         return self._agreed()

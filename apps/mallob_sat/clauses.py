@@ -40,7 +40,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """Clauses: `literals` has them one after the other, the other arrays an entry (or row) for each."""
+    """Clauses, one after the other in `literals`; the other arrays have an entry (or row) for each clause."""
 
     lengths: NDArray[np.uint8]
     glues: NDArray[np.uint8]
@@ -333,7 +333,7 @@ def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clau
 
 
 def decode_text(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
-    """Decode a proof as text: one step per line, `d` before those that delete, 0 at the end."""
+    """Decode a proof as text: one step per line, deletions begin with `d`, steps end with 0."""
     used = data.rfind(b"\n") + 1
     size_max = 12 * length_max + 2
     added = [line for line in data[:used].split(b"\n") if 2 < len(line) <= size_max and line[0] != ord("d")]

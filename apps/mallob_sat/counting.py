@@ -45,7 +45,7 @@ def rows_of(literals: Literals, ends: NDArray[np.intp], lengths: NDArray[np.intp
 
 
 def xors_of(clauses: Literals) -> tuple[Literals, Literals]:
-    """Return the XORs that clauses, one per row, say: ascending variables of each, and its sum."""
+    """Return the XORs expressed by clauses, one per row: ascending variables of each XOR, and its sum."""
     size = clauses.shape[1]
     needed: int = 2 ** (size - 1)
     if len(clauses) < needed:

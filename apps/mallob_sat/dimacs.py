@@ -26,7 +26,7 @@ _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 #: an XOR as CryptoMiniSat writes it: x1 2 -3 0
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
-#: most literals of an XOR, which then takes 512 clauses
+#: most literals of an XOR, which becomes 512 clauses
 XOR_LENGTH_MAX = 10
 _ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
@@ -69,7 +69,7 @@ def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
 
 
 class _Header:
-    """The header: its numbers, its line, and the text behind it in its chunk."""
+    """The header: its numbers, its line, and the text after the header in its chunk."""
 
     def __init__(self, chunks: Iterator[bytes], path: str) -> None:
         self.path = path
@@ -111,7 +111,7 @@ class _Header:
 
 
 class _Body:
-    """The clauses read so far, and what is needed to name a line later."""
+    """The clauses read so far, and the data needed to name a line later."""
 
     def __init__(self, header: _Header) -> None:
         self._header = header
@@ -155,7 +155,7 @@ class _Body:
             chunk = next(chunks, None)
 
     def _with_clauses_for_xors(self, line: int, text: bytes) -> bytes:
-        """Replace each XOR by clauses on its line; the header counts it as one clause."""
+        """Replace each XOR by clauses on its line; the header counts an XOR as one clause."""
         parts, at = list[bytes](), 0
         found, is_open = self._clauses, bool(self._literals.size and self._literals[-1])
         for match in _XOR.finditer(text):

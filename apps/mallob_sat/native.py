@@ -346,7 +346,7 @@ SHARED_LITERALS_MAX = 6000
 #: time, and number of unit and binary clauses, until which a solver that only gives takes no clauses
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
-#: most literals of the missed clauses that it takes afterwards
+#: most literals of the missed clauses that such a solver takes afterwards
 _MISSED_LITERALS_MAX = 20_000
 
 

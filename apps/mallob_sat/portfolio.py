@@ -88,7 +88,7 @@ class Strategy:
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
     breaks_symmetries: bool = False
-    #: for kissat: whether it soon takes clauses, and leaves stable phases to the second worker
+    #: for kissat: whether the solver soon takes clauses, and leaves stable phases to the second worker
     leaves_stable_phases: bool = False
 
     @property
@@ -261,7 +261,7 @@ def _is_for_mallob(key: str) -> bool:
 def content_mode(configuration: Mapping[str, Any]) -> object:
     """Return the kind of formula files, one of _CONTENT_MODES if valid."""
     mode = configuration.get("content-mode", "text")
-    return mode.lower() if isinstance(mode, str) else mode  # Mallob had it in capitals
+    return mode.lower() if isinstance(mode, str) else mode  # Mallob wrote modes in capitals
 
 
 def _seed(configuration: Mapping[str, Any]) -> int:

@@ -166,7 +166,7 @@ class Solver:
         self._door.focus(is_wanted)
 
     def close(self) -> None:
-        """Free the solver, which must not be used any more; its proof is complete then."""
+        """Complete the proof and free the solver, which must not be used any more."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None

@@ -199,7 +199,7 @@ class ClientJob:
         self.root: int | None = None
         #: PE of the root as told to other PEs
         self.told_root = NEW_JOB if parameters.spent is None else JOB_AGAIN
-        #: PEs that had the root and could not start it, since it last ran
+        #: PEs that failed to start the root since it last ran
         self.lost_at: list[int] = []
         #: time to publish the job, or its demand for more workers than its root
         self.announce_at_s = math.inf
@@ -495,7 +495,7 @@ class ClientJobs:
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         """Change a job's priority and bound (0: none), if it is live here.
 
-        Its standing stays: a waiting job keeps its place in the queue.
+        The job's standing stays: a waiting job keeps its place in the queue.
         """
         if (record := self.jobs.get(job)) is None:
             return
@@ -588,7 +588,7 @@ class ClientJobs:
             self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
-        """Tell other PEs where the root of a job beyond its first moment is, if its turns depend on it."""
+        """Publish the place of the root of a job beyond its first moment, if the job's turns depend on it."""
         is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)

@@ -148,5 +148,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def asks_in_bulk(self) -> bool:
-        """Whether one request may stand for many workers: only prefix sums can number them."""
+        """Tell whether one request may stand for many workers, which only prefix sums can number."""
         return self.bulk_requests and self.matcher is Matching.PREFIX_SUM and self.random_hops == 0

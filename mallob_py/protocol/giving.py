@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Giving:
-    """The processes that a PE asks others for, and those that it gives."""
+    """The processes that a PE requests from other PEs, and the processes that it gives."""
 
     def __init__(
         self, out: Outbox, balancer: AnyBalancer, cache: WorkerCache, update_token: Callable[[], None]

@@ -64,7 +64,7 @@ class JobState(Enum):
 class Happening(Enum):
     """The happenings in a job's life that change its state."""
 
-    #: its time has come, jobs before it are answered, and its trial as a suspect begins
+    #: the job's time has come, earlier jobs are answered, and its trial as a suspect begins
     FREED = "is free to begin"
     #: the line names the job, and its input must be read
     READ = "is to be read"

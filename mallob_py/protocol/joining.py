@@ -85,7 +85,7 @@ class Newcomer:
         self.generation: Generation | None = None
         self.welcome: Welcome | None = None
         self.peers: dict[int, Peer] = {}
-        #: changes handled by its membership, with their times
+        #: changes handled by the newcomer's membership, with their times
         self.changes: list[tuple[float, AnyChange]] = []
         #: peers that have not noted this newcomer yet
         self._unaware: set[int] = set()

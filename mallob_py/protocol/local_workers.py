@@ -622,7 +622,7 @@ class LocalWorkers:
         self.tree_messages.give_back_waiting(worker)
         self._out.act(Log("idle", {}))
         if self._balancer.volume(worker.job) is None:
-            # Its job ended before the adoption: no further news of the job will come.
+            # The job ended before the adoption: no further news of the job will come.
             worker.happens(Happens.ENDED, self._out)
         elif self._hands_over(worker):
             self.leaving.add(worker, now)

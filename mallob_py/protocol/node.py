@@ -467,7 +467,7 @@ class Node:
             self._act(DeskHears(said.rank, message.data))
 
     def _spread(self, message: ChainOver | RollCall) -> None:
-        """Pass a message to the ranks below this one in the binary tree rooted at its origin."""
+        """Pass a message to the ranks below this rank in the binary tree rooted at the message's origin."""
         if message.origin in self.placement.members:
             for child in self.placement.children(self.rank, message.origin):
                 self._say(child, message)

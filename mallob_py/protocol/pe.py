@@ -193,7 +193,7 @@ class PE:
         self.workers.halt()
 
     def successor(self, succession: Succession, config: Config, rule: ImageRule | None, now: float) -> PE:
-        """Return the PE that goes on with this halted one's state; its effects must be executed."""
+        """Return the PE that goes on with this halted PE's state; the new PE's effects must be executed."""
         number = succession.pe(self.rank)
         assert number is not None, f"PE {self.rank} has no successor"
         pe = PE(number, succession.size, config, rule, succession.era)

@@ -31,7 +31,7 @@ from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 
 #: hops without limit, as a number of hops
 NO_LIMIT = -1
-#: least hops of an unlimited walk before it comes home; else as many as there are PEs
+#: least number of hops before an unlimited walk returns home; with more PEs, the number of PEs
 _HOPS_AWAY_MIN = 32
 #: least time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
 #: between ranks they take about this time anyway
@@ -55,7 +55,7 @@ class _Ranks:
 
 
 class _Walked(NamedTuple):
-    """A request on a walk or back from it, and when its next walk may begin."""
+    """A request on a walk or back from a walk, with the time when its next walk may begin."""
 
     request: Request
     again_s: float

@@ -73,7 +73,7 @@ class OfPE(RankEffect, frozen=True):
 
 
 class Fetch(RankEffect, frozen=True):
-    """Bring a description to this host, from one of these ranks; then say `DescriptionCame` or `-Failed`."""
+    """Bring a description to this host, from one of these ranks; answer by `DescriptionCame` or `-Failed`."""
 
     job: int
     description: Description

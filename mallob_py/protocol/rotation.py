@@ -52,7 +52,7 @@ _YOUNG_SLICES, _HEAD_START = 4, 4.0
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
 #: shares this near to a whole number are rounded
 _ROUNDING = 1e-9
-#: most jobs that change their homes so that one more finds its own
+#: most jobs that change their homes so that one more job finds a home
 _CHAIN_MAX = 16
 
 
@@ -77,7 +77,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     attained_s: float
     #: attained time at which the job's turn is over; inf: the turn ends with the period
     until_s: float
-    #: PEs where its root has been, the last one last
+    #: PEs where the job's root has been, in order
     homes: tuple[int, ...]
     #: whether the job has moved in this turn to a PE that is still unknown
     is_away: bool = False

@@ -58,7 +58,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
 
 
 class JobSubmitted(Stimulus, frozen=True):
-    """A job whose id is new in the whole system. It ends with one `JobEnded`."""
+    """A job whose id is new in the whole system. The job ends with one `JobEnded`."""
 
     job: int
     parameters: JobParameters

@@ -53,7 +53,7 @@ class TreeMessages:
         return self._staff.active_as(number) or self._staff.leaving.get(number)
 
     def missed(self, it: WorkerMissed) -> None:
-        """Return a message that a process will not take to its sender, unless its generation is over."""
+        """Return a message that a process did not take to its sender, if its generation is not over."""
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
             return
@@ -76,7 +76,7 @@ class TreeMessages:
             self._bounce(worker, worker.parent, worker.parent_stay, data)
 
     def _bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
-        """Return a message without a worker at its address, as if it had come back from there."""
+        """Return a message without a worker at its address, as if the address had returned it."""
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:

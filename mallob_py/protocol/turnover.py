@@ -37,7 +37,7 @@ class Turnover:
         self._ended_s = -math.inf
 
     def is_plenty(self, total_volume: int) -> bool:
-        """Return whether there are more PEs than jobs deserve, those that run unseen included."""
+        """Return whether there are more PEs than jobs deserve, including jobs that run unseen."""
         return self._pes - total_volume > len(self.unseen) - len(self.standby)
 
     def submit(self, job: int, standing: float, may_wait: bool, live: Set[int]) -> bool:

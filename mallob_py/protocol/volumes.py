@@ -131,7 +131,7 @@ def _sum(values: Floats) -> np.float64:
 def rounded_down(p: Floats, d: Floats, m: int) -> Floats:
     """Return max(1, min(d, floor(alpha_0 p))), exactly."""
     alpha = approximate_root(p, d, m)
-    # The sums below are exact near the root; far from it they need not be, since no decision falls there.
+    # The sums below must be exact only near the root, where decisions are made.
     for _ in range(_POLISH_STEPS):
         low, high = _floors_around(p, d, alpha)
         volumes = np.maximum(low, 1.0)

@@ -55,7 +55,7 @@ class WorkerState(Enum):
     PAUSED = "paused"
     #: in the tree, without a process for good: its processes have died
     DEAD = "dead"
-    #: without a process here: it gives its place back as soon as its parent has accepted the worker
+    #: without a process here: the worker gives its place back as soon as its parent has accepted it
     LOST = "lost"
     #: out of the tree, its process stopped before it reported that it runs
     STOPPED = "stopped", True
@@ -85,7 +85,7 @@ class Happens(Enum):
     UNFORKED = "cannot get a process"
     PAUSED = "is paused"
     UNPAUSED = "is unpaused"
-    #: it keeps its place though lost, since other workers in this place would be lost as well
+    #: the lost worker keeps its place, since other workers in this place would be lost as well
     KEPT = "keeps its place"
     PAUSED_IN_ORDER = "is paused in order"
     #: the worker leaves the tree: its job shrinks, its parent rejects it, or it is lost
@@ -117,7 +117,7 @@ class Worker:
         self.description: Description | None = None
         #: epoch of its parent's acceptance, once known here
         self.accepted_epoch: int | None = None
-        #: whether that acceptance came with the request, so that another one may follow
+        #: whether the acceptance came with the request, so that an `Accepted` may follow
         self.is_granted = False
         self.parent_stay = -1
         self.asked_s = 0.0

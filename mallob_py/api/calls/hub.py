@@ -228,7 +228,7 @@ class Hub:
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: makes the error of all calls if there is no service, or workers do not start
+        #: function that makes the error of all calls if there is no service, or workers do not start
         self._broken: Callable[[str], BaseException] | None = None
         #: makes the error of all calls once the thread has ended
         self._over: Callable[[], BaseException] | None = None

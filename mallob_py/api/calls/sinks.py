@@ -300,7 +300,7 @@ class MapResults(Iterator[_T]):
 class LazyResults(Iterator[_T]):
     """The results of a map that reads its input as results are taken; `buffersize` calls are under way.
 
-    Ends as `MapResults`; its length is unknown.
+    The results end as `MapResults`; their number is unknown.
     """
 
     def __init__(
@@ -332,7 +332,7 @@ class LazyResults(Iterator[_T]):
             raise
 
     def _add(self) -> bool:
-        """Submit the next call, if there is one."""
+        """Submit the next call, if the input has one."""
         if self._items is None:
             return False
         for item in self._items:
