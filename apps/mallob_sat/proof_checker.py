@@ -1,7 +1,7 @@
 """A checker of proofs in LRAT, on which certified answers of unsatisfiability rest.
 
 A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be added if it
-keeps the formula satisfiable, which its hints must show:
+does not change whether the formula is satisfiable, as its hints must show:
 
 - RUP (reverse unit propagation): assume that all its literals are false, and look at the clauses
   which the hints name, one after the other. Each has one literal left, which must then be true, or

@@ -146,7 +146,7 @@ def _library_of_wheel() -> str:
 def load_mpi() -> str:
     """Load the MPI library, whose initialising is left to forks; return its version.
 
-    Raises LaunchError if there is none.
+    Raises LaunchError if there is no library.
     """
     prepare_mpi()
     import mpi4py

@@ -301,7 +301,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     #: number of jobs in each state
     states: Mapping[str, int] = {}
     users: Mapping[str, UserStatus] = {}
-    #: the last groups that began, if they have live jobs
+    #: groups with live jobs, at most the last ones that began
     groups: tuple[GroupStatus, ...] = ()
     hosts: tuple[HostStatus, ...] = ()
     #: the last ended jobs of each client, oldest first
