@@ -118,7 +118,7 @@ TRADES = {
 
 
 #: The default. The first solver must be strong alone; the second pays most on formulas with many models;
-#: kissat and glucose 4.2 win where CaDiCaL is slow; then follow other releases and restart policies.
+#: kissat and glucose 4.2 win where CaDiCaL is slow; other releases and restart policies come after these two.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
 #: Portfolio for formulas that must only be decided, as kissat can: no other solver is as strong alone, or
 #: gains as much from a second solver of its kind. In stable phases only, kissat finds models and short proofs

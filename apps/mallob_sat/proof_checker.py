@@ -151,7 +151,7 @@ _ADDITION, _DELETION = ord("a"), ord("d")
 
 
 class Step(NamedTuple):
-    """`place` is its place in the file. `hints` is None for a deletion of clauses `integers`."""
+    """`place`: where the line stands. `hints` is None if the line deletes the clauses of `integers`."""
 
     place: str
     id: int

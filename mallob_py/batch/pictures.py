@@ -207,7 +207,7 @@ def mean_over_steps(spans: Floats, edges: Floats) -> Floats:
 def _overlap_differences(
     begins: Floats, ends: Floats, width: float, count: int
 ) -> tuple[list[NDArray[np.int64]], list[Floats]]:
-    """Yield the difference of a span's overlap with each bin and with the previous bin, unless it is 0."""
+    """Yield, for each bin, a span's overlap with the bin minus that with the previous bin, unless 0."""
     places, amounts = list[NDArray[np.int64]](), list[Floats]()
     for borders, sign in ((ends, 1.0), (begins, -1.0)):
         bins = np.clip((borders / width).astype(np.int64), 0, count)

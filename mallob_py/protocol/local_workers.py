@@ -224,7 +224,7 @@ class LocalWorkers:
         self._next_stay = era << STAY_BITS
         #: end of a rest without tokens, after failures of the host
         self._rests_until_s: float | None = None
-        #: end of a wait without tokens for a client's next job
+        #: time until which a PE waits for its client's next job and sends no token
         self._awaits_client_until_s: float | None = None
         #: stay of the root that answered last
         self._answered_stay = -1

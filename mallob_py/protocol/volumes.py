@@ -340,7 +340,7 @@ def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: f
         slopes += slope
     reached = events * slopes
     reached += used
-    # The first event that reaches it; the root's piece begins at the event before.
+    # The first event that reaches the root; the root's piece begins at the event before that one.
     piece = int((reached >= pes).argmax()) - 1
     if slopes[piece] > 0.0:
         root = float((pes - used[piece]) / slopes[piece])
@@ -392,7 +392,7 @@ def _largest(keys: NDArray[np.generic], count: int) -> tuple[NDArray[np.bool_], 
 
 
 def _one_each(p: Floats, d: Ints, m: int, job_ids: ArrayLike | None, standing: ArrayLike | None) -> Ints:
-    """Return the volumes of at least as many jobs as PEs: the `m` first ones have one PE each."""
+    """Return the volumes where there are at least as many jobs as PEs: one PE for each of the first `m`."""
     n = p.size
     if n == m:
         return np.ones(n, dtype=np.int64)

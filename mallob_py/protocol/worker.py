@@ -53,7 +53,7 @@ class WorkerState(Enum):
     RUNNING = "running", True
     #: memory is short: in the tree, without a process until there is memory
     PAUSED = "paused"
-    #: in the tree, without a process for good: its processes have died
+    #: in the tree, but never to have a process again: the worker's processes have died
     DEAD = "dead"
     #: without a process here: the worker gives its place back as soon as its parent has accepted it
     LOST = "lost"

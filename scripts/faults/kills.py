@@ -38,7 +38,7 @@ JOB_EVERY_S = 0.1
 #: a limit shorter than a stop, so that ranks give each other up
 RANK_TIMEOUT_S = 10.0
 LIFE_MEAN_S = 2.0
-#: the share of kills before which the service is up
+#: share of kills that wait until the service is up
 UP_SHARE = 0.8
 
 

@@ -245,7 +245,7 @@ class Book:
                     self._doubt(worker)
 
     def lose(self, worker: int, is_to_blame: bool = True) -> list[tuple[Group, int]]:
-        """Take out a lost worker; return the calls that have now lost too many workers, and fail."""
+        """Take out a lost worker; return the calls that fail because they have now lost too many workers."""
         lost = self._workers.pop(worker)
         self._hungry.pop(worker, None)
         failed: list[tuple[Group, int]] = []

@@ -206,7 +206,7 @@ class Lane:
                 self._end_unwanted(group, frozenset([call]), now)
 
     def _end_unwanted(self, group: Group, calls: frozenset[int] | None, now: float) -> None:
-        """Ask back unwanted calls that have not begun; stop running unwanted calls after `GRACE_S`."""
+        """Have workers return unwanted calls that have not begun; stop running ones after `GRACE_S`."""
         batches = self._book.batches_of(group, calls)
         for number, batch in batches:
             if calls is None:

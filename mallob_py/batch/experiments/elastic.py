@@ -65,7 +65,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """A simulated batch. `turnarounds_s`: by job, with whether it is malleable."""
+    """A simulated batch. `turnarounds_s`: for each job, its turnaround and whether it is malleable."""
 
     measures: dict[str, float]
     turnarounds_s: list[tuple[float, bool]]

@@ -45,7 +45,7 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     hops: int
     #: number of times that the asker has run out of tasks: each need is served once, even if asked for again
     need: int
-    #: some workers that the sender knows, so that all workers come to know some from everywhere
+    #: a few workers that the sender knows; so each worker learns of workers all over the tree
     others: tuple[Address, ...] = ()
     #: number of workers still to be looked at before one gives
     looks: int = 0

@@ -19,7 +19,7 @@ from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 #: delay before spare processes are replaced, while no task comes: a tree that grows over many ranks of a host
 #: must not compete with forks
 _QUIET_S = 0.05
-#: most restarts in a row of a fork server that forks nothing, before tasks are given up
+#: most successive restarts of a fork server without a single fork before tasks are given up
 _SERVER_RESTARTS_MAX = 3
 
 

@@ -66,7 +66,7 @@ class Chain:
         return wire.Before(revision.number, self.former, inputs)
 
     def was_read(self, revision: Revision, description: wire.LocalDescription) -> None:
-        """Note that the description holds the inputs up to this revision's."""
+        """Record that the description now includes the inputs up to the one of this revision."""
         for one in self.revisions[self.in_former : revision.number + 1]:
             one.input = None
         self.former, self.in_former = description, revision.number + 1

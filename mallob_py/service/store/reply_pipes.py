@@ -29,7 +29,7 @@ _PIPE_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class ReplyPipe:
-    """A pipe that waits for a reply. `node` is the pipe, under any path; `writer` is -1 without a reader."""
+    """A pipe that waits for a reply. `node` identifies the pipe; `writer` is -1 without a reader."""
 
     node: int
     content: memoryview
