@@ -76,7 +76,11 @@ class Running:
 
 
 def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, is_helped: bool) -> Running:
-    """Return the search whose turn it is; searches that must wait skip their time."""
+    """Return the search whose turn it is; searches that must wait skip their time.
+
+    A worker that has become the root after its start has no search from below, and sets none aside.
+    """
+    is_helped = is_helped and any(one.below is not None for one in running)
     ready = [one for one in running if one.is_ready(now_s, has_solution=has_solution, is_helped=is_helped)]
     following = min(ready, key=lambda one: one.turn_s)
     for one in running:

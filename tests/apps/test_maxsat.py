@@ -381,13 +381,19 @@ def test_the_root_asks_for_others_once_it_has_been_alone_for_a_moment(
     assert not team[1].demands
 
 
-def searches_of_root() -> list[Running]:
+def searches_of_worker(index: int) -> list[Running]:
     problem = Problem(read_wcnf(hard_one(0)[0], "f").to_payload())
-    return list(searches_of(0, problem, Bounds(problem)))
+    return list(searches_of(index, problem, Bounds(problem)))
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_a_worker_that_becomes_the_root_goes_on_with_its_searches(index: int) -> None:
+    following = next_of(searches_of_worker(index), 1.0, has_solution=False, is_helped=True)
+    assert following.starts_s == 0.0
 
 
 def test_while_there_are_others_the_root_works_from_below_alone_at_first() -> None:
-    running = searches_of_root()
+    running = searches_of_worker(0)
 
     def at_work(now_s: float, is_helped: bool) -> list[str]:
         ready = (one for one in running if one.is_ready(now_s, has_solution=True, is_helped=is_helped))
@@ -399,7 +405,7 @@ def test_while_there_are_others_the_root_works_from_below_alone_at_first() -> No
 
 
 def test_a_search_that_has_waited_does_not_get_the_time_later() -> None:
-    running = searches_of_root()
+    running = searches_of_worker(0)
     below, above, _ = running
     below.charge(60.0, is_helped=True)
     assert next_of(running, 19.0, has_solution=True, is_helped=True) is below
