@@ -46,6 +46,8 @@ class Running:
     #: whether the search must wait for a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
+    #: whether the worker also searches from below, which the root does alone while it is helped
+    gives_way: bool = False
 
     @property
     def turn_s(self) -> float:
@@ -67,7 +69,7 @@ class Running:
 
     def _is_aside(self, is_helped: bool) -> bool:
         """Return whether other workers have taken over this search of the root."""
-        return is_helped and self.below is None
+        return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:
         """Note whether the last turn found a better solution."""
@@ -76,11 +78,7 @@ class Running:
 
 
 def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, is_helped: bool) -> Running:
-    """Return the search whose turn it is; searches that must wait skip their time.
-
-    A worker that has become the root after its start has no search from below, and sets none aside.
-    """
-    is_helped = is_helped and any(one.below is not None for one in running)
+    """Return the search whose turn it is; searches that must wait skip their time."""
     ready = [one for one in running if one.is_ready(now_s, has_solution=has_solution, is_helped=is_helped)]
     following = min(ready, key=lambda one: one.turn_s)
     for one in running:
@@ -108,14 +106,20 @@ def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool =
     if role == 0:
         assert below is not None
         above = Improving(problem, bounds, below.oracle, _BITS_FIRST, objective=below.objective, seed=index)
-        yield Running("from above what cores leave", above.run(), below.oracle, starts_s=4.0)
+        name = "from above what cores leave"
+        yield Running(name, above.run(), below.oracle, starts_s=4.0, gives_way=True)
     else:
         order = ((_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3], _BITS_FIRST, _ADDERS)[role - 1]
         engine = "cadical195" if role == 1 else "glucose4"
         split = 0.5 / (turn + 1) if role == 2 else 0.0
         above = Improving(problem, bounds, oracle(engine), order, split, seed=index)
         name = f"{'between' if split else 'from above'}, {engine}"
-        yield Running(name, above.run(), above.oracle, starts_s=2.0 if role == 3 else 0.0)
+        starts_s = 2.0 if role == 3 else 0.0
+        yield Running(name, above.run(), above.oracle, starts_s=starts_s, gives_way=below is not None)
     if role != 3 and LocalSearch.suits(problem):
         search = LocalSearch(problem, bounds, seed=index + 1).run()
-        yield Running("by flips", search, None, _FLIPS_SHARE, _FLIPS_START_S, needs_solution=True)
+        yield Running(
+            *("by flips", search, None, _FLIPS_SHARE, _FLIPS_START_S),
+            needs_solution=True,
+            gives_way=below is not None,
+        )

@@ -134,15 +134,14 @@ class SecondReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        with self._process:  # closes its pipes and waits for it
-            pass
+        _end(self._process)
 
     def passing(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the blocks once the second reader has them."""
-        self._write(self._key)
+        assert self._process.stdin is not None
+        _write_all(self._process.stdin, self._key)
         for block in blocks:
-            self._write(block)
+            _write_all(self._process.stdin, block)
             yield block
 
     def compare(self, formula: Formula, path: str) -> None:
@@ -159,16 +158,23 @@ class SecondReader:
         if answer[1:] != signature(self._key, np.ascontiguousarray(formula.literals)):
             raise InputError(f"{path}: two readers find different formulas; this is a fault of mallob-py")
 
-    def _write(self, block: bytes) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the reader has ended, and `compare` reports why
-            left = memoryview(block)
-            while left:
-                left = left[self._process.stdin.write(left) :]
-
 
 def _read_all(file: IO[bytes]) -> bytes:
     return b"".join(iter(lambda: file.read(_READ_BYTES), b""))
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to mallob-check, unless it has ended: its last words then tell why."""
+    left = memoryview(data)
+    with suppress(BrokenPipeError):
+        while left:
+            left = left[file.write(left) :]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with process:  # closes its pipes and waits for it
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +206,7 @@ class Checking:
         def attempt(number: int) -> CheckedSearch:
             return CheckedSearch(formula, portfolio.strategy(number), seal)
 
-        result = race(context, attempt, sharing.turn, seal.confirmed)
-        shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
-        return replace(result, fields=dict(result.fields) | shared)
+        return sharing.counted(race(context, attempt, sharing.turn, seal.confirmed))
 
 
 class CheckedSearch(NativeSearch):
@@ -237,7 +241,7 @@ class CheckedSearch(NativeSearch):
 
     def learned(self) -> Clauses:
         """Return the clauses passed on by the checker since the last call that are not from us."""
-        return self._new(union([Clauses.none(), *self._shared.received()]))
+        return self._new(union(self._shared.received()))
 
     def skip_learned(self) -> None:
         """Skip learned clauses, since there is no worker to share them with."""
@@ -246,9 +250,7 @@ class CheckedSearch(NativeSearch):
     def close(self) -> None:
         super().close()
         self._shared.close()
-        self.checker.kill()
-        with self.checker:  # closes its pipes and waits for it
-            pass
+        _end(self.checker)
 
     # --- in the child ---------------------------------------------------------------------------
 
@@ -265,10 +267,10 @@ class CheckedSearch(NativeSearch):
         if answer is Verdict.SATISFIABLE:
             model = solver.model()
             solver.flush()
-            self._tell(b"M" + struct.pack("<I", model.size) + model.tobytes())
+            _write_all(self._steps, b"M" + struct.pack("<I", model.size) + model.tobytes())
             return self._signed(SATISFIABLE, b"M", model)
         solver.core()  # has the solver derive the clause of the failed assumptions
-        self._tell(b"U" + struct.pack("<Q", solver.flush()))
+        _write_all(self._steps, b"U" + struct.pack("<Q", solver.flush()))
         return self._signed(UNSATISFIABLE, b"U")
 
     def _solver(self) -> NativeSolver:
@@ -276,12 +278,6 @@ class CheckedSearch(NativeSearch):
         for name, value in self._strategy.options:
             solver.set_option(name, value)
         return solver
-
-    def _tell(self, step: bytes) -> None:
-        left = memoryview(step)
-        with suppress(BrokenPipeError):  # the checker has ended, and reports why
-            while left:
-                left = left[self._steps.write(left) :]
 
     def _signed(self, code: int, wanted: bytes, model: Literals | None = None) -> Result:
         """Return the checker's signed answer; for UNSAT, with the failed assumptions that it derived."""

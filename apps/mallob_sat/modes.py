@@ -110,8 +110,7 @@ class Deciding:
         portfolio = self._portfolio_for(formula)
         sharing = Sharing(context, portfolio.has_partners)
         result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
-        shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
-        return replace(result, fields=dict(result.fields) | shared)
+        return sharing.counted(result)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
         """Return the portfolio that the job asks for, else the best of the installed ones."""

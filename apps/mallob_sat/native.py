@@ -381,7 +381,7 @@ class NativeSearch:
 
     def learned(self) -> Clauses:
         """Return the clauses learned since the last call that are not from us, best first."""
-        learned = union([Clauses.none(), *self._pipe.received()])
+        learned = union(self._pipe.received())
         return self._new(self._renaming.undo_clauses(learned))
 
     def skip_learned(self) -> None:

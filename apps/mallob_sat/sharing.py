@@ -43,9 +43,10 @@ import math
 import struct
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Protocol
 
-from mallob_py.kit import TreeMessage, TreeReduction, WorkerContext
+from mallob_py.kit import Result, TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 
 PERIOD_S = 0.5
@@ -115,6 +116,11 @@ class Sharing:
         self._ask_s: float | None = clock() if context.index > 0 else None
         self.taken = 0
         self.given = 0
+
+    def counted(self, result: Result) -> Result:
+        """Return the result with the numbers of given and taken clauses among its fields."""
+        shared = {"given": self.given, "taken": self.taken}
+        return replace(result, fields={**result.fields, "shared_clauses": shared})
 
     def turn(self, messages: list[TreeMessage], searches: Collection[Partner]) -> None:
         """Take in messages, hand clauses out, and collect and start what is due."""

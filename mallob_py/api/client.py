@@ -63,7 +63,6 @@ from mallob_py.service.telemetry.groups import (
     Group,
     GroupState,
     GroupWatch,
-    cutoff_of,
     rows_of,
     states_of,
 )
@@ -199,8 +198,8 @@ class JobGroup:
     def results(self, cutoff_s: float | None = None) -> list[dict[str, Any]]:
         """Return a row for each job that has ended, as `mallob-py results --json` prints it."""
         group = self._look()
-        cutoff_s = cutoff_s or cutoff_of(group.results())
-        return [row.cells() for row in rows_of(self._client.api_dir, group, cutoff_s)]
+        rows = rows_of(self._client.api_dir, group, group.cutoff_s(cutoff_s))
+        return [row.cells() for row in rows]
 
     def frame(self, cutoff_s: float | None = None) -> Any:
         """Return the results as a data frame of pandas, which must be installed. Raises ImportError."""
@@ -215,15 +214,12 @@ class JobGroup:
 
         Raises TimeoutError, and ServiceError if no service is there to answer them.
         """
-        began_s = served_s = time.monotonic()
+        began_s, check_service = time.monotonic(), self._client.service_check()
 
         def check(ended: int, jobs: int) -> None:
-            nonlocal served_s
-            now = time.monotonic()
-            if timeout_s is not None and now >= began_s + timeout_s:
+            if timeout_s is not None and time.monotonic() >= began_s + timeout_s:
                 raise TimeoutError(f"{jobs - ended} of {jobs} jobs have not ended after {timeout_s:g} s")
-            served_s = now if self._client.is_served else served_s
-            self._client.check_service(now - served_s)
+            check_service()
 
         return self._watch.wait(self._look(), check).state()
 
@@ -539,13 +535,11 @@ class Client:
         path = client_dir / "out" / reply_name(identity)
         if "." in name and identity not in jobs.look().identities and service.signature_of(path) is None:
             identity, path = name, client_dir / "out" / reply_name(name)
-        began_s = served_s = time.monotonic()
+        began_s, check_service = time.monotonic(), self.service_check()
         while identity in jobs.look().identities:
-            now = time.monotonic()
-            if timeout_s is not None and now >= began_s + timeout_s:
+            if timeout_s is not None and time.monotonic() >= began_s + timeout_s:
                 raise TimeoutError(f"no reply to {identity} after {timeout_s:g} s")
-            served_s = now if self.is_served else served_s
-            self.check_service(now - served_s)
+            check_service()
             time.sleep(_LOOK_DELAY_S)
         if (reply := service.read_reply(path)) is None:
             raise LookupError(service.unknown_job(client_dir, identity))
@@ -648,7 +642,19 @@ class Client:
 
     # --- replies ------------------------------------------------------------------------------
 
-    def check_service(self, away_s: float) -> None:
+    def service_check(self) -> Callable[[], None]:
+        """Return a function that raises ServiceError once the service has been away for too long."""
+        served_s = time.monotonic()
+
+        def check() -> None:
+            nonlocal served_s
+            now = time.monotonic()
+            served_s = now if self.is_served else served_s
+            self._check_service(now - served_s)
+
+        return check
+
+    def _check_service(self, away_s: float) -> None:
         """Raise ServiceError if the service has been away for too long."""
         if self._service_timeout_s is not None and away_s >= self._service_timeout_s:
             raise ServiceError(
@@ -670,7 +676,7 @@ class Client:
             self._served_s = now
             return
         try:
-            self.check_service(now - self._served_s)
+            self._check_service(now - self._served_s)
         except ServiceError as error:
             with self._mutex:
                 pending = list(self._pending.values())

@@ -29,7 +29,7 @@ from mallob_py.service.telemetry.groups import (
     Group,
     GroupState,
     ResultRow,
-    cutoff_of,
+    answer_of,
     is_solved_within,
     kind_of,
     par2,
@@ -118,27 +118,22 @@ def run_results(options: ResultsOptions) -> int:
         _draw(Path(options.plot), chosen, options.cutoff_s)
     is_first = True
     for group in chosen:
-        cutoff_s = options.cutoff_s or cutoff_of(group.results())
-        rows = rows_of(api_dir, group, cutoff_s)
         if options.json:
-            for row in rows:
+            for row in rows_of(api_dir, group, group.cutoff_s(options.cutoff_s)):
                 print(msgspec.json.encode({"group": group.name} | row.cells()).decode())
         elif options.csv:
-            _print_csv(group, rows, is_first)
+            _print_csv(group, rows_of(api_dir, group, group.cutoff_s(options.cutoff_s)), is_first)
         else:
             print("" if is_first else "\n", end="")
-            print_results(api_dir, group, rows, cutoff_s)
+            print_results(api_dir, group, options.cutoff_s)
         is_first = False
     return 0
 
 
-def print_results(
-    api_dir: Path, group: Group, rows: Sequence[ResultRow] | None = None, cutoff_s: float | None = None
-) -> None:
+def print_results(api_dir: Path, group: Group, cutoff_s: float | None = None) -> None:
     """Print the table of a group, and below it the whole group."""
-    if rows is None:
-        cutoff_s = cutoff_of(group.results())
-        rows = rows_of(api_dir, group, cutoff_s)
+    cutoff_s = group.cutoff_s(cutoff_s)
+    rows = rows_of(api_dir, group, cutoff_s)
     if rows:
         _print_rows(rows)
         print()
@@ -155,7 +150,7 @@ def _print_rows(rows: Sequence[ResultRow]) -> None:
     columns += [_setting(key) for key in rows[0].settings]
     if any(row.input for row in rows):
         columns.append(_text("input", "INPUT", lambda row: Path(row.input).name, 1))
-    columns.append(_text("answer", "ANSWER", lambda row: row.answer))
+    columns.append(_text("answer", "ANSWER", lambda row: answer_of(row.job)))
     if any(row.value is not None for row in rows):
         columns.append(_text("value", "VALUE", lambda row: _told(row.value)))
     columns += [
@@ -209,8 +204,7 @@ def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
     kinds: dict[str, Counter[str]] = {"solved": Counter(), "unsolved": Counter(), "failed": Counter()}
     for job in jobs:
         is_late = kind_of(job) == "solved" and not is_solved_within(job, cutoff_s)
-        told = job.result if job.outcome == "result" else job.outcome
-        kinds["unsolved" if is_late else kind_of(job)]["late" if is_late else told] += 1
+        kinds["unsolved" if is_late else kind_of(job)]["late" if is_late else answer_of(job)] += 1
     for kind, counts in kinds.items():
         words = [] if list(counts) == [kind] else counts.most_common()
         told = ", ".join(f"{count} {printable(word)}" for word, count in words)
@@ -244,7 +238,7 @@ def _draw(path: Path, groups: Sequence[Group], cutoff_s: float | None) -> None:
     axes = figure.add_subplot()
     for group in groups:
         jobs = group.results()
-        limit_s = cutoff_s or cutoff_of(jobs)
+        limit_s = group.cutoff_s(cutoff_s)
         times = sorted(time_of(job) for job in jobs if is_solved_within(job, limit_s))
         axes.plot(range(1, len(times) + 1), times, marker=".", label=f"{group.name} ({len(times)})")
     axes.set_xlabel("jobs solved")

@@ -64,7 +64,7 @@ from mallob_py.service import ServiceError, client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.job_file import FIELD_NAMES, identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
-from mallob_py.service.telemetry.groups import GroupKey, GroupWatch, kind_of
+from mallob_py.service.telemetry.groups import GroupKey, GroupWatch, kind_of, rest
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ _STEM_SIZE_MAX = 60
 _REPLY_TIMEOUT_S = 30.0
 #: the most names of missing dependencies in a message
 _NAMED_MAX = 5
-#: the waiting time for a group in multiples of the time of a look at the group
-_LOOK_SHARE = 4.0
 #: the period of the line that shows a job's progress
 _PERIOD_S = 0.5
 
@@ -694,7 +692,8 @@ def _interrupt_group(name: str, user: str, api_dir: Path) -> int:
         elif began_s > deadline_s:
             raise CommandError(f"{len(left)} jobs of the group {name} have not ended; is the service busy?")
         live = left
-        time.sleep(max(_POLL_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)) if live else 0.0)
+        if live:
+            rest(began_s)
     count = len(group.live)
     print(f"{count} job{'s' * (count != 1)} of the group {printable(identity_of(group.user, name))} ended")
     return 0

@@ -12,14 +12,10 @@ import importlib.util
 import math
 import queue
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -28,15 +24,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.api import optimization
+from mallob_py.api.calls.ranks import OwnRanks
 from mallob_py.api.client import Client, JobError
 from mallob_py.api.executor import Executor
 from mallob_py.api.incremental import IncrementalSolver
 from mallob_py.cli import CommandError
 from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.output import Output, Table
-from mallob_py.runtime.processes import python
 from mallob_py.service import ServiceError
-from mallob_py.service.client import service_is_running
 from mallob_py.text_table import Cell
 from mallob_sat import generate
 
@@ -50,7 +45,6 @@ USERS = ("ada", "bob", "cyd", "dan")
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 #: the mean time between two arrivals, times the PEs [s]: the load is about 0.8
 BETWEEN_S = 4.5
-_START_S = 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6
 _REMARKS = """\
@@ -234,31 +228,19 @@ def stream(seed: int, seconds: float, pes: int, names: Sequence[str]) -> list[Ar
     return jobs
 
 
-@contextmanager
-def _serving(pes: int, api_dir: Path) -> Iterator[None]:
-    words = [*python(), "-m", "mallob_py", "serve", "-n", str(pes), "--api-dir", str(api_dir)]
-    with (api_dir.parent / "said").open("wb") as said:
-        service = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-    try:
-        end_s = time.monotonic() + _START_S
-        while not service_is_running(api_dir, 0):
-            if service.poll() is not None or time.monotonic() > end_s:
-                reason = (api_dir.parent / "said").read_text(errors="replace").strip()[-500:]
-                raise CommandError(f"no service of {pes} ranks has started: {reason}")
-            time.sleep(_LOOK_S)
-        yield
-    finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait()
-
-
 def play(seed: int, jobs: Sequence[Arrival], pes: int, is_queue: bool) -> Played:
     """Play a stream on a service of its own. Raises CommandError."""
-    with tempfile.TemporaryDirectory(prefix="mallob-py-mixed-") as name:
-        api_dir, inputs = Path(name, "api"), Path(name, "inputs")
+    try:
+        ranks = OwnRanks(pes)
+    except ServiceError as error:
+        raise CommandError(str(error)) from None
+    try:
+        inputs = ranks.api_dir.parent / "inputs"
         inputs.mkdir()
-        with _serving(pes, api_dir):
-            return _play(Jobs(api_dir, inputs, seed, 1 if is_queue else 0), jobs, pes if is_queue else None)
+        runner = Jobs(ranks.api_dir, inputs, seed, 1 if is_queue else 0)
+        return _play(runner, jobs, pes if is_queue else None)
+    finally:
+        ranks.stop()
 
 
 def _play(runner: Jobs, jobs: Sequence[Arrival], slots: int | None) -> Played:

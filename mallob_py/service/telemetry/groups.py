@@ -89,6 +89,10 @@ class Group:
         jobs = (job for key, job in self.ended.items() if key not in self.live)
         return sorted(jobs, key=lambda job: (job.client, job.id))
 
+    def cutoff_s(self, given_s: float | None) -> float | None:
+        """Return the given cutoff, else the longest time at which a limit ended a job of the group."""
+        return given_s or cutoff_of(self.results())
+
     def state(
         self, status: GroupStatus | None = None, now: float | None = None, live: int | None = None
     ) -> GroupState:
@@ -117,6 +121,11 @@ def _left_s(jobs: Sequence[EndedJob], live: int, status: GroupStatus | None, now
     return live * max(0.0, now - status.since) / ends if ends else None
 
 
+def answer_of(job: EndedJob) -> str:
+    """Return the job's result if there is one, else its outcome."""
+    return job.result if job.outcome == Outcome.RESULT.value else job.outcome
+
+
 def kind_of(job: EndedJob) -> str:
     """Return solved, unsolved or failed. A job with the result UNKNOWN is unsolved."""
     if job.outcome in _FAILURES:
@@ -133,17 +142,25 @@ def groups_of(
     the job was live, or tells nothing about the job.
     """
     groups: dict[GroupKey, Group] = {}
+
+    def last(key: GroupKey) -> Group:
+        group = groups[key] = groups.pop(key) if key in groups else Group(key)
+        return group
+
     for job in jobs:
         if not job.group:
             continue
-        key = (job.user, job.group)
-        group = groups[key] = groups.pop(key) if key in groups else Group(key)
+        group = last((job.user, job.group))
         if job.outcome != REFUSED or (job.client, job.name) not in group.ended:
             group.ended[job.client, job.name] = job
     for key, names in (live or {}).items():
-        group = groups[key] = groups.pop(key) if key in groups else Group(key)
-        group.live.update(names)
+        last(key).live.update(names)
     return groups
+
+
+def rest(began_s: float) -> None:
+    """Sleep after a look at groups that began then, so that looks take at most a fifth of the time."""
+    time.sleep(max(_LOOK_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
 
 
 class GroupWatch:
@@ -185,7 +202,7 @@ class GroupWatch:
         while live := self.live().get(key):
             names |= live
             meanwhile(len(names) - len(live), len(names))
-            time.sleep(max(_LOOK_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
+            rest(began_s)
             began_s = time.monotonic()
         while not names <= (group := self.look().get(key, group)).ended.keys():
             if time.monotonic() >= began_s + _LINE_TIMEOUT_S:
@@ -274,11 +291,6 @@ class ResultRow(msgspec.Struct, frozen=True):
     value: Any
     settings: dict[str, Any]
     par2_s: float | None
-
-    @property
-    def answer(self) -> str:
-        """Return the job's result if there is one, else its outcome."""
-        return self.job.result if self.job.outcome == "result" else self.job.outcome
 
     def cells(self) -> dict[str, Any]:
         """Return the row for programs."""
