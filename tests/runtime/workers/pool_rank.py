@@ -16,7 +16,7 @@ from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ForkServer
 from mallob_py.runtime.workers.pool import WorkerPool
-from mallob_py.runtime.workers.tasks import Key, WorkerEvent
+from mallob_py.runtime.workers.tasks import Key, ReadTask, WorkerEvent
 
 HERE = Path(__file__).parent
 CLASSES = [
@@ -68,6 +68,11 @@ class Rank:
     def busy_pids(self) -> list[int]:
         links, idle = self.pool.processes.links.values(), self.pool.processes.idle
         return [link.pid for link in links if link not in idle and link not in self.pool.kept]
+
+    def reading_pids(self) -> list[int]:
+        """Processes that have an input to read; a busy one may be new, or may look at applications."""
+        tasks = self.pool._at_work.values()
+        return [task.link.pid for task in tasks if isinstance(task, ReadTask) and task.link]
 
     def kept_pids(self) -> list[int]:
         return [link.pid for link in self.pool.kept]

@@ -575,8 +575,8 @@ def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
 
 
 def kill_reader(rank: Rank, but: int = 0) -> int:
-    rank.until(lambda: set(rank.busy_pids()) - {but})
-    (pid,) = set(rank.busy_pids()) - {but}
+    rank.until(lambda: set(rank.reading_pids()) - {but})
+    (pid,) = set(rank.reading_pids()) - {but}
     os.kill(pid, signal.SIGKILL)
     return pid
 
