@@ -12,7 +12,6 @@ killed. Guarantees: engines have PySAT's names; `model` assigns each variable 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from io import RawIOBase
@@ -178,9 +177,11 @@ class Solver:
             self._function("del")(handle)
 
     def __del__(self) -> None:
-        # PySAT does not free garbage.
-        with suppress(Exception):
+        # PySAT does not free garbage. When the interpreter ends, this module's names may be gone before.
+        try:  # noqa: SIM105
             self.close()
+        except Exception:
+            pass
 
     def declare_variables(self, n_vars: int) -> None:
         """Have models of at least `n_vars` variables."""
