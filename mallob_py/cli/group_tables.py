@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import GroupsOptions, ResultsOptions
@@ -38,7 +37,7 @@ from mallob_py.service.telemetry.groups import (
     time_of,
 )
 from mallob_py.service.telemetry.status import EndedJob
-from mallob_py.text_table import format_cell, plain
+from mallob_py.text_table import as_text, format_cell
 
 _BAR_CELLS = 10
 _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
@@ -105,7 +104,7 @@ def run_groups(options: GroupsOptions) -> int:
 def _print_table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> None:
     console = Console(highlight=False, emoji=False, soft_wrap=True)
     table = make_table(columns, rows, console.width if console.is_terminal else None)
-    console.print(table if console.is_terminal else Text(plain(table)))
+    console.print(as_text(table))
 
 
 # --- results -------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import NoReturn
 
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import HistoryOptions
@@ -22,7 +21,7 @@ from mallob_py.cli.values import age_text, printable
 from mallob_py.protocol.effects import Outcome
 from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
-from mallob_py.text_table import format_table, plain
+from mallob_py.text_table import as_text, format_table
 
 #: the period of looks for newly ended jobs
 _PERIOD_S = 0.5
@@ -62,7 +61,7 @@ def run_history(options: HistoryOptions) -> int:
     else:
         console = Console(highlight=False, emoji=False, soft_wrap=True)
         table = make_table(ENDED_COLUMNS, shown[::-1], console.width if console.is_terminal else None)
-        console.print(table if console.is_terminal else Text(plain(table)))
+        console.print(as_text(table))
         if len(shown) < len(jobs):
             print(f"... and {len(jobs) - len(shown)} older ones (--limit 0 shows all)")
     return 0

@@ -47,7 +47,7 @@ from mallob_py.service.telemetry.status import (
     StatusWatch,
     read_seen_status,
 )
-from mallob_py.text_table import empty_table, format_cell, plain
+from mallob_py.text_table import as_text, empty_table, format_cell
 
 Row = TypeVar("Row")
 
@@ -306,8 +306,7 @@ def run_status(options: StatusOptions) -> int:
     table, rest = _table(options, status, width)
     if table.row_count:
         console.print()
-        # Output to a pipe has whole lines.
-        console.print(table if console.is_terminal else Text(plain(table)))
+        console.print(as_text(table))
     if rest:
         console.print(rest)
     return 0
