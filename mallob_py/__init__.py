@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
     from mallob_py.api.cpmpy_solver import register_cpmpy_solver
-    from mallob_py.api.executor import Executor, report_progress
+    from mallob_py.api.executor import Executor, Shared, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
     from mallob_py.api.joblib_backend import register_joblib_backend
     from mallob_py.api.maxsat import RC2, Ipamir
@@ -24,6 +24,7 @@ __all__ = [
     "Ipasir",
     "JobError",
     "JobFuture",
+    "Shared",
     "register_cpmpy_solver",
     "register_joblib_backend",
     "report_progress",
@@ -45,6 +46,7 @@ _HOMES = {
     "register_joblib_backend": "mallob_py.api.joblib_backend",
     "report_progress": "mallob_py.api.executor",
     "RC2": "mallob_py.api.maxsat",
+    "Shared": "mallob_py.api.executor",
     "solve": "mallob_py.api.client",
 }
 #: optional package of a name: how to install it

@@ -2,6 +2,7 @@
 
 app          the application
 declaration  its declaration
+fetching     objects that the executor shares
 inner        calls that are submitted within calls
 worker       a worker: one thread runs calls, another thread exchanges messages
 """

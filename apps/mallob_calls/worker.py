@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from mallob_calls.fetching import Fetcher
 from mallob_py.kit import InputError, Result, WorkerContext
-from mallob_py.kit.calls import here, messages
+from mallob_py.kit.calls import here, messages, sharing
 from mallob_py.kit.calls.values import ATOMS, copied, dump, dump_error, load, packed
 from mallob_py.kit.calls.wire import (
     Buffer,
@@ -43,6 +44,7 @@ from mallob_py.kit.declaration import DONE, UNKNOWN
 
 if TYPE_CHECKING:
     from mallob_calls.inner import Pools
+    from mallob_py.kit.calls.sharing import Region
 
 #: the time that a finished result waits at most for the rest of its batch
 _FLUSH_S = 0.01
@@ -114,6 +116,7 @@ class Worker:
         #: the executor's numbers for the job: calls done, all calls
         self._progress: tuple[int, int] | None = None
         self._pools: Pools | None = None
+        self._fetcher = Fetcher(self.send, meeting.user)
         self._process = os.getpid()
 
     def run(self) -> Result | None:
@@ -302,6 +305,10 @@ class Worker:
             self._next_told_s = now_s + _TOLD_S
             self.send(messages.Told(*running, float(done), None if total is None else float(total)))
 
+    def fetch(self, mark: str) -> Region:
+        """Return the region of a shared object, as defined by `mallob_py.kit.calls.here.Here`."""
+        return self._fetcher.fetch(mark)
+
     def inner_pool(self) -> here.InnerPool:
         """Return the inner pool, as defined by `mallob_py.kit.calls.here.Here`."""
         from mallob_calls.inner import Pools
@@ -371,6 +378,10 @@ class Worker:
                     self._give_back(number)
             case messages.Stop(batch_number, places):
                 self._stop(batch_number, places)
+            case messages.Found():
+                self._fetcher.take(message, buffers)
+            case messages.Release(mark):
+                sharing.regions.pop(mark, None)
             case messages.Steer(demand, done, total):
                 self._context.set_demand(demand)
                 self._progress = (done, total)

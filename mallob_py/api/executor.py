@@ -38,14 +38,16 @@ from mallob_py.api.calls.lane import Terms, shown_arguments
 from mallob_py.api.calls.ranks import OwnRanks
 from mallob_py.api.calls.sinks import IN_A_FORK, CallFuture, CallProgress, LazyResults, MapResults
 from mallob_py.api.client import Client
-from mallob_py.kit.calls import here
+from mallob_py.kit.calls import here, sharing
 from mallob_py.kit.calls.initializing import Initialized
+from mallob_py.kit.calls.sharing import Shared
 from mallob_py.kit.calls.values import (
     CannotSend,
     Pickled,
     are_atoms,
     copied,
     dump,
+    dump_to_share,
     is_kept,
     name_of,
     pickled,
@@ -173,6 +175,37 @@ class Executor(concurrent.futures.Executor):
     def _max_workers(self) -> int:
         """Another name for `workers`, which Dask reads from executors."""
         return self.workers
+
+    def share(self, value: _T) -> Shared[_T]:
+        """Keep an object in the workers, for any number of calls.
+
+        The object crosses to each host once, into shared memory; each worker unpickles the object when a call
+        first asks for it. Arrays of numbers are not copied, and are read-only. The memory is freed when the
+        handle is dropped and all present calls are done, or when the executor is shut down. Within a call,
+        the object travels with its handle.
+
+        Args:
+            value: any object that can be pickled by cloudpickle, as it is now.
+
+        Returns:
+            A handle, which calls take as an argument or in a closure; its `value` is the object.
+
+        Raises:
+            CannotSend: the object cannot be pickled.
+            OSError: there is not enough memory.
+            RuntimeError: the executor is shut down.
+        """
+        self._check_process()
+        buffers = dump_to_share(value)
+        if self._inner is not None:
+            return sharing.share_within_call(buffers)
+        assert self._hub is not None
+        with self._mutex:
+            self._check_open()
+            handle, mark, region = sharing.share(buffers)
+            self._hub.share(mark, region)
+        weakref.finalize(handle, _drop_shared, os.getpid(), self._hub, mark).atexit = False
+        return handle
 
     # --- the interface of concurrent.futures.Executor -----------------------------------------------
 
@@ -370,7 +403,12 @@ class Executor(concurrent.futures.Executor):
             return (lambda item: self._submit_inner(inner, called, known, item, {})), _cancel_all
         assert self._hub is not None
         function, abandon = self._pickled(fn), self._hub.abandon
-        return (lambda item: self._submit(terms, function, item, {}, retries)), abandon  # type: ignore[return-value]
+
+        def submit(item: tuple[Any, ...], _keeping: object = fn) -> CallFuture[_T]:
+            """Submit a call, and keep the objects that `fn` shares."""
+            return self._submit(terms, function, item, {}, retries)
+
+        return submit, abandon  # type: ignore[return-value]
 
     def _known(self, fn: Callable[..., Any]) -> Pickled | None:
         """Return the pickle of a function in its present state; None: it can only be called here."""
@@ -447,6 +485,11 @@ def _drop(process: int, hub: Hub, ranks: OwnRanks | None) -> None:
             threading.Thread(target=_end, args=(hub, ranks), name="mallob-py-executor").start()
         except RuntimeError:  # the interpreter is shutting down
             ranks.stop()
+
+
+def _drop_shared(process: int, hub: Hub, mark: str) -> None:
+    if os.getpid() == process:
+        hub.drop_shared(mark)
 
 
 def _lose_ranks(hub: Hub, last_words: Callable[[], str], _: object) -> None:
@@ -609,4 +652,4 @@ class _Retried:
         return self.func(*restored(call)[0])
 
 
-__all__ = ["CallProgress", "Executor", "LazyResults", "MapResults", "report_progress"]
+__all__ = ["CallProgress", "Executor", "LazyResults", "MapResults", "Shared", "report_progress"]

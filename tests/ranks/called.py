@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py import Executor, report_progress
+from mallob_py import Executor, Shared, report_progress
 
 
 def whose(_: object) -> int:
@@ -88,6 +88,23 @@ def tree_within(depth: int) -> int:
         futures = [executor.submit(tree_within, depth - 1) for _ in range(2)]
         concurrent.futures.wait(futures)
         return sum(future.result() for future in futures)
+
+
+def of_shared(shared: Shared[Any], place: int) -> tuple[int, int]:
+    return int(shared.value[place]), os.getpid()
+
+
+def killed_with_shared(shared: Shared[Any], path: str) -> int:
+    """Dies at its first call, when it has the object."""
+    found = int(shared.value[7])
+    killed_at_first(path)
+    return found
+
+
+def shares_within(place: int) -> int:
+    with Executor() as executor:
+        shared = executor.share(np.arange(5000))
+        return sum(number for number, _ in executor.map(of_shared, [shared] * 20, range(place, place + 20)))
 
 
 def tells(path: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import called
+import numpy as np
 import pytest
 from other_user import NOBODY, as_nobody, needs_root
 from running import needs_mpiexec, poll_until, serving
@@ -67,11 +68,14 @@ def test_workers_on_another_host_are_reached_by_tcp(tmp_path: Path) -> None:
         grow(service, "+1", "node2")
         with Executor(service.api_dir) as executor:
             executor._hub.other_hosts = lambda: True  # type: ignore[union-attr]
-            hosts: set[str] = set()
+            shared = executor.share(np.arange(9000))
+            hosts: set[tuple[str, int]] = set()
 
             def both_have_worked() -> bool:
-                hosts.update(executor.map(called.host_of, range(20)))
-                return hosts == {socket.gethostname(), "node2"}
+                hosts.update(
+                    executor.map(lambda each: (called.host_of(each), int(shared.value[7])), range(20))
+                )
+                return hosts == {(socket.gethostname(), 7), ("node2", 7)}
 
             poll_until(both_have_worked, "workers on both hosts")
 

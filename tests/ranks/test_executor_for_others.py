@@ -1,4 +1,4 @@
-"""Libraries that take an executor, or joblib's backend, and the examples of the document on functions."""
+"""Libraries that take an executor, or joblib's backend, and the examples of the documents on functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from running import DEADLINE_S, Running, needs_mpiexec, serving
 from mallob_py import Executor
 
 pytestmark = needs_mpiexec
-DOCUMENT = Path(__file__).parents[2] / "docs/functions.md"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCUMENTS / "functions.md").read_text() + (DOCUMENTS / "python.md").read_text()
 _EXAMPLE = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: what the document says that each prints
 PRINTED = {
@@ -25,6 +26,7 @@ PRINTED = {
     "errors.py": "[0.0, 0.5, 1.0, 2.0]\ncall 3 of 5: half(3)\n",
     "nested.py": "16\n",
     "search.py": "[0, 1, 4, 9, 16]\n",
+    "shared.py": "499999500000\n",
 }
 
 
@@ -35,18 +37,17 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
         yield one
 
 
-def test_the_document_has_the_examples_that_are_tested() -> None:
-    text = DOCUMENT.read_text()
-    assert [name for name, _ in _EXAMPLE.findall(text)] == list(PRINTED)
+def test_the_documents_have_the_examples_that_are_tested() -> None:
+    assert [name for name, _ in _EXAMPLE.findall(TEXT)] == list(PRINTED)
     for printed in PRINTED.values():
-        assert all(f"`{line}`" in text for line in printed.splitlines())
+        assert all(f"`{line}`" in TEXT for line in printed.splitlines())
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_the_document_says(name: str, tmp_path: Path) -> None:
     if name == "search.py":
         pytest.importorskip("joblib", reason="joblib is not installed")
-    content = dict(_EXAMPLE.findall(DOCUMENT.read_text()))[name]
+    content = dict(_EXAMPLE.findall(TEXT))[name]
     (tmp_path / name).write_text(content)
     command = [sys.executable, name]
     done = subprocess.run(
@@ -57,7 +58,7 @@ def test_an_example_prints_what_the_document_says(name: str, tmp_path: Path) -> 
 
 
 def test_the_snippet_of_the_readme_runs(tmp_path: Path) -> None:
-    text = (DOCUMENT.parents[1] / "README.md").read_text()
+    text = (DOCUMENTS.parent / "README.md").read_text()
     found = re.search(r"^    from mallob_py import Executor\n(?:    .*\n|\n)*", text, re.MULTILINE)
     assert found is not None
     (tmp_path / "snippet.py").write_text(textwrap.dedent(found[0]))

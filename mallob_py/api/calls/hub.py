@@ -33,10 +33,12 @@ import msgspec
 from mallob_py.accepting import Doorkeeper
 from mallob_py.api.calls.book import Group
 from mallob_py.api.calls.lane import CallSet, FunctionRef, Lane, Terms
+from mallob_py.api.calls.shelf import Shelf
 from mallob_py.api.calls.sinks import CallFuture, FutureSink, MapResults
 from mallob_py.api.client import Answer, Client
 from mallob_py.kit.calls import messages
 from mallob_py.kit.calls.delivering import Deliverer
+from mallob_py.kit.calls.sharing import Region
 from mallob_py.kit.calls.values import Pickled, told
 from mallob_py.kit.calls.wire import (
     KEY_BYTES,
@@ -75,6 +77,8 @@ class _Connection:
     def __init__(self, hub: Hub, connection: socket.socket, number: int, deadline_s: float) -> None:
         self.number = number
         self.lane: Lane | None = None
+        #: the worker's host and process id, once it says hello
+        self.host, self.pid = "", 0
         self.deadline_s = deadline_s
         self.is_closed = False
         self._hub = hub
@@ -219,6 +223,7 @@ class Hub:
         self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any], int]] = deque()
         self._deliverer = Deliverer("mallob-py-results", self._all_delivered)
         self._is_woken = False
+        self._shelf = Shelf(is_others=self._is_others)
         self._lanes: dict[Terms, Lane] = {}
         self._all_lanes: list[Lane] = []
         self._connections: dict[int, _Connection] = {}
@@ -281,6 +286,21 @@ class Hub:
         for future in futures:
             future.cancel()
         self.call(abandon)
+
+    def share(self, mark: str, region: Region) -> None:
+        """Keep an object for calls until `drop_shared`."""
+        self.call(lambda: self._shelf.add(mark, region))
+
+    def drop_shared(self, mark: str) -> None:
+        """Release a shared object after all present calls."""
+
+        def drop() -> None:
+            if self._submitted:  # calls that are not in groups yet
+                self.call(drop)
+                return
+            self._shelf.drop(mark, (group for lane in self._all_lanes for group in lane.groups))
+
+        self.call(drop)
 
     def call(self, command: Callable[[], None]) -> None:
         """Run a command in the hub's thread."""
@@ -419,6 +439,7 @@ class Hub:
             if lane.is_own and lane.is_over:
                 lane.end_job()
                 self._all_lanes.remove(lane)
+        self._shelf.turn()
         self._bury()
         for each in tuple(self._connections.values()):
             if each.handshake is not None and now >= each.deadline_s:
@@ -440,7 +461,7 @@ class Hub:
         self._close_group()
         if self._submitted:
             self._call()
-        while self._commands:
+        for _ in range(len(self._commands)):
             self._commands.popleft()()
 
     def _close_group(self) -> None:
@@ -565,9 +586,13 @@ class Hub:
                 if one.lane is not None or lane is None or lane.job is None or lane.serial != message.serial:
                     self.is_gone(one)
                     return
-                one.lane = lane
+                one.lane, one.host, one.pid = lane, message.host, message.pid
                 lane.joined(one, now)
-            elif one.lane is not None and one.lane.has(one.number):
+            elif one.lane is None or not one.lane.has(one.number):
+                continue
+            elif isinstance(message, messages.Fetch | messages.Kept):
+                self._shelf.hear(one, message)
+            else:
                 one.lane.heard(one.number, message, buffers, now)
 
     def watch(self, one: _Connection) -> None:
@@ -587,6 +612,7 @@ class Hub:
                 continue
             self._selector.unregister(one.socket)
             one.socket.close()
+            self._shelf.lost(one)
             if one.lane is not None:
                 one.lane.lost(one.number)
 
@@ -596,6 +622,7 @@ class Hub:
         for listener in self._listeners:
             listener.close()
         self._doorkeeper.close()
+        self._shelf.clear()
         self._selector.close()
         self._deliverer.close()
         self._await_replies()

@@ -177,6 +177,11 @@ class Lane:
     def left(self) -> int:
         return self._book.left
 
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of calls that are not done."""
+        return tuple(self._groups)
+
     def add(self, group: Group, count: int = 0) -> None:
         """Take in a new group, or `count` more calls of a known group."""
         self._groups[group] = None

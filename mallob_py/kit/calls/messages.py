@@ -89,6 +89,20 @@ class Inner(Message, frozen=True, tag=8):
     is_kept: bool
 
 
+class Fetch(Message, frozen=True, tag=9):
+    """A call needs a shared object. `is_refused`: the told place cannot be opened, so send the object."""
+
+    mark: str
+    is_refused: bool
+
+
+class Kept(Message, frozen=True, tag=10):
+    """The worker has a shared object, as this descriptor."""
+
+    mark: str
+    fd: int
+
+
 # --- from the client -----------------------------------------------------------------------------------
 
 
@@ -163,8 +177,29 @@ class InnerResults(Message, frozen=True, tag=27):
     is_ok: list[bool]
 
 
-FromWorker: TypeAlias = Hello | Place | Results | GivenBack | Unreadable | Told | Offered | Inner
-ToWorker: TypeAlias = Function | Calls | Recall | Stop | Forget | Steer | Finish | Wanted | InnerResults
+class Found(Message, frozen=True, tag=29):
+    """Answer to `Fetch`: process and descriptor that have the object; without a process, the buffer is it.
+
+    Without a process and a buffer, there is no such object.
+    """
+
+    mark: str
+    pid: int = 0
+    fd: int = -1
+
+
+class Release(Message, frozen=True, tag=30):
+    """Drop a shared object, which no further call needs."""
+
+    mark: str
+
+
+FromWorker: TypeAlias = (
+    Hello | Place | Results | GivenBack | Unreadable | Told | Offered | Inner | Fetch | Kept
+)
+ToWorker: TypeAlias = (
+    Function | Calls | Recall | Stop | Forget | Steer | Finish | Wanted | InnerResults | Found | Release
+)
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

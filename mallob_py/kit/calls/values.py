@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from mallob_py.kit.calls.sharing import Shared
 from mallob_py.kit.calls.wire import Buffer
 
 _PROTOCOL = 5
@@ -93,7 +94,7 @@ def _dumps_by_value(value: Any, **options: Any) -> bytes:
         return written.getvalue()
 
 
-def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
+def _dump(dumps: Callable[..., bytes], value: Any, buffer_bytes_min: int = _BUFFER_BYTES_MIN) -> list[Buffer]:
     buffers: list[Buffer] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -101,12 +102,39 @@ def _dump(dumps: Callable[..., bytes], value: Any) -> list[Buffer]:
             view = buffer.raw()
         except BufferError:
             return True  # not contiguous
-        if view.nbytes < _BUFFER_BYTES_MIN:
+        if view.nbytes < buffer_bytes_min:
             return True
         buffers.append(view)
         return False
 
     return [dumps(value, protocol=_PROTOCOL, buffer_callback=take), *buffers]
+
+
+class _SharingPickler(_Pickler):
+    """Passes every array as an out-of-band buffer: read-only buffers make read-only arrays."""
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        is_array = kind.__module__.startswith("numpy") and kind.__name__ in ("ndarray", "memmap")
+        if is_array and not value.dtype.hasobject and (kind.__name__ == "memmap" or not value.flags.forc):
+            import numpy as np
+
+            return np.array(value, order="C").__reduce_ex__(_PROTOCOL)
+        return super().reducer_override(value)
+
+
+def dump_to_share(value: Any) -> list[Buffer]:
+    """Return a pickle and its out-of-band buffers, which are not copied. Raises CannotSend."""
+
+    def dumps(value: Any, **options: Any) -> bytes:
+        with io.BytesIO() as written:
+            _SharingPickler(written, **options).dump(value)
+            return written.getvalue()
+
+    try:
+        return _dump(dumps, value, 1)
+    except (Exception, SystemExit, GeneratorExit) as error:
+        raise CannotSend(f"the object cannot be pickled: {told(error)}") from error
 
 
 def load(buffers: Sequence[Buffer]) -> Any:
@@ -166,7 +194,7 @@ def is_kept(value: Any, nested: int = 0) -> bool:
     Globals do not count: in the worker they belong to a module, which all calls share.
     """
     kind = type(value)
-    if kind in ATOMS or isinstance(value, type | ModuleType):
+    if kind in ATOMS or isinstance(value, type | ModuleType | Shared):
         return True
     if nested > _NESTED_MAX:
         return False
