@@ -43,7 +43,7 @@ class Fetcher:
             elif buffers:
                 region = sharing.received(buffers[0], mark)
             else:
-                raise LookupError(sharing.no_region(mark))
+                region = sharing.fetch_nothing(mark)
         except Exception as error:
             if message.pid:
                 self._send(messages.Fetch(mark, True))

@@ -44,7 +44,6 @@ from mallob_py.kit.declaration import DONE, UNKNOWN
 
 if TYPE_CHECKING:
     from mallob_calls.inner import Pools
-    from mallob_py.kit.calls.sharing import Region
 
 #: the time that a finished result waits at most for the rest of its batch
 _FLUSH_S = 0.01
@@ -139,7 +138,7 @@ class Worker:
         self.send(
             messages.Hello(meeting.lane, meeting.serial, meeting.python, socket.gethostname(), os.getpid())
         )
-        here.worker = self
+        here.worker, sharing.fetch = self, self._fetcher.fetch
         signal.signal(signal.SIGUSR2, self._on_stop)
         threading.Thread(target=self._talk, name="mallob-py-talk", daemon=True).start()
         while (batch := self._batches.get()) is not None:
@@ -304,10 +303,6 @@ class Worker:
         if running is not None and now_s >= self._next_told_s:
             self._next_told_s = now_s + _TOLD_S
             self.send(messages.Told(*running, float(done), None if total is None else float(total)))
-
-    def fetch(self, mark: str) -> Region:
-        """Return the region of a shared object, as defined by `mallob_py.kit.calls.here.Here`."""
-        return self._fetcher.fetch(mark)
 
     def inner_pool(self) -> here.InnerPool:
         """Return the inner pool, as defined by `mallob_py.kit.calls.here.Here`."""

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from mallob_py.kit.calls.sharing import Region
     from mallob_py.kit.calls.values import Pickled
 
 
@@ -48,10 +47,6 @@ class Here(Protocol):
 
     def report_progress(self, done: float, total: float | None) -> None:
         """Report how far the running call is."""
-        ...
-
-    def fetch(self, mark: str) -> Region:
-        """Return the region of an object that the worker's executor shares. Raises LookupError, OSError."""
         ...
 
 

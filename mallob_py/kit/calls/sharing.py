@@ -14,12 +14,11 @@ import os
 import pickle
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from mallob_py.kit.calls import here
 from mallob_py.kit.calls.wire import Buffer
 from mallob_py.kit.payload import application_named_in, decode_description, description_parts
 
@@ -76,11 +75,7 @@ class Shared(Generic[_T]):
         Raises:
             LookupError: the executor is shut down, or is not the one that shared the object.
         """
-        region = self._region or regions.get(self._mark)
-        if region is None:
-            if here.worker is None:
-                raise LookupError(no_region(self._mark))
-            region = here.worker.fetch(self._mark)
+        region = self._region or regions.get(self._mark) or fetch(self._mark)
         found: _T = region.value()
         return found
 
@@ -94,9 +89,15 @@ class Shared(Generic[_T]):
         return _handle, (self._mark, self.size_bytes)
 
 
-def no_region(mark: str) -> str:
-    """Return why an object is not there."""
-    return f"the shared object {mark[:8]} is kept no more: its executor is shut down, or is another one"
+def fetch_nothing(mark: str) -> Region:
+    """Raise LookupError."""
+    raise LookupError(
+        f"the shared object {mark[:8]} is kept no more: its executor is shut down, or is another one"
+    )
+
+
+#: gets a region that this process does not have; a worker asks its executor
+fetch: Callable[[str], Region] = fetch_nothing
 
 
 def _handle(mark: str, size_bytes: int) -> Shared[Any]:
