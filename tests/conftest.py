@@ -8,9 +8,10 @@ import uuid
 from typing import Any
 
 import pytest
+from faults.processes import command_line, processes_with
 from hypothesis import settings
 from known_skips import STEP_VARIABLE, unexcused
-from running import command_line, kill_processes, processes_with
+from running import kill_processes
 from waiting import TEST_DEADLINE_S
 
 #: in the environment of everything that the tests start

@@ -21,7 +21,7 @@ class Wrong(Exception):
         self.identity = identity
 
 
-def state(pid: int) -> str:
+def state_of(pid: int) -> str:
     """Return the state's letter in /proc: R for a computing process, Z for an ended one, X for none."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -30,12 +30,17 @@ def state(pid: int) -> str:
 
 def lives(pid: int) -> bool:
     """Return whether a process has not ended; its parent may not have noticed its end yet."""
-    return state(pid) not in "ZX"
+    return state_of(pid) not in "ZX"
 
 
 def marked_processes(mark: str) -> list[int]:
     """Return the living processes that inherited the mark."""
-    needle = f"{MARK}={mark}".encode()
+    return processes_with(MARK, mark)
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Return the living processes that were started with a variable of this value in their environment."""
+    needle = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

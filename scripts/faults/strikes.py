@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.processes import Family, command_line, inherits, marked_processes, parent_of, rank_number, state
+from faults.processes import (
+    Family,
+    command_line,
+    inherits,
+    marked_processes,
+    parent_of,
+    rank_number,
+    state_of,
+)
 from faults.service import Service
 from mallob_py.launchers import INVITED_VARIABLE
 
@@ -48,7 +56,7 @@ PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "newcomer": lambda at: _one(at, _newcomers(at)),
     "fork server": lambda at: _one(at, at.family.fork_servers),
     "worker": lambda at: _one(at, at.family.workers),
-    "computing worker": lambda at: _one(at, [pid for pid in at.family.workers if state(pid) == "R"]),
+    "computing worker": lambda at: _one(at, [pid for pid in at.family.workers if state_of(pid) == "R"]),
 }
 
 #: weights of the parts that the campaign of kills kills, and of the parts that it stops for a while

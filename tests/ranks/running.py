@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.processes import processes_with
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.world.launch import find_launcher
@@ -59,41 +60,6 @@ def with_apps(folder: str = "tests/ranks/programs", **places: str) -> dict[str, 
 def marked_processes(mark: str) -> list[int]:
     """The living processes that inherited a mark."""
     return processes_with(MARK, mark)
-
-
-def processes_with(variable: str, value: str) -> list[int]:
-    """The living processes that were started with a variable of this value in their environment."""
-    needle = f"{variable}={value}".encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            pid = int(folder.name)
-            if needle in (folder / "environ").read_bytes().split(b"\0") and state_of(pid) not in "ZX":
-                found.append(pid)
-    return found
-
-
-def state_of(pid: int) -> str:
-    """R, S, T (stopped), Z (nobody has waited for it), ...; X of one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return "X"
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def parent_of(pid: int) -> int:
-    """The parent's id, 0 if the process is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0
 
 
 def kill_marked(mark: str) -> None:

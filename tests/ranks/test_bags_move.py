@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving, with_apps
+from faults.processes import command_line, parent_of
+from running import Running, needs_mpiexec, poll_until, run, serving, with_apps
 
 pytestmark = needs_mpiexec
 

@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import (
-    Running,
-    command_line,
-    needs_mpiexec,
-    parent_of,
-    poll_until,
-    serving,
-    session_folders_of,
-    shared_by_mpi,
-    with_apps,
-)
+from faults.processes import command_line, parent_of
+from running import Running, needs_mpiexec, poll_until, serving, session_folders_of, shared_by_mpi, with_apps
 from test_rank_losses import ranks_of
 from waiting import DEADLINE_S
 

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from faults.processes import parent_of
 from running import (
     COMMAND,
     Finished,
@@ -18,7 +19,6 @@ from running import (
     kill_marked,
     marked_processes,
     needs_mpiexec,
-    parent_of,
     run,
     serving,
     session_folders_of,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.processes import command_line, parent_of
 from pysat.solvers import Solver as Reference
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
+from running import Running, needs_mpiexec, poll_until, serving
 
 from mallob_sat.generate import pigeonhole, planted
 

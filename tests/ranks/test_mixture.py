@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import (
-    Running,
-    command_line,
-    descriptions_of,
-    needs_mpiexec,
-    parent_of,
-    poll_until,
-    serving,
-    with_apps,
-)
+from faults.processes import command_line, parent_of
+from running import Running, descriptions_of, needs_mpiexec, poll_until, serving, with_apps
 
 from mallob_sat.generate import pigeonhole, planted
 

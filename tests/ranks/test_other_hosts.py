@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from running import ROOT, Finished, Running, command_line, needs_mpiexec, parent_of, run, serving, with_apps
+from faults.processes import command_line, parent_of
+from running import ROOT, Finished, Running, needs_mpiexec, run, serving, with_apps
 from test_growth import SURVIVE, joined, workers_of
 from test_rank_losses import IS_MPICH, await_generation
 from waiting import poll_until

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from faults.processes import command_line, parent_of
 from running import (
     COMMAND,
     Running,
-    command_line,
     environment,
     kill_marked,
     marked_processes,
     needs_mpiexec,
-    parent_of,
     poll_until,
     serving,
     with_apps,

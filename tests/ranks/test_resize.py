@@ -7,14 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import (
-    Finished,
-    Running,
-    needs_mpiexec,
-    parent_of,
-    run,
-    serving,
-)
+from faults.processes import parent_of
+from running import Finished, Running, needs_mpiexec, run, serving
 from test_bags_move import APPS, SUM, naps_until
 from test_rank_losses import IS_MPICH, await_ranks, client_rank, is_fork_server, ranks_of, workers_of
 from waiting import poll_until

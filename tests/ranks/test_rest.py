@@ -13,8 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from faults.processes import command_line
 from resting import await_rest, no_descriptors
-from running import COMMAND, Running, command_line, needs_mpiexec, poll_until, serving, with_apps
+from running import COMMAND, Running, needs_mpiexec, poll_until, serving, with_apps
 from small_disks import fill, small_disk
 from test_rank_losses import IS_MPICH
 from waiting import remove_in_use

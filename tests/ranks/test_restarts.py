@@ -11,7 +11,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, with_apps
+from faults.processes import command_line, parent_of
+from running import Running, needs_mpiexec, poll_until, serving, with_apps
 from waiting import DEADLINE_S, PATIENCE
 
 from mallob_py.service.telemetry.event_log import parts_of, runs_of

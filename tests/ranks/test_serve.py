@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_until, run, serving
+from faults.processes import command_line
+from running import ROOT, Running, mpiexec, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S, growing, remove_in_use
 
 from mallob_py.protocol.config import express_of

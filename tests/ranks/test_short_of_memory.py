@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.processes import command_line
 from resting import await_rest
-from running import Running, command_line, needs_mpiexec, poll_until, serving, with_apps
+from running import Running, needs_mpiexec, poll_until, serving, with_apps
 
 pytestmark = needs_mpiexec
 

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from faults.processes import command_line, parent_of
 from running import (
     COMMAND,
     DEADLINE_S,
     Finished,
-    command_line,
     environment,
     kill_marked,
     marked_processes,
     mpiexec,
     needs_mpiexec,
-    parent_of,
     poll_until,
     run,
     session_folders_of,

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving, state_of
+from faults.processes import command_line, parent_of, state_of
+from running import Running, needs_mpiexec, poll_until, run, serving
 
 from mallob_sat.generate import commutativity, planted
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, command_line, needs_mpiexec, serving, with_apps
+from faults.processes import command_line
+from running import Running, needs_mpiexec, serving, with_apps
 from test_bags_move import APPS, SUM, naps_until
 from waiting import poll_until
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.processes import state_of
 from running import (
     COMMAND,
     DEADLINE_S,
@@ -25,7 +26,6 @@ from running import (
     poll_until,
     run,
     serving,
-    state_of,
     with_apps,
 )
 

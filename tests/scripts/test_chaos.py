@@ -8,18 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults import foreign, soak
+from faults.processes import Family, Wrong, proportional_bytes
+from faults.ranks import number_of
+from faults.service import Service
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.launch import find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
-
-from faults import foreign, soak  # noqa: E402
-from faults.processes import Family, Wrong, proportional_bytes  # noqa: E402
-from faults.ranks import number_of  # noqa: E402
-from faults.service import Service  # noqa: E402
 
 
 def chaos(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

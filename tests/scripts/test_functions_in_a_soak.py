@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from faults import functions
 from faults.processes import Wrong
 

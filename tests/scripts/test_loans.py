@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import loans
 import msgspec
 import pytest
 from seeds import seeds
@@ -15,9 +16,7 @@ from seeds import seeds
 from mallob_py.simulation.bags import BagCluster, draw_plan
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(_SCRIPTS))
 
-import loans  # noqa: E402
 
 OPENED = {"t": 0.0, "what": "opened", "account": 0}
 LENT = {"t": 0.1, "what": "lent", "account": 0, "loan": 7}

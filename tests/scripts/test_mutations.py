@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import subprocess
-import sys
 from pathlib import Path
 
+import mutate
+import mutations
 import pytest
+from mutations import Mutation, change_of, table
 
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(_ROOT / "scripts"))
 
-import mutate  # noqa: E402
-import mutations  # noqa: E402
-from mutations import Mutation, change_of, table  # noqa: E402
 
 _SOURCE = """
 class Fair:

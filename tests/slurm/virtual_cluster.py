@@ -20,7 +20,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from running import MARK, command_line, kill_marked, marked_processes, parent_of
+from faults.processes import command_line, parent_of
+from running import MARK, kill_marked, marked_processes
 from waiting import poll_until
 
 NODES = 2

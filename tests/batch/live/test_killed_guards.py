@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from faults.processes import lives
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.batch.live.launch import Launch
@@ -44,12 +45,6 @@ def _left(folder: Path) -> int:
     return int((folder / "left").read_text())
 
 
-def _lives(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    return False
-
-
 def _guard_below(outer: int) -> int:
     return int(Path(f"/proc/{outer}/task/{outer}/children").read_text())
 
@@ -59,15 +54,15 @@ def test_what_hides_from_a_guard_that_is_killed_ends_with_it(
     victim: str, outer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     left = _left(tmp_path)
-    assert _lives(left)
+    assert lives(left)
     os.kill(_guard_below(outer.pid) if victim == "guard" else outer.pid, signal.SIGKILL)
-    poll_until(lambda: not _lives(left))
+    poll_until(lambda: not lives(left))
     assert outer.wait(DEADLINE_S) == (1 if victim == "guard" else -signal.SIGKILL)
 
 
 def test_a_guard_hears_what_its_parent_is_told(outer: subprocess.Popen[bytes], tmp_path: Path) -> None:
     outer.terminate()
     assert outer.wait(DEADLINE_S) == 0
-    assert not _lives(_left(tmp_path))
+    assert not lives(_left(tmp_path))
     assert outer.stderr is not None
     assert msgspec.json.decode(outer.stderr.read().splitlines()[-1])["status"]["ending"] == "cancelled"

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from faults.processes import processes_with
 from foreign_files import Kind, found, put, put_all
 from other_user import as_nobody, folder_for_all, needs_root
-from running import COMMAND, processes_with
+from running import COMMAND
 from small_disks import small_disk
 from waiting import DEADLINE_S, poll_until
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import COMMAND, processes_with
+from faults.processes import processes_with
+from running import COMMAND
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.batch.costs import Delays

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from faults.processes import lives
 from waiting import DEADLINE_S
 
 from mallob_py.kit.payload import encode_description
@@ -83,16 +84,8 @@ class Rank:
         return pid
 
 
-def process_state(pid: int) -> str:
-    """R, S, T (stopped), ...; X if there is no such process, Z if nobody has reaped it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
-
-
 def is_gone(pid: int) -> bool:
-    return process_state(pid) in "XZ"
+    return not lives(pid)
 
 
 def result_of(event: stimuli.WorkerAnswered) -> tuple[int, list[int]]:

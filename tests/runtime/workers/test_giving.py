@@ -9,7 +9,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from pool_rank import KEY, Make, Rank, is_gone, process_state, result_of
+from faults.processes import state_of
+from pool_rank import KEY, Make, Rank, is_gone, result_of
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.kit.payload import encode_description
@@ -41,7 +42,7 @@ class Host:
         self.giver.hear(stimuli.WorkerStarted, count + 1)
         pid = self.giver.pid()
         self.giver.pool.suspend(KEY)
-        self.giver.until(lambda: process_state(pid) == "T")
+        self.giver.until(lambda: state_of(pid) == "T")
         return pid
 
     def await_it(self, index: int = 0) -> None:
@@ -115,7 +116,7 @@ def test_one_that_rests_again_before_it_has_come_goes_on_when_it_is_to(host: Hos
     host.taker.pool.suspend(THERE)
     host.give()
     host.taker.hear(stimuli.WorkerStarted)
-    assert process_state(pid) == "T"
+    assert state_of(pid) == "T"
     host.taker.pool.resume(THERE, 0, 3, ())
     host.taker.pool.deliver(THERE, TreeMessage(0, b"end"))
     host.taker.hear(stimuli.WorkerAnswered)
@@ -193,7 +194,7 @@ def test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests(host: Host
         pid = host.move("SPIN")
         if rests:
             host.taker.pool.suspend(THERE)
-            host.taker.until(lambda pid=pid: process_state(pid) == "T")
+            host.taker.until(lambda pid=pid: state_of(pid) == "T")
         link = next(one for one in host.taker.pool.processes.links.values() if one.pid == pid)
         # Closed as by the kernel when the rank is gone; but its number stays taken, for its owner to close.
         os.dup2(link.descriptors[1], link.descriptors[2])

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from pool_rank import Make, Rank, is_gone, process_state, result_of
+from faults.processes import state_of
+from pool_rank import Make, Rank, is_gone, result_of
 
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.kit.result_file import ResultsFolder
@@ -77,21 +78,21 @@ def test_a_job_of_its_own_or_of_another_chain_gets_another_process(rank: Rank) -
 def test_a_worker_that_is_ended_at_work_is_stopped_and_goes_on_with_the_next_revision(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
     rank.pool.terminate((10, 10))
-    rank.until(lambda: process_state(pid) == "T")
+    rank.until(lambda: state_of(pid) == "T")
     assert ask(rank, 11, 1) == ([0, 1], pid)
 
 
 def test_a_suspended_worker_that_is_ended_goes_on_with_the_next_revision(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
     rank.pool.suspend((10, 10))
-    rank.until(lambda: process_state(pid) == "T")
+    rank.until(lambda: state_of(pid) == "T")
     rank.pool.terminate((10, 10))
     assert ask(rank, 11, 1) == ([0, 1], pid)
 
 
 def test_a_result_of_a_former_revision_is_no_answer_to_the_next(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="late")
-    rank.until(lambda: process_state(pid) == "T")
+    rank.until(lambda: state_of(pid) == "T")
     rank.pool.terminate((10, 10))
     assert ask(rank, 11, 1) == ([0, 1], pid)
     assert [event.worker for event in rank.of(stimuli.WorkerAnswered)] == [11]

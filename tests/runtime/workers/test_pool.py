@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.processes import state_of
 from pool_rank import (
     APPS,
     CLASSES,
@@ -27,7 +28,6 @@ from pool_rank import (
     Make,
     Rank,
     is_gone,
-    process_state,
     result_of,
 )
 from seeds import seeds
@@ -230,7 +230,7 @@ def test_an_application_nobody_knows_fails_its_job_only(rank: Rank) -> None:
 def test_suspend_stops_the_process_and_resume_continues_it_in_its_new_place(rank: Rank) -> None:
     rank.run("ECHO")
     rank.pool.suspend(KEY)
-    rank.until(lambda: process_state(rank.pid()) == "T")
+    rank.until(lambda: state_of(rank.pid()) == "T")
     rank.pool.resume(KEY, 4, 9, (9, 10))
     rank.pool.deliver(KEY, TreeMessage(1, b"end"))
     assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (0, [4, 9, 9, 10])
@@ -341,7 +341,7 @@ def test_terminate_kills_running_stopped_and_unstarted_workers_without_further_e
     for number in range(4):
         rank.pool.terminate((number, 0))
         rank.pool.terminate((number, 0))
-    rank.until(lambda: all(process_state(pid) == "X" for pid in pids))
+    rank.until(lambda: all(state_of(pid) == "X" for pid in pids))
     assert rank.seen == []
 
 
@@ -803,7 +803,7 @@ def run_program() -> tuple[subprocess.Popen[str], list[int]]:
 
 def test_all_processes_die_with_a_rank_that_is_killed() -> None:
     program, pids = run_program()
-    poll_until(lambda: process_state(pids[2]) == "T")
+    poll_until(lambda: state_of(pids[2]) == "T")
     program.kill()
     program.wait()
     poll_until(lambda: all(map(is_gone, pids)))
@@ -815,7 +815,7 @@ def test_close_leaves_no_process_and_no_zombie() -> None:
     program, pids = run_program()
     program.communicate("")
     assert program.returncode == 0
-    assert [process_state(pid) for pid in pids] == ["X"] * len(pids)
+    assert [state_of(pid) for pid in pids] == ["X"] * len(pids)
 
 
 def test_a_rank_imports_neither_numpy_nor_applications() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.processes import lives
 from running import needs_mpiexec
 from waiting import DEADLINE_S, poll_until
 
@@ -63,14 +64,6 @@ class Host:
         self.process.communicate(timeout=DEADLINE_S)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
 @contextlib.contextmanager
 def hosted(ranks: int, *arguments: str) -> Iterator[Host]:
     host = Host(ranks, *arguments)
@@ -94,7 +87,7 @@ def test_a_signal_lets_all_ranks_end_cleanly(number: int, tmp_path: Path) -> Non
         host.await_ranks(3, tmp_path)
         host.process.send_signal(number)
         assert host.wait() == 0, host.output
-        assert not any(is_alive(pid) for pid in host.pids)
+        assert not any(lives(pid) for pid in host.pids)
 
 
 @needs_mpiexec
@@ -110,7 +103,7 @@ def test_ranks_end_when_the_launching_process_is_killed(tmp_path: Path) -> None:
     with hosted(2, "wait", str(tmp_path)) as host:
         host.await_ranks(2, tmp_path)
         host.process.kill()
-        poll_until(lambda: not any(is_alive(pid) for pid in host.pids))
+        poll_until(lambda: not any(lives(pid) for pid in host.pids))
 
 
 @needs_mpiexec
@@ -121,7 +114,7 @@ def test_a_second_ctrl_c_ends_ranks_that_do_not_listen(tmp_path: Path) -> None:
         poll_until(lambda: host.process.poll() is not None or not _sigint_pending(host.process.pid))
         host.process.send_signal(signal.SIGINT)
         assert host.wait() == 128 + signal.SIGINT
-        poll_until(lambda: not any(is_alive(pid) for pid in host.pids))
+        poll_until(lambda: not any(lives(pid) for pid in host.pids))
 
 
 def _sigint_pending(pid: int) -> bool:
@@ -241,8 +234,8 @@ def test_what_outlives_a_world_is_killed_before_the_launch_returns_and_nobody_el
     )
     try:
         assert launch_world(1, [str(program), str(tmp_path / "pid")]) == 0
-        assert not is_alive(int((tmp_path / "pid").read_text()))
-        assert is_alive(bystander.pid)
+        assert not lives(int((tmp_path / "pid").read_text()))
+        assert lives(bystander.pid)
     finally:
         bystander.kill()
         bystander.wait()

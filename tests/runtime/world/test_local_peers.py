@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from faults.processes import state_of
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.protocol.rank_messages import RankProcess
@@ -93,7 +93,7 @@ def test_one_that_has_ended_before_it_is_watched_is_heard_of_though_nobody_has_w
 ) -> None:
     process = record_of(processes[0].pid)
     processes[0].kill()
-    poll_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z")
+    poll_until(lambda: state_of(process.pid) == "Z")
     peers = LocalPeers(0, {0: process_here()}, {0: 0, 1: 0})
     peers.add(1, process, 0)
     assert is_readable(peers)
