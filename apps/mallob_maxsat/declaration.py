@@ -5,7 +5,7 @@ Imports nothing heavy, as commands read this module.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
+from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ _ANSWERS = {
 }
 
 
-def _switch(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return text == "true"
-
-
 class MaxSatDeclaration(Declaration):
     """The declaration of the application MAXSAT."""
 
@@ -46,7 +40,7 @@ class MaxSatDeclaration(Declaration):
     options: ClassVar[tuple[JobOption, ...]] = (
         JobOption(
             "--sharing",
-            _switch,
+            truth,
             metavar="true|false",
             help="whether workers of a MAXSAT job tell each other clauses that they learn (default false)",
         ),

@@ -5,7 +5,7 @@ Imports nothing heavy: every command that takes SAT's options reads this.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import AGREEMENT, SEED, UNKNOWN, Declaration, JobOption, whole_number
+from mallob_py.kit.declaration import AGREEMENT, SEED, UNKNOWN, Declaration, JobOption, truth, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ def _solution_count(text: str) -> int | str:
 
 def _variables(text: str) -> list[int]:
     return [whole_number(1)(one.strip()) for one in text.split(",")]
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
 
 
 def _proof_format(text: str) -> str:
@@ -117,7 +111,7 @@ class SatDeclaration(Declaration):
         ),
         JobOption(
             "--checked",
-            _truth,
+            truth,
             metavar="",
             help="have processes that trust no solver check each derivation while it is made; needs the "
             "native solver, which alone is used then",

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mallob_py.cli import values
+from mallob_py.kit.declaration import truth
 
 if TYPE_CHECKING:
     from mallob_py.kit.declaration import JobOption
@@ -115,7 +115,7 @@ def _spec_with(flags: str, parse: Callable[[str], Any], group: str, help: str) -
 def switch_option(flag: str, group: str, help: str) -> Any:
     """Declare an option that is off by default (`--no-...` resets it)."""
     name = flag.removeprefix("--")
-    return _declare(OptionSpec(name, (flag,), values.switch, "", group, help, is_switch=True), False)
+    return _declare(OptionSpec(name, (flag,), truth, "", group, help, is_switch=True), False)
 
 
 def positional(

@@ -271,16 +271,6 @@ def port(text: str) -> int:
     return number
 
 
-def switch(text: str) -> bool:
-    """Parse a boolean from an environment variable or a configuration file."""
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
 def assignment(text: str) -> tuple[tuple[str, Any]]:
     """Parse KEY=VALUE to a list of one; VALUE is JSON if possible, else text."""
     key, equals, value = text.partition("=")

@@ -54,7 +54,7 @@ class JobOption:
         Args:
             flag: the option, such as "--depth".
             parse: makes the key's value of a text, or raises ValueError with a reason in plain words.
-            metavar: placeholder of the value in help texts; "" for a switch (parse knows "true" and "false").
+            metavar: placeholder of the value in help texts; "" for a switch, whose `parse` is `truth`.
             help: the help text.
             needs: key of an option without which this option is refused.
             excludes: keys of the configuration that contradict this option.
@@ -81,6 +81,20 @@ def whole_number(least: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def truth(text: str) -> bool:
+    """Parse a boolean, for `JobOption` and for variables of the environment.
+
+    Raises:
+        ValueError: the text is none of true, yes, on, 1, false, no, off and 0, in any case.
+    """
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
 
 
 #: options shared by several applications

@@ -579,9 +579,9 @@ def test_settings_become_what_the_application_declares_or_stay_json(tmp_path: Pa
     configuration = job_of(str(formula), *settings)["configuration"]
     assert configuration == {"projection": [1, 2], "seed": 7, "further": "yes"}
     (tmp_path / "b.wcnf").touch()
-    assert job_of(str(tmp_path / "b.wcnf"), "--sharing", "false")["configuration"] == {"sharing": False}
-    with pytest.raises(OptionError, match="'no' is neither true nor false"):
-        job_of(str(tmp_path / "b.wcnf"), "--sharing", "no")
+    assert job_of(str(tmp_path / "b.wcnf"), "--sharing", "No")["configuration"] == {"sharing": False}
+    with pytest.raises(OptionError, match="'never' is neither true nor false"):
+        job_of(str(tmp_path / "b.wcnf"), "--sharing", "never")
 
 
 def test_a_file_as_standard_input_is_taken_by_its_name(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.cli import values
+from mallob_py.kit.declaration import truth
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_a_priority_is_positive_and_finite(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "on"), [("1", True), ("Yes", True), ("off", False), ("false", False)])
 def test_switches_in_the_environment(text: str, on: bool) -> None:
-    assert values.switch(text) is on
+    assert truth(text) is on
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "-1", "nan", "inf", "1y", ""])
@@ -56,7 +57,7 @@ def test_a_simulated_system_has_from_one_to_a_million_pes(text: str) -> None:
 def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]
     parsers += [values.duration_s, values.simulated_pes]
-    for parse in [*parsers, values.priority, values.switch, values.path, values.word]:
+    for parse in [*parsers, values.priority, truth, values.path, values.word]:
         with contextlib.suppress(ValueError):
             parse(text)
 
