@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import ty
 if TYPE_CHECKING:
     from typing import Any
 
+    from mallob_py.api.async_client import AsyncClient
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
     from mallob_py.api.cpmpy_solver import register_cpmpy_solver
     from mallob_py.api.executor import Executor, Shared, report_progress
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RC2",
     "Answer",
+    "AsyncClient",
     "Client",
     "Executor",
     "FormulaExecutor",
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": "mallob_py.api.client",
+    "AsyncClient": "mallob_py.api.async_client",
     "Client": "mallob_py.api.client",
     "Executor": "mallob_py.api.executor",
     "FormulaExecutor": "mallob_py.api.client",

@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 from mallob_py.api import optimization
 from mallob_py.api.formulas import FormulaLike, clauses_of, literals_of, raw_content
 from mallob_py.api.replies import NewFiles
+from mallob_py.api.shown import BAR_PERIOD_S, Bar, check_progress, html_table, progress_bar
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
 from mallob_py.service.client import PendingJobs
@@ -100,6 +101,7 @@ class Answer:
         reply: the whole reply, as the service wrote it.
         solutions: the solutions of a job with `configuration={"solutions": ...}`.
         text: the answer of an application that answers in bytes: for SMT, all that a solver prints.
+        place: the place of the formula in `AsyncClient.as_completed`, from 0.
     """
 
     satisfiable: bool | None
@@ -108,6 +110,7 @@ class Answer:
     reply: Mapping[str, Any]
     solutions: list[NDArray[np.int32]] | None = None
     text: str | None = None
+    place: int | None = None
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -175,8 +178,9 @@ class _Pending:
 class JobGroup:
     """The jobs of a client's user with the same group name. Each look reads the service's history."""
 
-    def __init__(self, client: Client, name: str, futures: list[JobFuture]) -> None:
+    def __init__(self, client: Client, name: str, futures: list[JobFuture], *, has_bar: bool = False) -> None:
         self.name = name
+        self._has_bar = has_bar
         #: futures of `Client.map_formulas`, in the order of its formulas
         self.futures = futures
         self._client = client
@@ -184,11 +188,29 @@ class JobGroup:
 
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers to the formulas of `Client.map_formulas`, in their order. Raises JobError."""
-        return (future.result() for future in self.futures)
+        bar = progress_bar(self._has_bar, len(self.futures), "job")
+        try:
+            for future in self.futures:
+                while self._has_bar and not wait([future], BAR_PERIOD_S).done:
+                    self._show(bar)
+                self._show(bar)
+                yield future.result()
+        finally:
+            bar.close()
 
     def as_completed(self) -> Iterator[Future[Answer]]:
         """Yield the futures as they end; `futures.index` tells the place of the formula."""
-        return as_completed(self.futures)
+        bar = progress_bar(self._has_bar, len(self.futures), "job")
+        try:
+            for future in as_completed(self.futures):
+                bar.update(1)
+                yield future
+        finally:
+            bar.close()
+
+    def _show(self, bar: Bar) -> None:
+        if self._has_bar:
+            bar.update(sum(future.done() for future in self.futures) - bar.n)
 
     def state(self) -> GroupState:
         """Return the group's state: how many jobs are solved, unsolved, failed, running, ..."""
@@ -287,6 +309,20 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client on {str(self._api_dir)!r}, {len(self._pending)} jobs awaited>"
+
+    def _repr_html_(self) -> str:
+        """Return the service and this client in numbers, for notebooks."""
+        rows: dict[str, object] = {"user": self._user, "jobs awaited": len(self._pending)}
+        status = read_live_status(self._api_dir)
+        if status is None:
+            rows["service"] = "none is running"
+        else:
+            rows |= {"ranks": status.ranks, "busy PEs": f"{status.busy} of {status.pes}"}
+            rows |= {f"jobs {state}": count for state, count in status.states.items()}
+        return html_table(f"Client on {self._api_dir}", rows)
 
     @property
     def is_served(self) -> bool:
@@ -388,17 +424,24 @@ class Client:
         futures = [self.submit(formula, **fields) for formula in formulas]
         return [future.result() for future in futures]
 
-    def map_formulas(self, formulas: Iterable[FormulaLike], group: str = "", **fields: Any) -> JobGroup:
+    def map_formulas(
+        self, formulas: Iterable[FormulaLike], group: str = "", *, progress: bool = False, **fields: Any
+    ) -> JobGroup:
         """Hand in all formulas at once, as a group of jobs.
 
         Args:
             formulas: formulas as `submit` takes them; if one cannot be handed in, earlier ones are cancelled.
             group: the group's name; "": a new one.
+            progress: whether iterations over the group show a bar of answered jobs, by tqdm.
             **fields: further arguments of `submit`.
 
         Returns:
             The group, which yields answers.
+
+        Raises:
+            ImportError: there is no tqdm.
         """
+        check_progress(progress)
         group = group or f"py-{uuid.uuid4().hex[:12]}"
         futures: list[JobFuture] = []
         try:
@@ -409,7 +452,7 @@ class Client:
             for future in futures:
                 future.cancel()
             raise
-        return JobGroup(self, group, futures)
+        return JobGroup(self, group, futures, has_bar=progress)
 
     def group(self, name: str) -> JobGroup:
         """Return the user's group of this name, with jobs of any client and any time."""
@@ -443,6 +486,31 @@ class Client:
         Returns:
             The answer. Raises as `submit` and its future.
         """
+        return self.submit_run(
+            application,
+            *files,
+            name=name,
+            priority=priority,
+            max_demand=max_demand,
+            time_limit_s=time_limit_s,
+            wallclock_limit_s=wallclock_limit_s,
+            cpu_limit_s=cpu_limit_s,
+            **configuration,
+        ).result()
+
+    def submit_run(
+        self,
+        application: str,
+        *files: str | os.PathLike[str],
+        name: str = "",
+        priority: float = 1.0,
+        max_demand: int = 0,
+        time_limit_s: float | None = None,
+        wallclock_limit_s: float | None = None,
+        cpu_limit_s: float | None = None,
+        **configuration: Any,
+    ) -> JobFuture:
+        """Hand in a job of any application; arguments as `run`, returns and raises as `submit`."""
         return self.submit(
             application=application,
             files=[os.path.abspath(file) for file in files],
@@ -453,7 +521,7 @@ class Client:
             wallclock_limit_s=wallclock_limit_s,
             cpu_limit_s=cpu_limit_s,
             configuration=configuration,
-        ).result()
+        )
 
     def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
         """Answer a script in SMT-LIB 2, and wait.
@@ -467,8 +535,12 @@ class Client:
             all
             checks. Raises as `submit` and its future.
         """
+        return self.submit_smt(script, **fields).result()
+
+    def submit_smt(self, script: str | os.PathLike[str], **fields: Any) -> JobFuture:
+        """Hand in a script in SMT-LIB 2; arguments as `solve_smt`, returns and raises as `submit`."""
         is_text = isinstance(script, str) and "(" in script
-        return self.solve(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
+        return self.submit(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
 
     # --- optimisation -----------------------------------------------------------------------------
 

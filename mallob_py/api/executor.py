@@ -38,6 +38,7 @@ from mallob_py.api.calls.lane import Terms, shown_arguments
 from mallob_py.api.calls.ranks import OwnRanks
 from mallob_py.api.calls.sinks import IN_A_FORK, CallFuture, CallProgress, LazyResults, MapResults
 from mallob_py.api.client import Client
+from mallob_py.api.shown import html_table, progress_bar
 from mallob_py.kit.calls import here, sharing
 from mallob_py.kit.calls.initializing import Initialized
 from mallob_py.kit.calls.sharing import Shared
@@ -156,6 +157,18 @@ class Executor(concurrent.futures.Executor):
             what = f"on {str(self._client.api_dir)!r}"
         left = len(self._inner_futures) if self._hub is None else self._hub.left
         return f"<Executor {what}, {left} calls left{', shut down' if self._is_shut_down else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the executor's workers and calls in numbers, for notebooks."""
+        title = repr(self).strip("<>").partition(",")[0]
+        rows: dict[str, object] = {"workers": self.workers}
+        if self._ranks is not None:
+            rows["ranks"] = self._ranks.count
+        if self._hub is not None:
+            rows |= {"calls ended": self._hub.done, "running": self._hub.running, "left": self._hub.left}
+        if self._is_shut_down:
+            rows["state"] = "shut down"
+        return html_table(title, rows)
 
     @property
     def workers(self) -> int:
@@ -284,6 +297,7 @@ class Executor(concurrent.futures.Executor):
         time_limit: float | None = None,
         cpu_limit: float | None = None,
         name: str = "",
+        progress: bool = False,
     ) -> MapResults[_T]: ...
 
     @overload
@@ -303,6 +317,7 @@ class Executor(concurrent.futures.Executor):
         time_limit: float | None = None,
         cpu_limit: float | None = None,
         name: str = "",
+        progress: bool = False,
     ) -> LazyResults[_T]: ...
 
     def map(
@@ -321,6 +336,7 @@ class Executor(concurrent.futures.Executor):
         time_limit: float | None = None,
         cpu_limit: float | None = None,
         name: str = "",
+        progress: bool = False,
     ) -> MapResults[_T] | LazyResults[_T]:
         """Call `fn` with items of the iterables, which are read at once unless `buffersize` is given.
 
@@ -340,12 +356,14 @@ class Executor(concurrent.futures.Executor):
             time_limit: seconds that the map's job may have a PE; open calls then end with TimeLimit.
             cpu_limit: CPU seconds of all workers of the map's job; open calls then end with TimeLimit.
             name: the name of the map's own job.
+            progress: whether the iteration shows a bar of done calls, by tqdm.
 
         Returns:
             An iterator over the results, which raises TimeoutError after `timeout`.
 
         Raises:
             CannotSend: `fn` or an argument cannot be pickled.
+            ImportError: `progress` is given, and there is no tqdm.
             TypeError: an argument has the wrong type.
             ValueError: an argument is out of range.
         """
@@ -358,11 +376,13 @@ class Executor(concurrent.futures.Executor):
         how: dict[str, Any] = {"is_ordered": ordered, "is_collecting": on_error == "collect"}
         how["deadline_s"] = deadline_s
         if buffersize is not None:
+            how["bar"] = progress_bar(progress, None, "call")
             if given:
                 terms = terms._replace(map=uuid.uuid4().hex)
             submit, abandon = self._one_by_one(fn, terms, retries)
             return LazyResults(submit, zip(*iterables, strict=False), buffersize, abandon=abandon, **how)
         items = list(zip(*iterables, strict=False))
+        how["bar"] = progress_bar(progress, len(items), "call")
         if self._inner is not None:
             submit, abandon = self._one_by_one(fn, terms, retries)
             return _inner_map(submit, items, lambda cancel: MapResults(len(items), cancel=cancel, **how))

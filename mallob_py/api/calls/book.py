@@ -474,6 +474,11 @@ class Book:
         return any(worker.calls > 1 for worker in self._workers.values())
 
     @property
+    def running(self) -> int:
+        """The number of workers at work: one call of each is under way. Any thread may ask."""
+        return sum(bool(worker.batches) and not worker.is_away for worker in tuple(self._workers.values()))
+
+    @property
     def idle(self) -> list[int]:
         """Return the workers without calls."""
         return [number for number, one in self._workers.items() if not one.is_away and not one.batches]

@@ -226,6 +226,8 @@ class Hub:
         self._shelf = Shelf(is_others=self._is_others)
         self._lanes: dict[Terms, Lane] = {}
         self._all_lanes: list[Lane] = []
+        #: calls done by lanes that have ended
+        self._done_before = 0
         self._connections: dict[int, _Connection] = {}
         self._gone: list[_Connection] = []
         #: jobs without a reply when the last job was begun
@@ -324,6 +326,16 @@ class Hub:
     def left(self) -> int:
         """The number of calls without an outcome that the hub has taken in."""
         return sum(lane.left for lane in tuple(self._all_lanes))
+
+    @property
+    def done(self) -> int:
+        """The number of calls with an outcome."""
+        return self._done_before + sum(lane.done for lane in tuple(self._all_lanes))
+
+    @property
+    def running(self) -> int:
+        """The number of workers that have calls, as far as is known."""
+        return sum(lane.running for lane in tuple(self._all_lanes))
 
     def cancel_waiting(self) -> None:
         """Cancel the calls that no worker has begun."""
@@ -438,6 +450,7 @@ class Hub:
             lane.turn(now)
             if lane.is_own and lane.is_over:
                 lane.end_job()
+                self._done_before += lane.done
                 self._all_lanes.remove(lane)
         self._shelf.turn()
         self._bury()

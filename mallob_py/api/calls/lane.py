@@ -178,6 +178,14 @@ class Lane:
         return self._book.left
 
     @property
+    def done(self) -> int:
+        return self._book.done
+
+    @property
+    def running(self) -> int:
+        return self._book.running
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """The groups of calls that are not done."""
         return tuple(self._groups)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from mallob_py.api.shown import BAR_PERIOD_S, NO_BAR, Bar
 from mallob_py.kit.calls.values import no_stop
 
 _T = TypeVar("_T")
@@ -209,11 +210,13 @@ class MapResults(Iterator[_T]):
         is_collecting: bool,
         deadline_s: float | None,
         cancel: Callable[[], None],
+        bar: Bar,
     ) -> None:
         self._taken = 0
         self._has_begun = False
         self._count = count
         self._deadline_s = deadline_s
+        self._bar = bar
         self._process = os.getpid()
         #: the sink of the map's outcomes
         self.sink = _Outcomes(count, is_ordered, is_collecting, cancel)
@@ -229,9 +232,11 @@ class MapResults(Iterator[_T]):
 
     def __next__(self) -> _T:
         if self._taken == self._count:
+            self._bar.close()
             raise StopIteration
         self._has_begun = True
         sink = self.sink
+        self._show()
         call = self._taken if sink.is_ordered else -1
         try:
             if not (sink.states[call] if sink.is_ordered else sink.arrived):
@@ -258,9 +263,17 @@ class MapResults(Iterator[_T]):
                     left_s = None if self._deadline_s is None else self._deadline_s - time.monotonic()
                     if left_s is not None and left_s <= 0:
                         raise TimeoutError(f"{sink.done} of {self._count} calls were done in time")
+                    if self._bar is not NO_BAR:
+                        left_s = min(left_s or BAR_PERIOD_S, BAR_PERIOD_S)
                     sink.changed.wait(left_s)
+                    self._show()
             finally:
                 sink.is_waited_for = False
+
+    def _show(self) -> None:
+        """Renew the bar, in the thread of the iteration."""
+        if self._bar is not NO_BAR:
+            self._bar.update(self.sink.done - self._bar.n)
 
     @property
     def progress(self) -> CallProgress:
@@ -276,6 +289,7 @@ class MapResults(Iterator[_T]):
         """End the iteration, and cancel the open calls."""
         self._taken = self._count
         self.cancel()
+        self._bar.close()
 
     def __del__(self) -> None:
         # Results never asked for let the calls go on, as in the standard library.
@@ -313,8 +327,10 @@ class LazyResults(Iterator[_T]):
         is_collecting: bool,
         deadline_s: float | None,
         abandon: Callable[[Sequence[Future[_T]]], None],
+        bar: Bar,
     ) -> None:
         self._has_begun = False
+        self._bar = bar
         #: calls whose results were not taken, in order
         self._under_way: dict[Future[_T], None] = {}
         self._submit = submit
@@ -352,6 +368,7 @@ class LazyResults(Iterator[_T]):
 
     def __next__(self) -> _T:
         if not self._under_way:
+            self._bar.close()
             raise StopIteration
         self._has_begun = True
         try:
@@ -367,6 +384,7 @@ class LazyResults(Iterator[_T]):
                 error = cancelled
             self._under_way.pop(future, None)
             self._done += 1
+            self._bar.update(1)
             if error is not None and not self._is_collecting:
                 raise no_stop(error)
             self._add()
@@ -389,6 +407,7 @@ class LazyResults(Iterator[_T]):
         """End the iteration, and cancel the open calls."""
         self.cancel()
         self._under_way.clear()
+        self._bar.close()
 
     def __del__(self) -> None:
         if self._has_begun and self._under_way:

@@ -1,0 +1,67 @@
+"""What notebooks and terminals show: bars of progress by tqdm, and small tables in HTML."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Protocol
+
+#: period in which a bar is renewed while its caller waits
+BAR_PERIOD_S = 0.1
+
+
+class Bar(Protocol):
+    """A bar of progress."""
+
+    n: float
+
+    def update(self, more: float) -> object:
+        """Count further ones as done."""
+        ...
+
+    def close(self) -> object:
+        """End the bar."""
+        ...
+
+
+class _NoBar:
+    n = 0.0
+
+    def update(self, more: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+#: the bar where none is wanted
+NO_BAR = _NoBar()
+
+
+def check_progress(is_wanted: bool) -> None:
+    """Raise ImportError if bars are wanted and there is no tqdm."""
+    if is_wanted:
+        _tqdm()
+
+
+def progress_bar(is_wanted: bool, total: int | None, unit: str) -> Bar:
+    """Return a bar of tqdm, or an invisible one if none is wanted. Raises ImportError without tqdm."""
+    if not is_wanted:
+        return NO_BAR
+    bar: Bar = _tqdm()(total=total, unit=f" {unit}s")
+    return bar
+
+
+def _tqdm() -> Any:
+    """Return tqdm's bar for this terminal or notebook. Raises ImportError."""
+    try:
+        return importlib.import_module("tqdm.auto").tqdm
+    except ModuleNotFoundError as error:
+        raise ImportError("progress=True needs tqdm: pip install 'mallob-py[progress]'") from error
+
+
+def html_table(title: str, rows: Mapping[str, object]) -> str:
+    """Return a title and rows of names and values as HTML, all escaped."""
+    body = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
+    )
+    return f"<div><b>{escape(title)}</b><table>{body}</table></div>"
