@@ -32,6 +32,7 @@ from mallob_py.service.jobs.job_file import (
 from mallob_py.service.jobs.reply import RESULTS_FOLDER
 from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.orders import NO_ROOM
 from mallob_py.service.telemetry.groups import GroupState, live_groups
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
@@ -451,7 +452,9 @@ class Jobs:
         try:
             yield
         except ServiceError as error:
-            raise ApiError(503, self._without_paths(str(error))) from None
+            cause = error.__cause__
+            has_no_room = isinstance(cause, OSError) and cause.errno in NO_ROOM
+            raise ApiError(507 if has_no_room else 503, self._without_paths(str(error))) from None
 
     def _without_paths(self, text: str) -> str:
         """Return a text without paths, as clients must not see places on the host."""

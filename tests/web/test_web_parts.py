@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
 import math
+import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mallob_py.service import ServiceError
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.telemetry.history import HistoryWriter
 from mallob_py.service.telemetry.status import (
@@ -34,6 +38,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra web")
 from prometheus_client.parser import text_string_to_metric_families
 
 from mallob_py.service.telemetry.measures import MEASURES, fair_shares
+from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.metrics import metrics
 from mallob_py.web.receiving import TooMuchMemory, decompressed_size
@@ -246,3 +251,12 @@ def test_the_short_form_of_a_reply_has_what_the_application_says_unless_that_is_
     result = {"outcome": "result", "resultcode": 1, "resultstring": "DONE", "solution": [1], "value": 7}
     assert summary_of({"result": result}, None).result == {"value": 7}
     assert summary_of({"result": result | {"text": "x" * 5000}}, None).result == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(errno.ENOSPC, 507), (errno.EDQUOT, 507), (errno.ENOENT, 503)]
+)
+def test_a_job_that_finds_no_room_is_no_missing_service(number: int, status: int) -> None:
+    with pytest.raises(ApiError) as caught, Jobs._telling(Mock(_without_paths=str)):
+        raise ServiceError("cannot write a job") from OSError(number, os.strerror(number))
+    assert caught.value.status == status
