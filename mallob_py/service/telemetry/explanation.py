@@ -192,7 +192,11 @@ def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
 def _why_reading(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     others = status.states.get("reading", 1) - 1
     beside = f", as {_count(others, 'other input')}" if others > 0 else ""
-    yield f"Its input is being read, or waits for a reader, since {_duration(job.reading_s)}{beside}."
+    if job.input_bytes:
+        far = f": {job.read_bytes / 1e6:.1f} of {job.input_bytes / 1e6:.1f} MB"
+        yield f"Its input is being read since {_duration(job.reading_s)}{beside}{far}."
+    else:
+        yield f"Its input is being read, or waits for a reader, since {_duration(job.reading_s)}{beside}."
 
 
 def _why_submitted(status: ServiceStatus, job: JobStatus) -> Iterator[str]:

@@ -158,6 +158,9 @@ class JobStatus(JobTerms, frozen=True):
     arrives_in_s: float = 0.0
     #: time for which its input has been read, or has waited for a reader
     reading_s: float = 0.0
+    #: how far its input file has been read, and the file's size; 0 of 0: not known
+    read_bytes: int = 0
+    input_bytes: int = 0
     #: number of the service's crashes in a row while the job ran; suspects run one at a time
     crashes: int = 0
     crashes_max: int = 0

@@ -29,6 +29,7 @@ from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.rotation import back_in_s
+from mallob_py.runtime.processes import bytes_read
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
 from mallob_py.service.parts import Parts
@@ -261,6 +262,7 @@ class StatusWriter:
         live = self._jobs[job]
         event = self._node.pe.balancer.jobs.get(job)
         unmet, arrival_s = self._holds.waits_for(job)
+        read, of = self._read_of(live)
         status = JobStatus(
             id=job,
             user=live.user,
@@ -279,12 +281,21 @@ class StatusWriter:
             arrives_in_s=max(0.0, arrival_s - now),
             standing=standing(live.terms.priority, live.since_s, self._node.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
+            read_bytes=read,
+            input_bytes=of,
             crashes=self._running.crashes(job),
             balanced_priority=event.priority if event else 0.0,
             is_suspect=self._running.is_suspect(job),
             crashes_max=self._running.crashes_max(job),
         )
         return self._with_account(status, now)
+
+    def _read_of(self, live: LiveJob) -> tuple[int, int]:
+        """Return how far the input file that is being read has been read, and its size."""
+        if live.state is not JobState.READING or (pid := self._rank.pool.pid_of(live.id)) is None:
+            return 0, 0
+        far = (bytes_read(pid, path) for path in live.known_file.files)
+        return next(filter(None, far), (0, 0))
 
     def _with_account(self, status: JobStatus, now: float) -> JobStatus:
         """Add the PE's knowledge, if the PE has the job."""

@@ -115,6 +115,8 @@ def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
 def test_a_job_is_reading_its_input() -> None:
     text = told(job("reading", reading_s=3.5), other(2, "reading"))
     assert "being read, or waits for a reader, since 3.5 s, as 1 other input" in text
+    text = told(job("reading", reading_s=3.5, read_bytes=67_000_000, input_bytes=375_700_000))
+    assert "Its input is being read since 3.5 s: 67.0 of 375.7 MB." in text
 
 
 def test_a_job_has_just_been_submitted() -> None:

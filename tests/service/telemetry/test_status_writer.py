@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,7 @@ def file_of(name: str, **fields: Any) -> JobFile:
     import json
 
     content = json.dumps({"user": "u", "name": name, "application": "NOOP"} | fields).encode()
-    job = parse_job(content, {"NOOP": InputUse.NONE})
+    job = parse_job(content, {"NOOP": InputUse.NONE, "READ": InputUse.REQUIRED})
     assert isinstance(job, JobFile)
     return job
 
@@ -57,7 +58,7 @@ class Client:
         self.machine = DeskMachine(hands, self.holds, users, DeskSetting(1, 60.0))
         self.jobs = self.machine.jobs
         running = RunningJobs(folder, None, lambda message: None)
-        rank: Any = SimpleNamespace(node=self.node)
+        rank: Any = SimpleNamespace(node=self.node, pool=Mock(**{"pid_of.return_value": os.getpid()}))
         parts = Parts(rank, Mock(), self.machine, Mock(), running, Mock())
         self.writer = StatusWriter(parts, folder, 0, 1)
 
@@ -100,6 +101,20 @@ def test_what_the_pe_knows_of_a_job_is_told(client: Client) -> None:
     assert job.root_is_placed
     assert (status.busy, status.states) == (1, {"running": 1})
     assert status.users == {"u": UserStatus(1, 1, 1, None, 1.0)}
+
+
+def test_how_far_an_input_is_read_is_told(client: Client, tmp_path: Path) -> None:
+    formula = tmp_path / "formula"
+    formula.write_bytes(bytes(100))
+    client.take(1, application="READ", files=[str(formula)])
+    client.machine.turn(0.0)
+    client.machine.reads(client.jobs[1], 1.0)
+    with formula.open("rb", buffering=0) as file:
+        file.read(30)
+        (job,) = client.writer.status(4.0).jobs
+    assert (job.state, job.reading_s, job.read_bytes, job.input_bytes) == ("reading", 3.0, 30, 100)
+    (job,) = client.writer.status(4.0).jobs
+    assert (job.read_bytes, job.input_bytes) == (0, 0)
 
 
 def test_setting_the_clock_does_not_change_how_long_the_service_is_up(
