@@ -452,9 +452,7 @@ class Jobs:
         try:
             yield
         except ServiceError as error:
-            cause = error.__cause__
-            has_no_room = isinstance(cause, OSError) and cause.errno in NO_ROOM
-            raise ApiError(507 if has_no_room else 503, self._without_paths(str(error))) from None
+            raise ApiError(status_of(error), self._without_paths(str(error))) from None
 
     def _without_paths(self, text: str) -> str:
         """Return a text without paths, as clients must not see places on the host."""
@@ -535,6 +533,12 @@ class Jobs:
         if os.path.commonpath([resolved, self._allowed]) != self._allowed:
             raise ApiError(403, "holds a path outside of the folder that this server allows", "files")
         return resolved
+
+
+def status_of(error: ServiceError) -> int:
+    """Return the HTTP status for an error of the service's files: 507 if there is no room."""
+    cause = error.__cause__
+    return 507 if isinstance(cause, OSError) and cause.errno in NO_ROOM else 503
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ def test_who_takes_over_after_the_last_answer_does_not_give_it_again(command: st
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(mark, {"PYTHONPATH": str(Path(__file__).parent)}),
+        env=environment(mark, {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}),
         cwd=Path(__file__).parent.parent,
     )
     try:
