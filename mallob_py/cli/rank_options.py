@@ -233,6 +233,13 @@ class SolveOptions(Wishes, _OneShot):
         OUTPUT,
         "write the answer (s and v lines) to FILE instead of standard output",
     )
+    table: str | None = option(
+        "--table FILE",
+        values.path,
+        None,
+        OUTPUT,
+        "write a line for each formula to FILE, as CSV: file, answer, times, workers",
+    )
     quiet: bool = switch_option("--quiet", OUTPUT, "leave out the comment lines")
 
     def validate(self) -> None:
@@ -247,12 +254,12 @@ class SolveOptions(Wishes, _OneShot):
         if (self.configuration or {}).get("model", "literals") != "literals":
             raise OptionError("--configuration: model is for a service only; solve prints literals")
         given = {f"--{key}": target for key, target in self.results.items()}
-        if self.output is not None:
-            given = {"--output": self.output} | given
+        for_all = {"--output": self.output, "--table": self.table}
+        given = {flag: target for flag, target in for_all.items() if target is not None} | given
         for flag, target in given.items():
             if any(_same_file(target, file) for file in self.files):
                 raise OptionError(f"{target} is an input and would be overwritten")
-            if flag != "--output" and len(self.files) > 1:
+            if flag not in for_all and len(self.files) > 1:
                 raise OptionError(f"{flag} is for one formula, but {len(self.files)} are given")
         if len(set(map(os.path.realpath, given.values()))) < len(given):
             raise OptionError(f"{' and '.join(given)} cannot be the same file")

@@ -15,6 +15,8 @@ Each of several solutions has its own `v` lines, closed by 0.
 from __future__ import annotations
 
 import array
+import csv
+import io
 import math
 import os
 import socket
@@ -75,8 +77,10 @@ class _File:
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
     def desk_of(rank: Rank, answered: Answered, tell_answered: Callable[[Answered], None]) -> SolveDesk:
-        output = _open_output(options.output, "a" if answered.count else "w")
-        return SolveDesk(rank, options, output, answered, tell_answered)
+        mode: Literal["a", "w"] = "a" if answered.count else "w"
+        output = _open_output(options.output, mode)
+        table = None if options.table is None else _open_output(options.table, mode)
+        return SolveDesk(rank, options, output, answered, tell_answered, table)
 
     one_shot_desk.be_rank(options, options.application_of(options.files[0]), desk_of, fork_server)
 
@@ -102,6 +106,7 @@ class SolveDesk(OneShotDesk):
         output: TextIO,
         answered: Answered,
         tell_answered: Callable[[Answered], None],
+        table: TextIO | None = None,
     ) -> None:
         """Begin after the `answered` files of a lost rank; call `tell_answered` after each answer."""
         self._is_single = len(options.files) == 1
@@ -125,6 +130,9 @@ class SolveDesk(OneShotDesk):
         self._rows = list[_File]()
         self._under_way = 0
         self._output = output
+        self._table = table
+        if table is not None and not answered.count:
+            self._write(table, [_csv_line("file", "answer", "time_s", "pe_time_s", "workers")])
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
             # Until the grace is over, an offered answer counts; a job without an offer is interrupted.
@@ -162,6 +170,8 @@ class SolveDesk(OneShotDesk):
         self._tell_table()
         if self._output is not sys.stdout:
             self._output.close()
+        if self._table is not None:
+            self._table.close()
 
     def _offered(self, file: _File) -> bytes | None:
         """Return the best answer offered for a file without an answer."""
@@ -409,6 +419,8 @@ class SolveDesk(OneShotDesk):
             del self._by_job[file.job]
             file.answer = None
             self._rows.append(file)
+            if self._table is not None:
+                self._write(self._table, [_csv_line(file.path, file.word, *file.row)])
             self._answered += 1
             told = Answered(self._answered, self._result, self._code, self._failed)
             self._tell_answered(told)
@@ -448,3 +460,9 @@ class SolveDesk(OneShotDesk):
     def _complain(self, message: str) -> None:
         self._failed = True
         say(f"mallob-py solve: {message}")
+
+
+def _csv_line(*cells: object) -> str:
+    with io.StringIO() as line:
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        return line.getvalue()

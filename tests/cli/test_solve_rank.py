@@ -45,8 +45,9 @@ class Desk:
         options: Any = Mock(files=self.files, results={}, quiet=quiet, time_limit_s=time_limit_s)
         options.configuration_with.return_value = {}
         options.application_of.return_value = "SAT"
-        self._path = folder / "answers"
-        self.desk = SolveDesk(self.rank, options, open(self._path, "w"), Answered(), Mock())  # noqa: SIM115
+        self._path, self.table = folder / "answers", folder / "table.csv"
+        output, table = open(self._path, "w"), open(self.table, "w")  # noqa: SIM115
+        self.desk = SolveDesk(self.rank, options, output, Answered(), Mock(), table)
         self.desk.turn(0.0)
 
     def read(self, *jobs: int, now: float = 0.0) -> None:
@@ -88,6 +89,10 @@ def test_answers_are_in_the_order_of_files_each_as_soon_as_all_before_are_there(
     assert desk.rank.stop.called
     desk.desk.close()
     assert desk.desk.exit_code == 0
+    assert desk.table.read_text().splitlines() == [
+        "file,answer,time_s,pe_time_s,workers",
+        *("1.cnf,UNSAT,1.0,0.0,1", "2.cnf,SAT,1.0,0.0,1", "3.cnf,SAT,1.0,0.0,1"),
+    ]
 
 
 def test_a_time_limit_that_comes_while_the_file_is_read_ends_the_command(tmp_path: Path) -> None:
