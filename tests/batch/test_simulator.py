@@ -234,6 +234,17 @@ def test_a_policy_that_begins_anew_after_a_grant_hears_of_all_that_wait(order: E
     check(schedule)
 
 
+@pytest.mark.parametrize("order", EventOrder)
+def test_a_plan_gets_all_nodes_of_a_job_that_has_grown_past_its_estimate_and_ends(order: EventOrder) -> None:
+    # The job at hand has four nodes instead of two and ends a minute before it is expected again.
+    others = [Job(1, 13.0, 4, 9.0, number=1), Job(2, 14.0, 4, 5.0, number=2)]
+    own = Job(0, 0.0, 2, 8.0, Kind.EVOLVING, 1, 4)
+    workload = Workload([own, *others], [Truth(20.0, wishes=(Wish(0.5, 4),)), Truth(9.0), Truth(5.0)], 4)
+    schedule = simulate(workload, policy_of("conservative"), order=order)
+    assert [schedule.starts_s[job] for job in (1, 2)] == [20.0 - 5.0, 15.0 + 9.0]
+    check(schedule)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
 def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy: str) -> None:
     # At 5 s one node is free, which the head counts on for 12 s, when the short job is over.

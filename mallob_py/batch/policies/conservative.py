@@ -85,7 +85,7 @@ class Conservative:
         for gone in view.departed:
             end_s = self._ends.pop(gone.job.id, -math.inf)
             if end_s > now:
-                profile.add(now, end_s, gone.job.nodes)
+                profile.add(now, end_s, gone.size)
                 self._raised = True
         if view.ends and (self._is_new or view.ends[0][0] < now):
             self._start_anew(view)
