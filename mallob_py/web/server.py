@@ -27,6 +27,8 @@ from mallob_py.web.tokens import UserTokens
 _CONNECTIONS_MAX = 1000
 #: the number of descriptors beside connections: files, folders, libraries, and a file for each large answer
 _OTHER_DESCRIPTORS = 200 + _CONNECTIONS_MAX
+#: the number of callers that wait to be accepted; asyncio tries for so many in a turn, descriptors or not
+_BACKLOG = 128
 _FAREWELL_S = 2
 
 
@@ -57,6 +59,7 @@ def serve(
         log_level="warning",
         access_log=False,
         server_header=False,
+        backlog=_BACKLOG,
         limit_concurrency=WAITING_MAX + _CONNECTIONS_MAX,
         http=connections(Places()),  # type: ignore[arg-type]
         timeout_graceful_shutdown=_FAREWELL_S,
@@ -115,7 +118,7 @@ def _allow_descriptors(count: int) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ServiceError(f"cannot listen at {host} port {port}: {reason}; choose others") from None
