@@ -1,8 +1,8 @@
 """The asyncio loops of our servers: their turns are counted, and a lack of descriptors is told in one line.
 
 Once a second, asyncio tries to accept a connection that it has no descriptor for, as often as the listener's
-backlog says, and logs a traceback each time. The connection waits meanwhile, and is accepted when a descriptor
-is free again.
+backlog says, and logs a traceback each time. The connection waits meanwhile, and is accepted when
+a descriptor is free again.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import NoReturn
 
@@ -36,7 +37,8 @@ def raise_in_command() -> None:
 
 def let_go() -> None:
     """Handle Ctrl-C no more: the command is over, and an ending interpreter prints tracebacks."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    in_charge = threading.current_thread() is threading.main_thread()  # else `main` is embedded
+    if in_charge and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
