@@ -206,9 +206,9 @@ class Judge:
 
 
 def test_places(root: Path) -> dict[str, str]:
-    """Return pytest's name of each test function whose name is unique."""
+    """Return pytest's name of each test function with a unique name, but for those of an MPI world."""
     places: dict[str, list[str]] = {}
-    for path in (root / "tests").rglob("test_*.py"):
+    for path in set((root / "tests").rglob("test_*.py")) - set((root / "tests/worlds").iterdir()):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
             places.setdefault(name, []).append(f"{path.relative_to(root)}::{name}")
     return {name: found[0] for name, found in places.items() if len(found) == 1}
