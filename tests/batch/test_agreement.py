@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from mallob_py.batch.policies.agreement import Agreement, RigidEasy
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.simulator import EventOrder, simulate
 
-VARIANTS = list(product(("min", "pref", "average"), ("agreed", "steal", "pool")))
+VARIANTS = list(product(("min", "pref", "keep", "average"), ("agreed", "steal", "pool")))
 
 
 @st.composite
@@ -35,6 +35,23 @@ def test_every_variant_lets_all_jobs_end_and_shares_no_node(
     check(simulate(workload, Agreement(size, nodes, quirks), order=order))
 
 
+@given(malleable_workloads())
+def test_who_keeps_jobs_takes_none_below_its_preferred_number(workload: Workload) -> None:
+    schedule = simulate(workload, Agreement("keep"))
+    for former, latter in pairwise(sorted(schedule.all_pieces(), key=lambda one: (one.job, one.start_s))):
+        if former.job == latter.job:
+            assert len(latter.nodes) >= min(len(former.nodes), workload.jobs[latter.job].nodes)
+
+
+def test_a_job_that_waits_gets_nodes_below_others_preferred_number_only_where_they_are_not_kept() -> None:
+    workload = malleable((0, 1, 4, 4, 100), (13, 2, 2, 2, 10), nodes=4, iterations=10)
+    starts_s = {
+        size: simulate(workload, Agreement(size), order=EventOrder.ELASTISIM).starts_s[1]
+        for size in ("pref", "keep")
+    }
+    assert starts_s == {"pref": 40, "keep": 100}
+
+
 @given(rigid_workloads())
 def test_without_malleable_jobs_it_is_easy(workload: Workload) -> None:
     expected = simulate(workload, Easy()).starts_s
@@ -54,7 +71,7 @@ def test_a_running_job_gives_nodes_to_one_that_waits_at_its_next_resize_point() 
     assert list(schedule.starts_s) == [0, 40]
 
 
-@pytest.mark.parametrize("size", ["min", "pref", "average"])
+@pytest.mark.parametrize("size", ["min", "pref", "keep", "average"])
 def test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need(size: str) -> None:
     # Job 1 can start at 100 s, when 2 nodes more than it needs are free: room for one of jobs 2 and 3.
     workload = rigid((0, 4, 100), (1, 6, 10), (1, 2, 1000), (1, 2, 1000), nodes=8)
@@ -81,7 +98,7 @@ def test_a_pool_lets_any_free_nodes_fulfil_an_agreement() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": "max"}, "size is 'max', not one of min, pref, average"),
+        ({"size": "max"}, "size is 'max', not one of min, pref, keep, average"),
         ({"nodes": "any"}, "nodes is 'any', not one of agreed, steal, pool"),
         ({"quirks": "2023"}, "quirks is '2023', not pecs23"),
     ],

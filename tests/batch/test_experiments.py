@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.batch.experiments import elastic, fair
+from mallob_py.batch.experiments import elastic, fair, malleability
 from mallob_py.batch.experiments.traces import KTH, Trace
 from mallob_py.experiments import frame
 from mallob_py.experiments.intervals import interval
@@ -59,6 +59,27 @@ def test_a_kind_says_which_jobs_are_malleable_and_how() -> None:
 def test_without_traces_the_experiment_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a folder with KTH-SP2"):
         fair.run(Output(tmp_path / "out", "fair"), 1, tmp_path)
+
+
+def test_agreement_is_played_for_each_share_of_malleable_jobs_and_each_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(malleability, "CASES", (fair.CASES[0], fair.CASES[-1]))
+    monkeypatch.setattr(malleability, "SHARES", (0.0, 1.0))
+    monkeypatch.setattr(malleability, "SEEDS", range(2))
+    malleability.run(Output(tmp_path, "malleability"), 1, None)
+    tables = {
+        table["title"].partition(",")[0]: table
+        for table in json.loads((tmp_path / "malleability.json").read_text())
+    }
+    assert list(tables) == [f"Lublin: {measure}" for measure in malleability.MEASURES]
+    for policy, none, all_of_them in tables["Lublin: turnaround"]["rows"]:
+        assert policy in malleability.POLICIES
+        assert none == "1.00 ± 0.00"
+        assert float(all_of_them.split()[0]) < 1.0
+    with pytest.raises(ValueError, match="malleability needs a folder with KTH-SP2"):
+        malleability.run(Output(tmp_path / "out", "malleability"), 1, tmp_path)
+    capsys.readouterr()
 
 
 def test_batches_are_played_with_and_without_what_resizes_cost(

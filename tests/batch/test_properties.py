@@ -30,6 +30,7 @@ _SETTINGS = {
     "easy": ["depth=2", "extra=no"],
     "agreement": [
         *(f"size={size},nodes={nodes}" for size in ("pref", "average") for nodes in ("steal", "pool")),
+        "size=keep",
         "quirks=pecs23",
     ],
     "rigid-easy": ["quirks=pecs23"],

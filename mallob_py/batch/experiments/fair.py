@@ -145,7 +145,7 @@ def cells() -> Iterator[tuple[str, str]]:
 def workload_for(one: Run, traces: Path | None) -> Workload:
     kind = KINDS.get(one.kind, Kind(0.0))
     nodes = _WIDE if kind.wide else HALF_TO_DOUBLE
-    return make_malleable(_part(one.case, one.part, traces), kind.share, nodes, SPEEDUPS[kind.speedup])
+    return make_malleable(part_of(one.case, one.part, traces), kind.share, nodes, SPEEDUPS[kind.speedup])
 
 
 def _play(traces: Path | None, one: Run) -> Metrics:
@@ -154,7 +154,7 @@ def _play(traces: Path | None, one: Run) -> Metrics:
 
 
 @lru_cache(maxsize=1)
-def _part(name: str, part: int, traces: Path | None) -> Workload:
+def part_of(name: str, part: int, traces: Path | None) -> Workload:
     case = next(case for case in CASES if case.name == name)
     if case.trace is None:
         return with_arrivals_scaled(lublin(case.count, _NODES, part), _ARRIVALS)

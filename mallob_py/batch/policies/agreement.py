@@ -6,8 +6,9 @@ and these are agreed for it; then malleable jobs grow on free nodes. Decisions f
 resize points, and ticks of 60 s. A job gets no order while it has one.
 
 `size` says how many nodes jobs get: `min` starts jobs on their least number; those farthest above it shrink
-first and grow last. `pref` does so with the preferred number if possible; `average` starts on the least
-number, and gives and takes node by node so that all jobs have the same share of their ranges. `nodes` says
+first and grow last. `pref` does so with the preferred number if possible; `keep` as well, but no job is
+ordered below its preferred number; `average` starts on the least number, and gives and takes node by node so
+that all jobs have the same share of their ranges. `nodes` says
 which nodes fulfil an agreement: `agreed` (just these), `steal` (waiting agreements swap nodes with one that
 can be fulfilled), `pool` (any free nodes).
 
@@ -27,7 +28,7 @@ from mallob_py.batch.shadow import ends_of, shadow_of
 
 TICK_S = 60.0
 _QUIRKS = ("", "pecs23")
-_SIZES = ("min", "pref", "average")
+_SIZES = ("min", "pref", "keep", "average")
 _FULFIL = ("agreed", "steal", "pool")
 #: maps a job to a number of nodes in its range: `_least`, `_preferred` or `_most`
 _Target = Callable[[Job], int]
@@ -70,6 +71,7 @@ class Agreement:
             raise ValueError(f"nodes is {nodes!r}, not one of {', '.join(_FULFIL)}")
         self.name = "agreement"
         self._size = size
+        self._prefers = size in ("pref", "keep")
         self._nodes = nodes
         self._without_estimates = _has_quirks(quirks)
         self._ticks = _Ticks()
@@ -188,15 +190,16 @@ class Agreement:
 
     def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
         """Yield numbers of nodes to request, each with the least that running jobs keep; the best first."""
-        if self._size == "pref":
+        if self._prefers:
             yield job.nodes, _preferred
             yield job.low, _preferred
-        yield job.low, _least
+        if self._size != "keep":
+            yield job.low, _least
 
     def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
         """Yield the jobs that give nodes, each with its number; the job with most nodes first."""
         if self._size != "average":
-            target = _preferred if self._size == "pref" else _least
+            target = _preferred if self._prefers else _least
             for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
                 count = min(need, len(plan.nodes) - keep(plan.job))
                 if count > 0:
@@ -215,16 +218,15 @@ class Agreement:
 
     def _overtaking(self, view: View, waiting: list[Job], free: int) -> list[tuple[Job, int]]:
         """Return the waiting jobs that start without an agreement, with numbers of nodes."""
-        pref = self._size == "pref"
         if self._without_estimates:
             head = waiting[0]
-            return [(head, min(head.nodes, free) if pref else head.low)] if head.low <= free else []
+            return [(head, min(head.nodes, free) if self._prefers else head.low)] if head.low <= free else []
         starts = list[tuple[Job, int]]()
         shadow_s, extra, blocked = math.inf, 0, False
         for job in waiting:
             if not free:
                 break
-            size = min(job.nodes, free) if pref else job.low
+            size = min(job.nodes, free) if self._prefers else job.low
             if job.low > free:
                 if not blocked:
                     blocked = True
@@ -243,8 +245,8 @@ class Agreement:
         if self._size == "average":
             self._grow_evenly(plans, free)
             return
-        for target in (_preferred, _most) if self._size == "pref" else (_most,):
-            base = _preferred if self._size == "pref" else _least
+        for target in (_preferred, _most) if self._prefers else (_most,):
+            base = _preferred if self._prefers else _least
             for plan in sorted(plans, key=lambda plan: len(plan.nodes) - base(plan.job)):
                 plan.take(free, target(plan.job) - len(plan.nodes))
 
