@@ -21,6 +21,7 @@ from mallob_py.service.store import own_folder
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 _HEADER = b"mallob-py checkpoint 1\n"
+_ANY_HEADER = re.compile(rb"mallob-py checkpoint [0-9]{1,9}\n")
 _SUM_BYTES = 4
 _BYTES_MAX = len(_HEADER) + _SUM_BYTES + CHECKPOINT_BYTES_MAX
 #: largest part of the time for writing all jobs' checkpoints, during which the rank does nothing else
@@ -100,7 +101,8 @@ class Checkpoints:
             return None
         data = content[len(_HEADER) + _SUM_BYTES :]
         if content[: len(_HEADER) + _SUM_BYTES] != _HEADER + _sum_of(data):
-            self._log(f"{path} is damaged; its job begins anew")
+            is_other = _ANY_HEADER.match(content) is not None and not content.startswith(_HEADER)
+            self._log(f"{path} is {'of another version' if is_other else 'damaged'}; its job begins anew")
             return None
         return data
 

@@ -32,7 +32,7 @@ from mallob_py.accepting import is_shortage
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import Reply, outcome_in, refusal_reply
-from mallob_py.service.store import own_folder
+from mallob_py.service.store import format_mark, own_folder
 from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.entries import (
     Claimed,
@@ -125,6 +125,7 @@ class JobDirectory:
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
+            format_mark.settle(self.path, self._flush_policy)
             #: ended jobs with their outcomes, for dependencies
             self.finished = self._finished.load()
             leave_mark(self.path, self._flush_policy)
@@ -136,6 +137,9 @@ class JobDirectory:
             self.finished |= {entry.identity: entry.outcome for entry in (*decided, *lost)}
             self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
+        except ServiceError:
+            self._lock.close()
+            raise
         except OSError as error:
             self._lock.close()
             raise _unusable(self.path, error) from error
@@ -275,6 +279,10 @@ class JobDirectory:
         """Return the path for a solution that is too large for the reply."""
         return f"{self._out}/{identity}.{internal_id}.solution"
 
+    def in_turn(self, request: Callable[[], None]) -> None:
+        """Call a function at a time when no reply is being published."""
+        request()
+
     def discard_solution(self, internal_id: int, identity: str) -> None:
         """Remove a file of a solution that no one will read any more."""
         with contextlib.suppress(OSError):
@@ -321,6 +329,7 @@ class JobDirectory:
         self._lock.close()
         self._lock = DirectoryLock(self.path, self._log)
         self._finished.close()
+        format_mark.settle(self.path, self._flush_policy)
         leave_mark(self.path, self._flush_policy)
 
     def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
@@ -507,6 +516,10 @@ class ThreadedDirectory:
 
     def solution_path(self, internal_id: int, identity: str) -> str:
         return self._directory.solution_path(internal_id, identity)
+
+    def in_turn(self, request: Callable[[], None]) -> None:
+        """Have the thread call a function between its own work."""
+        self._request(request)
 
     def discard_solution(self, internal_id: int, identity: str) -> None:
         self._request(partial(self._directory.discard_solution, internal_id, identity))

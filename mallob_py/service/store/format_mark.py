@@ -1,0 +1,57 @@
+"""The format of a client's folder: a number in `jobs.<i>/.format`.
+
+    0   no such file: folders of before the file
+    1   the same names and contents, with the file
+
+A service brings an older folder up to `FORMAT` at its start. It refuses a newer one, whose journal it might
+misread. Whoever changes names in the journal, its files, checkpoints, `.finished`, `.last_id`, `.running` or
+the history so that an older service would misread them raises `FORMAT`, brings the former format up in
+`settle`, and keeps a folder of the former one for the tests (`scripts/format_sample.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from mallob_py.service import ServiceError
+from mallob_py.service.store import own_folder
+from mallob_py.service.store.flush_policy import FlushPolicy
+
+FORMAT = 1
+_NAME = ".format"
+_TEXT = re.compile(rb"mallob-py folder ([0-9]{1,9})\n")
+_BYTES_MAX = 100
+
+
+def format_of(client_dir: Path) -> int:
+    """Return the number of the folder's format; 0 also for a damaged mark. Raises OSError."""
+    path = client_dir / _NAME
+    own_folder.remove_if_foreign(path)  # another user's file could keep us from starting
+    with contextlib.suppress(FileNotFoundError):
+        told = _TEXT.fullmatch(own_folder.read_file(path, bytes_max=_BYTES_MAX))
+        return 0 if told is None else int(told[1])
+    return 0
+
+
+def settle(client_dir: Path, flush_policy: FlushPolicy) -> None:
+    """Bring a folder that is locked by us up to our format. Raises OSError; ServiceError if it is newer."""
+    found = format_of(client_dir)
+    if found > FORMAT:
+        raise ServiceError(
+            f"{client_dir} is of format {found}, and this mallob-py knows formats up to {FORMAT}: install the"
+            " version that wrote it, or a newer one"
+        )
+    if found == FORMAT:
+        return
+    temporary = client_dir / "~format"
+    descriptor = own_folder.open_to_write(temporary, 0o644)
+    try:
+        os.write(descriptor, b"mallob-py folder %d\n" % FORMAT)
+    finally:
+        os.close(descriptor)
+    flush_policy.flush([temporary])
+    os.replace(temporary, client_dir / _NAME)
+    flush_policy.flush([client_dir])

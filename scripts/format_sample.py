@@ -1,0 +1,87 @@
+"""Leaves an api folder as a stopped service leaves it, with one of each format on disk.
+
+    python scripts/format_sample.py FOLDER
+
+`tests/ranks/test_upgrade.py` keeps one such folder for each format of `service/store/format_mark.py`, and
+lets today's service go on with each. Whoever changes a format runs this before and commits the folder.
+The mallob_py of the working folder is the one that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+#: files that the next service needs; the others are made anew, or are of one run
+_KEPT = (".finished", ".format", ".last_id", ".running", "history.jsonl", "*/*")
+_PATIENCE_S = 60.0
+
+
+def main() -> None:
+    target = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        api = Path(folder, "api")
+        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", "2", "--api-dir", str(api)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as service:
+            assert service.stdout is not None
+            service.stdout.readline()
+            try:
+                _fill(api / "jobs.0")
+            finally:
+                os.killpg(service.pid, signal.SIGKILL)
+                service.stdout.read()  # until the ranks have ended, too
+        _leave_reply_unpublished(api / "jobs.0")
+        _put(api / "jobs.0", "untaken", literals=[-1, 0])
+        for pattern in _KEPT:
+            for path in api.glob(f"jobs.0/{pattern}"):
+                kept = target / path.relative_to(api)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, kept)
+
+
+def _fill(client: Path) -> None:
+    """Have jobs in all states."""
+    for name in ("solved", "decided"):
+        _put(client, name, group="night", literals=[1, 2, 0, -1, 0])
+        _await((client / f"out/alice.{name}.json").exists)
+    _put(client, "revised", incremental=True, literals=[1, 2, 0])
+    _await((client / "out/alice.revised.json").exists)
+    _put(client, "bag", application="QUEENS", configuration={"n": 16})
+    _await(lambda: any(client.glob("checkpoints/[0-9]*")))
+    _put(client, "after", group="night", literals=[3, 0], dependencies=["alice.bag"])
+    _await(lambda: any(client.glob("journal/*.job.after.json")))
+    time.sleep(2)  # later checkpoints have more in them
+
+
+def _put(client: Path, name: str, **fields: object) -> None:
+    """Hand in a job of alice."""
+    text = json.dumps({"user": "alice", "name": name, "application": "SAT", **fields})
+    (client / f"in/~{name}.json").write_text(text)
+    (client / f"in/~{name}.json").rename(client / f"in/{name}.json")
+
+
+def _leave_reply_unpublished(client: Path) -> None:
+    """Put a reply back to where it was the moment before."""
+    reply = client / "out/alice.decided.json"
+    number = json.loads(reply.read_bytes())["internal_id"]
+    reply.rename(client / f"journal/{number}.reply.alice.decided.json")
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if time.monotonic() > until_s:
+            raise SystemExit("the service is too slow")
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
