@@ -407,6 +407,14 @@ class ServeOptions(Api, _AnyApplication):
         SERVICE,
         "end an incremental job if no revision comes for this long (default 1h)",
     )
+    keep_s: float | None = option(
+        "--keep T",
+        values.keep_s,
+        None,
+        SERVICE,
+        "remove replies (read or not), result files, output, history and logs of jobs that ended more than T "
+        "ago, such as 30d (default: keep all)",
+    )
     users: str | None = option(
         "--users FILE",
         values.path,
@@ -479,14 +487,19 @@ def settings_of(
     )
 
 
-def event_log_of(options: ServeOptions | SolveOptions | RunOptions) -> Callable[[int, int, float], EventLog]:
-    """Return a maker of event logs, from rank, first PE and the system's start; all clocks start there."""
+def event_log_of(
+    options: ServeOptions | SolveOptions | RunOptions, keep_s: float | None = None
+) -> Callable[[int, int, float], EventLog]:
+    """Return a maker of event logs, from rank, first PE and the system's start; all clocks start there.
+
+    `keep_s`: how long parts of logs are kept; None: for ever.
+    """
     from mallob_py.service.telemetry.event_log import EventLog, LogFiles, run_name
 
     def open_log(rank: int, first_pe: int, start_unix_s: float) -> EventLog:
         if options.log_dir is None:
             return EventLog(None, first_pe, 0.0)
         run = Path(options.log_dir) / run_name(start_unix_s)
-        return EventLog(LogFiles(run, rank, options.log_size_bytes), first_pe, 0.0)
+        return EventLog(LogFiles(run, rank, options.log_size_bytes, keep_s), first_pe, 0.0)
 
     return open_log

@@ -70,6 +70,7 @@ def open_desk(
         functools.partial(with_defaults, options.defaults),
         rules,
         options.chain_timeout_s,
+        options.keep_s,
         functools.partial(_greet, rank, client, is_taken_over),
     )
     return Service(

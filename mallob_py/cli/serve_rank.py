@@ -54,7 +54,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
             time_limit_s=options.time_limit_s,
             output_dir=os.path.abspath(os.path.join(options.api_dir, OUTPUT_FOLDER)),
         ),
-        event_log_of(options),
+        event_log_of(options, options.keep_s),
         functools.partial(_open, options),
     )
 

@@ -23,6 +23,7 @@ CAPACITY_MAX = 256
 #: most simulated PEs: beyond, no machine has the memory
 SIMULATED_PES_MAX = 1 << 20
 #: least silence limit: ranks signal life once a second, and a busy machine may delay them
+KEEP_MIN_S = 3600.0
 SILENCE_MIN_S = 3.0
 #: least length of a turn
 SLICE_MIN_S = 0.02
@@ -41,6 +42,14 @@ def duration_s(text: str) -> float:
     seconds = parse_duration_s(text)
     if not seconds:
         raise ValueError(f"{text!r} is no time at all")
+    return seconds
+
+
+def keep_s(text: str) -> float | None:
+    """Parse how long to keep files: "30d", "12h"; "0": for ever."""
+    seconds = duration_limit_s(text)
+    if seconds is not None and seconds < KEEP_MIN_S:
+        raise ValueError(f"{text!r} is less than 1h, in which who waits for a reply must be able to read it")
     return seconds
 
 

@@ -130,6 +130,16 @@ def open_result(path: str, root: str) -> int:
     return descriptor
 
 
+def remove_result(path: str, root: str, before_s: float) -> None:
+    """Remove a plain file of ours below `root` that was written before a time. Raises OSError."""
+    name = os.path.basename(path)
+    with _parent_of(path, root) as parent:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if is_ours and status.st_mtime < before_s:
+            os.unlink(name, dir_fd=parent)
+
+
 def discard(path: str) -> None:
     """Remove also the complete file, at a client with files of its own. Raises OSError."""
     discard_unfinished(path)

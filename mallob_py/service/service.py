@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -42,7 +43,9 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics, ResultFiles
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
 from mallob_py.service.parts import Parts
+from mallob_py.service.retention import Folders, Retention
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
+from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
 
 #: time in which a revision that adds to others counts as trivial, so that only its root works on it
@@ -76,6 +79,8 @@ class ServiceSetting:
     configured: Configured
     rules: UserRules
     chain_timeout_s: float
+    #: how long files of ended jobs are kept; None: for ever
+    keep_s: float | None = None
     #: announces that jobs are accepted from this folder
     greet: Callable[[Path], None] = lambda folder: None
 
@@ -113,11 +118,20 @@ class Service(Desk):
         self._inputs = Inputs(parts, setting.configured)
         self._endings = Endings(parts, self._status)
         self._intake = Intake(parts, self._endings, self._status, setting.applications, setting.code)
+        self._retention = None if setting.keep_s is None else self._retention_of(setting.keep_s, results)
         self._is_new = True
         #: the directory's clock differs by this constant
         self._clock_offset_s = rank.now() - time.monotonic()
         #: unreadable chains, by first revision
         self._unreadable_chains = self._intake.restore_chains(rank.now())
+
+    def _retention_of(self, keep_s: float, results: ResultFiles) -> Retention:
+        directory, folders = self._directory, Folders.of(self._directory.path, results.root)
+
+        def forget(job: EndedJob, before_s: float) -> None:
+            directory.in_turn(partial(folders.forget, job, before_s))
+
+        return Retention(keep_s, directory.path, forget)
 
     def _is_suspect(self, job: int) -> bool:
         return bool(self._running.blamed) and self._running.is_suspect(job)
@@ -141,6 +155,8 @@ class Service(Desk):
         if now >= self._status.deadline_s:
             self._running.acquit(now)  # seldom enough
             self._status.turn(now)
+        if self._retention is not None and now >= self._retention.deadline_s:
+            self._retention.turn(now)
         self._note_deadline()
 
     def _note_deadline(self) -> None:
@@ -151,6 +167,7 @@ class Service(Desk):
             self._status.deadline_s,
             self._inputs.deadline_s,
             self._chains.deadline_s,
+            math.inf if self._retention is None else self._retention.deadline_s,
         )
 
     def _end_chains(self, now: float) -> None:

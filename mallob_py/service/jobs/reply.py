@@ -285,6 +285,11 @@ class ResultFiles:
         self._keys = keys
         self._client = hashlib.blake2b(os.fsencode(client_dir), digest_size=6).hexdigest()
 
+    @property
+    def root(self) -> str:
+        """Return the folder below which all result files are."""
+        return self._path
+
     def folder_for(self, job: int) -> ResultsFolder:
         return ResultsFolder(self._path, f"{self._client}-{job}")
 

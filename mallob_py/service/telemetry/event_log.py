@@ -19,7 +19,8 @@ The folder of logs:
 
 A run's name is its start (UTC, to the millisecond). Every start is a run of its own, so no run overwrites
 another run's logs; files are never renamed, so ranks of many hosts can share the folder. A rank keeps at most
-`size_max_bytes` over all runs: before it begins a part, it removes its oldest parts. Files that do not look
+`size_max_bytes` over all runs: before it begins a part, it removes its oldest parts, and once an hour the
+parts that nobody has written to for `keep_s`. Files that do not look
 like ours are never touched. Logs in the folder itself (of a simulation, or if the folder is a run's) are also
 a run.
 """
@@ -30,6 +31,7 @@ import contextlib
 import math
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -46,6 +48,8 @@ from mallob_py.service.store import own_folder
 PARTS = 10
 #: most files of a rank: a service that fails at each start must not fill the folder with short logs
 _FILES_MAX = 1000
+#: time between looks for old parts
+_LOOK_S = 3600.0
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
 _PART = re.compile(r"(.+?)(?:\.(\d+))?\.jsonl")
 
@@ -80,8 +84,15 @@ def author_and_part(path: Path) -> tuple[str, int]:
 class LogFiles:
     """The files of one rank in a run, opened one after the other. Methods raise OSError."""
 
-    def __init__(self, run: Path, rank: int, size_max_bytes: int | None = None) -> None:
-        """`size_max_bytes`: most bytes of this rank's files in all runs together; None: no bound."""
+    def __init__(
+        self, run: Path, rank: int, size_max_bytes: int | None = None, keep_s: float | None = None
+    ) -> None:
+        """`size_max_bytes`: most bytes of this rank's files in all runs together; None: no bound.
+
+        `keep_s`: how long a finished part is kept; None: for ever.
+        """
+        self._keep_s = keep_s
+        self._next_look_s = math.inf if keep_s is None else -math.inf
         self._run = run
         self._rank = rank
         self._size_max_bytes = size_max_bytes
@@ -109,20 +120,32 @@ class LogFiles:
         self._older.append((self.path, size_bytes))
         self._part += 1
 
-    def _make_room(self) -> None:
-        if self._size_max_bytes is None:
+    def remove_old(self) -> None:
+        """Remove finished parts that are too old, at most once an hour. Never raises."""
+        if self._keep_s is None or (now := time.monotonic()) < self._next_look_s:
             return
+        self._next_look_s = now + _LOOK_S
+        with contextlib.suppress(OSError):
+            self._look_up()
+        before_s = time.time() - self._keep_s
+        while self._older and _written_s(self._older[0][0]) < before_s:
+            _remove(self._older.popleft()[0])
+
+    def _look_up(self) -> None:
         if not self._is_looked_up:
             self._older.extendleft(reversed(self._of_earlier_runs()))
             self._is_looked_up = True
+
+    def _make_room(self) -> None:
+        if self._size_max_bytes is None:
+            return
+        self._look_up()
         room_bytes = self._size_max_bytes - self._size_max_bytes // PARTS
         total_bytes = sum(size for _, size in self._older)
         while self._older and (total_bytes > room_bytes or len(self._older) >= _FILES_MAX):
             path, size_bytes = self._older.popleft()
             total_bytes -= size_bytes
-            with contextlib.suppress(OSError):
-                path.unlink()
-                path.parent.rmdir()  # unless other ranks' logs are there
+            _remove(path)
 
     def _of_earlier_runs(self) -> list[tuple[Path, int]]:
         found: list[tuple[Path, int]] = []
@@ -136,6 +159,20 @@ class LogFiles:
                     (path, path.stat().st_size) for path in mine if own_folder.is_file(path.name, folder)
                 ]
         return found
+
+
+def _written_s(path: Path) -> float:
+    """Return when a file was last written to (seconds since 1970); a missing file is old."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return -math.inf
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()  # unless other ranks' logs are there
 
 
 #: the events that describe the run: at its start, and at the start of each further part of a log
@@ -197,6 +234,7 @@ class EventLog:
         ]
         if not self._unwritten and self._files.is_full(self._part_bytes):
             self._turn_over(self._files)
+        self._files.remove_old()
         lines = b"".join(self._encoder.encode(event) + b"\n" for event in self._events)
         count = len(self._events)
         last_t = self._events[-1]["t"] if self._events else 0.0

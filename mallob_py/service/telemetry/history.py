@@ -26,6 +26,10 @@ WAITING_MAX = 10_000
 #: most bytes at the end of each file that `RecentHistory` reads
 RECENT_BYTES_MAX = 4 << 20
 _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
+#: names in a client's folder, the older file first
+HISTORY_FILES = (_OLDER_NAME, _NAME)
+#: bytes copied at once
+_COPIED_BYTES = 1 << 20
 
 
 class HistoryWriter:
@@ -80,7 +84,7 @@ class RecentHistory:
 
     def jobs(self) -> list[EndedJob]:
         """Return the jobs in the order of their ends, read again if a file has changed. Raises OSError."""
-        paths = [folder / name for folder in self._api_dir.glob("jobs.*") for name in (_OLDER_NAME, _NAME)]
+        paths = [folder / name for folder in self._api_dir.glob("jobs.*") for name in HISTORY_FILES]
         signature = tuple(
             (str(path), (found := path.stat()).st_ino, found.st_size) for path in paths if path.is_file()
         )
@@ -92,7 +96,7 @@ class RecentHistory:
 
 
 def _jobs_in(client_dir: Path) -> Iterator[EndedJob]:
-    for name in (_OLDER_NAME, _NAME):
+    for name in HISTORY_FILES:
         yield from _lines_of(client_dir / name, sys.maxsize)
 
 
@@ -106,3 +110,45 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # a half line after a crash, or a line of another release
+
+
+# --- retention ------------------------------------------------------------------------------
+
+
+def old_lines(path: Path, before_s: float) -> Iterator[tuple[EndedJob | None, int]]:
+    """Yield the jobs that ended before a time, up to the first younger one. Raises OSError.
+
+    With each job comes the place in the file where its line ends. None stands for an unreadable line.
+    """
+    decoder = msgspec.json.Decoder(EndedJob)
+    with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:
+        end_bytes = 0
+        for line in file:
+            end_bytes += len(line)
+            job: EndedJob | None = None
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                job = decoder.decode(line)
+            if (job is not None and job.ended >= before_s) or not line.endswith(b"\n"):
+                return
+            yield job, end_bytes
+
+
+def drop_beginning(path: Path, size_bytes: int) -> Iterator[None]:
+    """Drop the first bytes of a history, in steps between which lines may be appended. Raises OSError."""
+    temporary = path.with_name(f"~{path.name}")
+    with open(own_folder.open_file(path, os.O_RDONLY), "rb") as old:
+        with open(own_folder.open_to_write(temporary, 0o666), "wb") as new:
+            old.seek(size_bytes)
+            while len(piece := old.read(_COPIED_BYTES)) == _COPIED_BYTES:
+                new.write(piece)
+                yield
+            new.write(piece)
+        # From here on in one step with the last piece, so that no line is lost.
+        is_same = os.path.samestat(os.fstat(old.fileno()), os.lstat(path))
+        has_lines = temporary.stat().st_size > 0
+    if is_same and has_lines:
+        temporary.replace(path)
+        return
+    temporary.unlink()
+    if is_same:
+        path.unlink()
