@@ -143,7 +143,9 @@ def test_commands_and_options_that_documents_name_exist(document: Path) -> None:
     for line in document.read_text().splitlines():
         spans = [line] if line.startswith("    ") else re.findall(r"`([^`]+)`", line)
         for span in spans:
-            for command, rest in re.findall(r"mallob-py ((?:batch )?[a-z][a-z-]*)((?: [^#|:;]*)?)", span):
+            for command, rest in re.findall(
+                r"mallob-py ((?:batch |service )?[a-z][a-z-]*)((?: [^#|:;]*)?)", span
+            ):
                 assert command in COMMANDS, line
                 flags = set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest))
                 assert flags <= _flags(command), line

@@ -14,6 +14,8 @@ from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     CommandOptions,
     OptionError,
+    OptionSpec,
+    declare,
     list_option,
     option,
     positional,
@@ -545,3 +547,38 @@ class WebOptions(_Client):
         LIMITS,
         "most bytes of all uploads of jobs that have not ended (default 16g)",
     )
+
+
+def _switch_named(name: str, flag: str, help: str) -> Any:
+    """Declare a switch whose flag is another option's elsewhere, with a name of its own."""
+    return declare(OptionSpec(name, (flag,), values.switch, "", SERVICE, help, is_switch=True), False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceInstallOptions(Api):
+    """Options of `mallob-py service install`."""
+
+    for_user: bool = _switch_named("unit-of-user", "--user", "a unit of this user, for systemctl --user")
+    for_system: bool = switch_option("--system", SERVICE, "a unit of the system, which needs --account")
+    account: str | None = option(
+        "--account NAME", values.word, None, SERVICE, "user as whom a unit of the system runs"
+    )
+    is_web: bool = switch_option("--web", SERVICE, "a unit for `mallob-py web` instead of `serve`")
+    unit_name: str | None = option(
+        "--unit NAME", values.word, None, SERVICE, "name of the unit (default mallob-py, or mallob-py-web)"
+    )
+    print_only: bool = switch_option("--print", OUTPUT, "print the unit, and write nothing")
+
+    @property
+    def name(self) -> str:
+        """Return the name of the unit."""
+        return self.unit_name or ("mallob-py-web" if self.is_web else "mallob-py")
+
+    def validate(self) -> None:
+        super().validate()
+        if self.for_user == self.for_system:
+            raise OptionError("say one of --user and --system")
+        if self.for_user and self.account is not None:
+            raise OptionError("--account goes with --system; a unit of a user runs as this user")
+        if self.for_system and self.account is None:
+            raise OptionError("--system needs --account NAME, the user as whom the service runs")

@@ -86,7 +86,7 @@ class CommandOptions:
 
 def option(flags: str, parse: Callable[[str], Any], default: Any, group: str, help: str) -> Any:
     """Declare an option: `flags` ends with the flag that names the option, and the value's name."""
-    return _declare(_spec_with(flags, parse, group, help), default)
+    return declare(_spec_with(flags, parse, group, help), default)
 
 
 def list_option(
@@ -104,7 +104,7 @@ def list_option(
     tuple of each text, since the environment and a file have all values in one text.
     """
     spec = _spec_with(flags, parse, group, help)
-    return _declare(dataclasses.replace(spec, is_list=True, goes_on=goes_on), default)
+    return declare(dataclasses.replace(spec, is_list=True, goes_on=goes_on), default)
 
 
 def _spec_with(flags: str, parse: Callable[[str], Any], group: str, help: str) -> OptionSpec:
@@ -115,21 +115,21 @@ def _spec_with(flags: str, parse: Callable[[str], Any], group: str, help: str) -
 def switch_option(flag: str, group: str, help: str) -> Any:
     """Declare an option that is off by default (`--no-...` resets it)."""
     name = flag.removeprefix("--")
-    return _declare(OptionSpec(name, (flag,), truth, "", group, help, is_switch=True), False)
+    return declare(OptionSpec(name, (flag,), truth, "", group, help, is_switch=True), False)
 
 
 def positional(
     name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
     """Declare an argument without a flag, required unless it has a default."""
-    return _declare(OptionSpec(name, (), parse, name, group, help), default)
+    return declare(OptionSpec(name, (), parse, name, group, help), default)
 
 
 def positional_list(
     name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
     """Declare arguments without a flag, a tuple; at least one is required unless there is a default."""
-    return _declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
+    return declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
 
 
 def job_options(declared: Callable[[], Sequence[JobOption]], *, group: str) -> Any:
@@ -137,7 +137,8 @@ def job_options(declared: Callable[[], Sequence[JobOption]], *, group: str) -> A
     return dataclasses.field(default_factory=dict, metadata={"job options": declared, "group": group})
 
 
-def _declare(spec: OptionSpec, default: Any) -> Any:
+def declare(spec: OptionSpec, default: Any) -> Any:
+    """Declare an option by its row."""
     return dataclasses.field(default=default, metadata={"option": spec})
 
 

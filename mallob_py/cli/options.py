@@ -211,6 +211,11 @@ COMMANDS = _Commands(
             "study_options:DocsOptions",
             "documents:run_docs",
         ),
+        "service install": (
+            "Write a systemd unit for the service, or for its web server.",
+            "client_options:ServiceInstallOptions",
+            "units:run_service_install",
+        ),
         "doctor": (
             "Say what is missing or wrong on this machine, and what to do.",
             "study_options:DoctorOptions",
