@@ -2,29 +2,35 @@
 
 `look` reads everything once into a `Machine`; the checks are functions of a `Machine` alone. A finding is
 good, a warning, or a fault: something that makes our commands fail. Exit code 1: there are faults.
+
+`serve` reports at its start what `look_here` finds, which costs a millisecond.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import math
 import os
-import re
 import resource
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mallob_py import __version__
 from mallob_py.runtime.memory import rooms
 from mallob_py.runtime.processes import python
+from mallob_py.runtime.remote_shell import SLURM_JOB, for_any_step, is_host_name, shell_to
 
 if TYPE_CHECKING:
     from mallob_py.cli.study_options import DoctorOptions
@@ -68,11 +74,18 @@ class Finding(NamedTuple):
 
 
 class HostSeen(NamedTuple):
-    """Another host. `error`: why ssh gets no answer, or ""; `ahead_s`: its clock minus ours."""
+    """Another host. `error`: why the remote shell gets no answer, or ""; `ahead_s`: its clock minus ours.
+
+    `version`: of mallob-py at our path there, "": none. `blocked`: directions in which no connection comes
+    through.
+    """
 
     name: str
     error: str = ""
     ahead_s: float = 0.0
+    version: str = __version__
+    blocked: tuple[str, ...] = ()
+    shell: str = "ssh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,28 +135,51 @@ def run_doctor(options: DoctorOptions) -> int:
 
 
 def look(hosts: Sequence[str] = ()) -> Machine:
-    """Read the facts about this machine, and about hosts reached by ssh."""
+    """Read the facts about this machine, and about hosts reached by ssh, or by srun in an allocation."""
     mpi, is_missing = _mpi()
-    return Machine(
-        variables=dict(os.environ),
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(python()[0]), _path())))
+    return dataclasses.replace(
+        look_here(),
         mpi=mpi,
         mpi_is_missing=is_missing,
-        mpiexec=shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(python()[0]), _path()))),
+        mpiexec=mpiexec,
+        name_error=_name_error(),
+        versions=dict(_versions()),
+        has_native=_has("mallob-py-native"),
+        hosts=seen(hosts),
+    )
+
+
+def look_here() -> Machine:
+    """Read the facts that cost nothing: no process, no import, no name server."""
+    return Machine(
+        variables=dict(os.environ),
+        mpi="",
+        mpi_is_missing=False,
+        mpiexec="",
         shared_memory=_room("/dev/shm"),
         memory_bytes=_memory(),
         descriptors=_limit(resource.RLIMIT_NOFILE),
         processes=min(_limit(resource.RLIMIT_NPROC), _pids_of_group()),
         inotify_watches=_kernel_number("fs/inotify/max_user_watches"),
         inotify_instances=_kernel_number("fs/inotify/max_user_instances"),
-        name_error=_name_error(),
+        name_error="",
         cores_present=os.cpu_count() or 1,
         cores_usable=len(os.sched_getaffinity(0)),
         cores_by_group=_cores_of_group(),
-        versions=dict(_versions()),
-        has_native=_has("mallob-py-native"),
+        versions={},
+        has_native=False,
         temporary=_temporary_error(),
-        hosts=_seen(hosts),
     )
+
+
+def problems_here() -> Iterator[str]:
+    """Yield a line for each problem that `look_here` finds and that a service has, too."""
+    machine = look_here()
+    for check in (_check_shared_memory, _check_limits, _check_inotify, _check_temporary):
+        for finding in check(machine):
+            if finding.level is not Level.GOOD:
+                yield f"{finding.subject}: {finding.text} -> {finding.advice}"
 
 
 def _path() -> str:
@@ -161,6 +197,8 @@ def _mpi() -> tuple[str, bool]:
         return str(error), True
     if asked.returncode:
         lines = asked.stderr.strip().splitlines()
+        if asked.returncode < 0:
+            return f"is ended by signal {-asked.returncode} ({signal.strsignal(-asked.returncode)})", True
         return lines[-1] if lines else f"ends with code {asked.returncode}", True
     return " ".join(asked.stdout.strip().rstrip("\0").split(",")[0].split()), False
 
@@ -191,22 +229,28 @@ def _kernel_number(name: str) -> int | None:
     return None
 
 
-def _of_groups(file: str) -> Iterator[str]:
-    """Yield a file's content in this process's control group and in the groups above."""
+def _of_groups(file: str, controller: str) -> Iterator[str]:
+    """Yield a file's content in this process's control group and in the groups above, of either version."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            place = Path(line.split(":", 2)[2].lstrip("/"))
+            _, controllers, group = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            place = Path(group.lstrip("/"))
             for above in (place, *place.parents):
                 with suppress(OSError):
-                    yield (Path("/sys/fs/cgroup") / above / file).read_text()
+                    yield (Path("/sys/fs/cgroup", controller * bool(controllers)) / above / file).read_text()
 
 
 def _pids_of_group() -> float:
-    return min((float(text) for text in _of_groups("pids.max") if text.strip() != "max"), default=math.inf)
+    limits = _of_groups("pids.max", "pids")
+    return min((float(text) for text in limits if text.strip() != "max"), default=math.inf)
 
 
 def _cores_of_group() -> float:
-    shares = (text.split() for text in _of_groups("cpu.max"))
+    shares = [text.split() for text in _of_groups("cpu.max", "cpu")]
+    parts = (_of_groups(f"cpu.cfs_{name}_us", "cpu") for name in ("quota", "period"))
+    shares += [list(pair) for pair in zip(*parts, strict=False) if int(pair[0]) > 0]
     return min((int(most) / int(period) for most, period in shares if most != "max"), default=math.inf)
 
 
@@ -243,33 +287,94 @@ def _temporary_error() -> str:
     return ""
 
 
-def _seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
+def seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max(1, min(16, len(hosts)))) as asking:
         return tuple(asking.map(_see, hosts))
 
 
+#: run by Python at our path on the other host: what it says, line by line, is read by `_heard`
+_THERE = """
+import socket, sys, time
+print("time", time.time(), flush=True)
+try:
+    import mallob_py
+    print("version", mallob_py.__version__, flush=True)
+except ImportError:
+    pass
+ours = socket.create_server(("", 0))
+print("port", ours.getsockname()[1], flush=True)
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close()
+except OSError:
+    print("blocked", flush=True)
+ours.settimeout(5)
+try:
+    ours.accept()
+except OSError:
+    pass
+print("end", flush=True)
+"""
+
+
 def _see(host: str) -> HostSeen:
-    command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_HOST_PATIENCE_S:.0f}", "--", host]
-    before_s = time.time()
-    try:
-        asked = subprocess.run(
-            [*command, "date +%s.%N"],
-            capture_output=True,
-            text=True,
-            timeout=2 * _HOST_PATIENCE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            errors="replace",
-        )
-    except FileNotFoundError:
-        return HostSeen(host, "there is no ssh here")
-    except (OSError, subprocess.TimeoutExpired):
-        return HostSeen(host, f"no answer within {2 * _HOST_PATIENCE_S:.0f} s")
-    told = re.search(r"\d+\.\d+", asked.stdout)
-    if asked.returncode or told is None:
-        lines = asked.stderr.strip().splitlines()
-        return HostSeen(host, lines[-1] if lines else f"ssh ends with code {asked.returncode}")
-    return HostSeen(host, "", float(told[0]) - (before_s + time.time()) / 2)
+    if not is_host_name(host):
+        return HostSeen(host, "is no name of a host", shell="")
+    shell = [*shell_to(host, os.environ), "sh", "-s"]
+    seen = HostSeen(host, shell=shell[0])
+    with socket.create_server(("", 0)) as here:
+        address = os.environ.get("MALLOB_PY_BELL_ADDRESS") or socket.gethostname()
+        words = [*python(), "-c", _THERE, address, str(here.getsockname()[1])]
+        try:
+            asked = subprocess.Popen(
+                shell,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=for_any_step(os.environ) if SLURM_JOB in os.environ else None,
+                start_new_session=True,  # so that nothing of the shell outlives our patience
+            )
+        except OSError:
+            return seen._replace(error=f"there is no {shell[0]} here")
+        giving_up = threading.Timer(2 * _HOST_PATIENCE_S, os.killpg, (asked.pid, signal.SIGKILL))
+        giving_up.start()
+        with asked:
+            assert asked.stdin is not None
+            with suppress(BrokenPipeError), asked.stdin as script:
+                script.write(f"{shlex.join(words)} || echo none\n")
+            seen = _heard(seen, asked)
+        if giving_up.finished.is_set() and asked.returncode:
+            return seen._replace(error=f"no answer within {2 * _HOST_PATIENCE_S:.0f} s")
+        giving_up.cancel()
+        return seen
+
+
+def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
+    """Return what another host has told, after connecting to it."""
+    assert asked.stdout is not None
+    assert asked.stderr is not None
+    told: dict[str, str] = {}
+    blocked: list[str] = []
+    ahead_s = 0.0
+    for line in asked.stdout:
+        key, _, value = line.strip().partition(" ")
+        told[key] = value
+        if key == "time":
+            ahead_s = float(value) - time.time()
+        elif key == "port":
+            try:
+                socket.create_connection((seen.name.rpartition("@")[2], int(value)), 4).close()
+            except OSError:
+                blocked.append(f"from here to {seen.name}")
+    if told.keys().isdisjoint(("time", "none")):
+        last = asked.stderr.read().strip().splitlines()[-1:]
+        return seen._replace(error=last[0] if last else f"{seen.shell} ends with code {asked.wait()}")
+    if "blocked" in told:
+        blocked.append(f"from {seen.name} to here")
+    return seen._replace(ahead_s=ahead_s, version=told.get("version", ""), blocked=tuple(blocked))
 
 
 # --- judging ----------------------------------------------------------------------------------
@@ -284,6 +389,8 @@ def examine(machine: Machine) -> Iterator[Finding]:
 def _check_mpi(machine: Machine) -> Iterator[Finding]:
     if machine.mpi_is_missing:
         advice = "python -m pip install 'mallob-py[mpich]', or load the module of your site's MPI"
+        if any(finding.level is Level.FAULT for finding in _check_shared_memory(machine)):
+            advice = "first see /dev/shm above, which MPI needs"
         yield Finding(Level.FAULT, "MPI", f"cannot be used: {machine.mpi}", advice)
         return
     yield Finding(Level.GOOD, "MPI", machine.mpi)
@@ -392,6 +499,9 @@ def _check_variables(machine: Machine) -> Iterator[Finding]:
     if inherited:
         advice = "leave mpiexec's or srun's shell for commands that start ranks of their own"
         yield Finding(Level.WARNING, inherited[0], "is set: this process is a rank itself", advice)
+
+
+def _check_temporary(machine: Machine) -> Iterator[Finding]:
     if machine.temporary:
         yield Finding(
             Level.FAULT,
@@ -416,27 +526,44 @@ def _check_engines(machine: Machine) -> Iterator[Finding]:
     yield Finding(Level.GOOD, "native CaDiCaL", text)
 
 
-def _check_hosts(machine: Machine) -> Iterator[Finding]:
+def check_hosts(machine: Machine) -> Iterator[Finding]:
     for host in machine.hosts:
         if host.error:
-            advice = f"make `ssh {host.name} true` work without a password"
+            advice = {
+                "ssh": f"make `ssh {host.name} true` work without a password",
+                "srun": f"make `srun --overlap -w {host.name} true` work: is the node in the allocation?",
+            }.get(host.shell, "name hosts as ssh knows them, such as node2")
             yield Finding(Level.FAULT, host.name, host.error, advice)
-        elif abs(host.ahead_s) > _CLOCK_OFF_MAX_S:
-            advice = "have both follow a time server: only times that people see depend on it"
-            yield Finding(Level.WARNING, host.name, f"its clock is off by {host.ahead_s:+.1f} s", advice)
-        else:
-            yield Finding(Level.GOOD, host.name, f"answers; its clock is off by {host.ahead_s:+.1f} s")
+            continue
+        found = list(_problems_of(host))
+        yield from found or [
+            Finding(Level.GOOD, host.name, f"answers; its clock is off by {host.ahead_s:+.1f} s")
+        ]
+
+
+def _problems_of(host: HostSeen) -> Iterator[Finding]:
+    if host.version != __version__:
+        text = f"has mallob-py {host.version} at our path" if host.version else "has no mallob-py at our path"
+        advice = f"install mallob-py {__version__} there, at {os.path.dirname(python()[0])}"
+        yield Finding(Level.FAULT, host.name, text, advice)
+    for direction in host.blocked:
+        advice = "let the firewall pass TCP between these hosts, or set MALLOB_PY_BELL_ADDRESS to the address"
+        yield Finding(Level.FAULT, host.name, f"no connection {direction}", f"{advice} that others can reach")
+    if abs(host.ahead_s) > _CLOCK_OFF_MAX_S:
+        advice = "have both follow a time server: only times that people see depend on it"
+        yield Finding(Level.WARNING, host.name, f"its clock is off by {host.ahead_s:+.1f} s", advice)
 
 
 _CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
-    _check_mpi,
     _check_shared_memory,
+    _check_mpi,
     _check_memory,
     _check_limits,
     _check_inotify,
     _check_name,
     _check_cores,
     _check_variables,
+    _check_temporary,
     _check_engines,
-    _check_hosts,
+    check_hosts,
 )

@@ -241,6 +241,11 @@ def run_serve(options: ServeOptions) -> int:
     for application in options.preload:
         _check_is_installed(application)
     _log_loans(options.log_loans)
+    if _is_first_process():
+        from mallob_py.cli.doctor import problems_here
+
+        for problem in problems_here():
+            tell(problem)
     if options.on_end is not None and _is_first_process():
         from mallob_py.cli import on_end
 

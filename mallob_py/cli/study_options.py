@@ -161,7 +161,11 @@ class DoctorOptions(CommandOptions):
     """Options of `mallob-py doctor`."""
 
     hosts: tuple[str, ...] = option(
-        "--hosts A,B", values.words, (), INPUT, "also check these hosts: ssh, and their clocks"
+        "--hosts A,B",
+        values.words,
+        (),
+        INPUT,
+        "also check these hosts: ssh (srun in an allocation), version, firewall, clock",
     )
 
 

@@ -38,7 +38,14 @@ def completed(script: Path, *words: str) -> list[str]:
 
 
 def test_commands_are_completed(script: Path) -> None:
-    assert completed(script, "mallob-py", "s") == ["solve", "serve", "submit", "status", "simulate", "service"]
+    assert completed(script, "mallob-py", "s") == [
+        "solve",
+        "serve",
+        "submit",
+        "status",
+        "simulate",
+        "service",
+    ]
     assert completed(script, "mallob-py", "batch", "s") == ["simulate", "serve", "submit"]
     assert completed(script, "mallob-py", "batch", "e") == ["explain", "experiment"]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mallob_py.cli import doctor
 from mallob_py.cli.doctor import HostSeen, Level, Machine, examine, look
 from mallob_py.cli.main import main
 
@@ -61,6 +63,11 @@ def test_nothing_is_wrong_with_a_sound_machine() -> None:
         ({"temporary": "No space left on device"}, Level.FAULT, "temporary files", "TMPDIR"),
         ({"hosts": (HostSeen("n1", "Permission denied"),)}, Level.FAULT, "n1", "ssh n1 true"),
         ({"hosts": (HostSeen("n1", "", 40.0),)}, Level.WARNING, "n1", "time server"),
+        ({"hosts": (HostSeen("n1", "no", shell="srun"),)}, Level.FAULT, "n1", "in the allocation"),
+        ({"hosts": (HostSeen("-n1", "no name", shell=""),)}, Level.FAULT, "-n1", "such as node2"),
+        ({"hosts": (HostSeen("n1", version=""),)}, Level.FAULT, "n1", "install mallob-py"),
+        ({"hosts": (HostSeen("n1", version="0.0.9"),)}, Level.FAULT, "n1", "install mallob-py"),
+        ({"hosts": (HostSeen("n1", blocked=("from n1 to here",)),)}, Level.FAULT, "n1", "firewall"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(
@@ -90,3 +97,58 @@ def test_a_machine_with_a_fault_ends_the_command_with_1(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "1 faults, 0 warnings"
     assert any(line.startswith("fault") and "descriptors" in line for line in lines)
+
+
+def _ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program on the PATH that is called instead of ssh."""
+    (folder / "ssh").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("MALLOB_PY_BELL_ADDRESS", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("script", "level", "words"),
+    [
+        ("exec sh -s", Level.GOOD, "answers"),
+        ("sed 's/time.time()/time.time()+40/' | sh -s", Level.WARNING, "its clock is off by +"),
+        (
+            "sed 's/ localhost [0-9]*/ localhost 1/' | sh -s",
+            Level.FAULT,
+            "no connection from localhost to here",
+        ),
+        (
+            "sed 's/getsockname()\\[1\\]/getsockname()[1] * 0 + 1/' | sh -s",
+            Level.FAULT,
+            "from here to localhost",
+        ),
+        ("sed 's/mallob_py.__version__/0/' | sh -s", Level.FAULT, "has mallob-py 0 at our path"),
+        ("echo 'python: not found' >&2; cat >/dev/null; echo none", Level.FAULT, "has no mallob-py"),
+        ("echo 'Host key verification failed.' >&2; exit 255", Level.FAULT, "Host key verification failed."),
+        ("exit 3", Level.FAULT, "ssh ends with code 3"),
+    ],
+)
+def test_another_host_is_looked_at_from_there_and_from_here(
+    script: str, level: Level, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ssh(tmp_path, monkeypatch, script)
+    seen = doctor.seen(("localhost",))
+    (finding,) = doctor.check_hosts(dataclasses.replace(SOUND, hosts=seen))
+    assert finding.level is level, finding
+    assert words in finding.text
+
+
+def test_a_host_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ssh(tmp_path, monkeypatch, "sleep 1000 & sleep 1000")
+    monkeypatch.setattr(doctor, "_HOST_PATIENCE_S", 0.1)
+    (host,) = doctor.seen(("localhost",))
+    assert host.error == "no answer within 0 s"
+
+
+def test_a_start_of_the_service_tells_what_is_wrong_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = dataclasses.replace(SOUND, descriptors=64, inotify_watches=0, versions={}, mpi_is_missing=True)
+    monkeypatch.setattr(doctor, "look_here", lambda: broken)
+    lines = list(doctor.problems_here())
+    assert [line.partition(":")[0] for line in lines] == ["descriptors", "inotify"]
+    assert all(" -> " in line for line in lines)
