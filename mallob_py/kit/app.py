@@ -155,6 +155,7 @@ class WorkerContext(ABC):
     #: indices of the children present now
     children: tuple[int, ...]
     payload: Payload
+    #: configuration of the job, as `check` has accepted it; every worker has the same
     configuration: Mapping[str, Any]
     #: number of cores this worker may use
     threads: int

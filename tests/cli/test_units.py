@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from mallob_py.cli import options, units
 from mallob_py.cli.client_options import ServiceInstallOptions
 from mallob_py.cli.main import main
 from mallob_py.cli.option_sources import OptionError
+from mallob_py.cli.rank_options import ServeOptions
+from mallob_py.service.jobs.users import read_user_rules
 
 
 def parsed(*words: str) -> ServiceInstallOptions:
@@ -80,3 +83,18 @@ def test_a_unit_is_written_and_replaced_but_nobody_elses(
     assert unit.read_text() == "[Unit]\n"
     assert main(["service", "install", "--user", "--unit", "../x"]) == 2
     assert main(["service", "install", "--user", "--print", "--api-dir", "a\nb"]) == 2
+
+
+def test_the_configuration_of_the_document_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PMI_SIZE", raising=False)
+    text = (Path(__file__).parents[2] / "docs/for-a-group.md").read_text()
+    for name, content in re.findall(r"^```toml\n# (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(content)
+    serve = options.parse("serve", ["--config", str(tmp_path / "mallob-py.toml")], {})
+    assert isinstance(serve, ServeOptions)
+    assert (serve.keep_s, serve.pes, serve.ranks) == (30 * 86400.0, None, 2)
+    assert serve.users == "/etc/mallob-py-users.toml"
+    rules = read_user_rules(tmp_path / "mallob-py-users.toml")
+    assert rules.of("alice").weight == 2.0
+    unit = units.unit_text(parsed("--system", "--account", "m", "--config", str(tmp_path / "mallob-py.toml")))
+    assert "ReadWritePaths=-/data/api -/data/logs -/tmp" in unit

@@ -101,8 +101,10 @@ class Checkpoints:
             return None
         data = content[len(_HEADER) + _SUM_BYTES :]
         if content[: len(_HEADER) + _SUM_BYTES] != _HEADER + _sum_of(data):
-            is_other = _ANY_HEADER.match(content) is not None and not content.startswith(_HEADER)
-            self._log(f"{path} is {'of another version' if is_other else 'damaged'}; its job begins anew")
+            if _ANY_HEADER.match(content) is not None and not content.startswith(_HEADER):
+                self._log(f"{path} is of another version; its job begins anew")
+            else:
+                self._log(f"{path} is damaged; its job begins anew")
             return None
         return data
 
