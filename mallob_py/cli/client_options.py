@@ -33,6 +33,7 @@ from mallob_py.cli.shared_options import (
     Wishes,
     choice,
 )
+from mallob_py.kit.declaration import truth
 from mallob_py.protocol.job_terms import TERMS, DeclaredTerm
 from mallob_py.service.jobs.durations import format_duration
 
@@ -551,7 +552,7 @@ class WebOptions(_Client):
 
 def _switch_named(name: str, flag: str, help: str) -> Any:
     """Declare a switch whose flag is another option's elsewhere, with a name of its own."""
-    return declare(OptionSpec(name, (flag,), values.switch, "", SERVICE, help, is_switch=True), False)
+    return declare(OptionSpec(name, (flag,), truth, "", SERVICE, help, is_switch=True), False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
