@@ -83,6 +83,14 @@ def test_a_later_reply_of_the_same_name_stays(house: House) -> None:
     assert reply.exists()
 
 
+def test_a_younger_result_file_stays(house: House) -> None:
+    proof = house.write(house.results / "p.lrat", YOUNG_S)
+    reply = house.reply(1, OLD_S, **{"result-files": {"proof": str(proof)}})
+    house.sweep()
+    assert proof.exists()
+    assert not reply.exists()
+
+
 def test_files_of_others_and_links_stay(house: House, tmp_path: Path) -> None:
     outside = house.write(tmp_path / "precious", OLD_S)
     strange = [house.write(house.box / f"out/{name}", OLD_S) for name in ("u.other.json", "note.txt")]
@@ -93,10 +101,11 @@ def test_files_of_others_and_links_stay(house: House, tmp_path: Path) -> None:
     (house.box / "out/u.j2.json").symlink_to(outside)
     house.ended(3, OLD_S)
     (house.box / "out/u.j3.json").mkdir()
-    for name in ("../../precious", "x/../../../../precious"):
-        house.ended(4, OLD_S, name, "refused", user="")
+    above = house.write(house.box / "precious.error.json", OLD_S)
+    house.ended(4, OLD_S, "../precious", "refused", user="")
     house.sweep()
     assert outside.exists()
+    assert above.exists()
     assert all(path.exists() for path in strange)
     assert (house.box / "out/u.j2.json").is_symlink()
     assert (house.box / "out/u.j3.json").is_dir()

@@ -137,11 +137,10 @@ class JobDirectory:
             self.finished |= {entry.identity: entry.outcome for entry in (*decided, *lost)}
             self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
-        except ServiceError:
+        except (OSError, ServiceError) as error:
             self._lock.close()
-            raise
-        except OSError as error:
-            self._lock.close()
+            if isinstance(error, ServiceError):
+                raise
             raise _unusable(self.path, error) from error
         self._replies.add_recovered(decided)
         for entry in lost:
