@@ -4,7 +4,7 @@
 
 `tests/ranks/test_upgrade.py` keeps one such folder for each format of `service/store/format_mark.py`, and
 lets today's service go on with each. Whoever changes a format runs this before and commits the folder.
-The mallob_py of the working folder is the one that runs.
+The mallob_py that this Python imports is the one that runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mallob_py.runtime.processes import python
+
 #: files that the next service needs; the others are made anew, or are of one run
 _KEPT = (".finished", ".format", ".last_id", ".running", "history.jsonl", "*/*")
 _PATIENCE_S = 60.0
@@ -29,7 +31,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         api = Path(folder, "api")
-        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", "2", "--api-dir", str(api)]
+        command = [*python(), "-m", "mallob_py.cli.main", "serve", "-n", "2", "--api-dir", str(api)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as service:
             assert service.stdout is not None
             service.stdout.readline()
