@@ -607,7 +607,7 @@ def run_explain(options: ExplainOptions) -> int:
 
 
 def _explained(options: ExplainOptions, status: ServiceStatus | None) -> list[str]:
-    from mallob_py.service.telemetry.explanation import explain, explain_ended
+    from mallob_py.service.telemetry.explanation import explain, explain_ended, explain_unlisted
 
     if status is not None and (job := _live(status, options.job, options.client)) is not None:
         return explain(status, job)
@@ -616,7 +616,7 @@ def _explained(options: ExplainOptions, status: ServiceStatus | None) -> list[st
         identity, client_index = _identity_of_ended(status, identity)
     client_dir = client.folder_of(Path(options.api_dir), client_index)
     if identity in PendingJobs(client_dir).look().identities:
-        return [f"{identity} is handed in and has no reply yet.", _why_unlisted(status)]
+        return explain_unlisted(identity, status)
     path = client_dir / "out" / reply_name(identity)
     if (reply := client.read_reply(path)) is None:
         raise CommandError(client.unknown_job(client_dir, identity))
@@ -635,17 +635,6 @@ def _identity_of_ended(status: ServiceStatus | None, number: str) -> tuple[str, 
         if job.id == int(number) and job.user:
             return f"{job.user}.{job.name}", job.client
     raise CommandError(f"no listed job has the id {number}; say USER.NAME of one that has ended a while ago")
-
-
-def _why_unlisted(status: ServiceStatus | None) -> str:
-    if status is None:
-        return "No service is running: the next one on this folder runs it."
-    if status.job_count > len(status.jobs):
-        return (
-            f"It waits among {status.job_count} live jobs, of which the status lists the "
-            f"{len(status.jobs)} first ones."
-        )
-    return "The service has not listed it yet; it does so once a second."
 
 
 # --- interrupt -----------------------------------------------------------------------------

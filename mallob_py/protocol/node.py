@@ -370,7 +370,7 @@ class Node:
         trouble = self.health.trouble(now)
         troubles = looked.troubles if trouble is None else (*looked.troubles, trouble)
         busy = sum(pe.workers.active is not None for pe in self.pes)
-        if (news := self.reports.news(busy, troubles, looked.turns)) is not None:
+        if (news := self.reports.news(busy, troubles, looked.turns, looked.use)) is not None:
             self._say(self.reports.go_to, news)
 
     # --- the PEs of this rank ---------------------------------------------------------------------

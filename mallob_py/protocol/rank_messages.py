@@ -134,6 +134,15 @@ class RollAnswer(RankMessage, frozen=True, tag=75):
     workers: tuple[WorkerPlace, ...]
 
 
+class RankUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Memory and cores that a rank uses with its processes, and the memory left on its host; 0: unknown."""
+
+    memory_bytes: int = 0
+    cores: float = 0.0
+    left_bytes: int = 0
+    total_bytes: int = 0
+
+
 class RankNews(RankMessage, frozen=True, tag=76):
     """The state of a rank: `busy` of its `pes` run a worker. `troubles` are short texts for people.
 
@@ -146,6 +155,7 @@ class RankNews(RankMessage, frozen=True, tag=76):
     busy: int
     troubles: tuple[str, ...] = ()
     turns: int = 0
+    use: RankUse = RankUse()
 
 
 class RankDrains(RankMessage, frozen=True, tag=77):

@@ -1,7 +1,7 @@
 """The reports of ranks about themselves: their states, and the roll of workers.
 
-*News*: a rank's host, load and troubles, told to the first client's rank at the start and after changes, at
-most once a second, for the status (`mallob-py status --hosts`).
+*News*: a rank's host, load, use and troubles, told to the first client's rank at the start and after changes,
+at most once a second, for the status (`mallob-py status --hosts`).
 
 *The roll*: no rank knows all job trees, each knows the workers of its own PEs. Only while there are
 onlookers, a rank spreads a `RollCall` along a tree of ranks; each answers it with a `RollAnswer` of a few
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mallob_py.protocol.rank_messages import RankNews, WorkerPlace
+from mallob_py.protocol.rank_messages import RankNews, RankUse, WorkerPlace
+
+_UNKNOWN = RankUse()
 
 
 class Roll:
@@ -65,9 +67,11 @@ class RankReports:
             self._told = None
         self.go_to = rank
 
-    def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
+    def news(
+        self, busy: int, troubles: Iterable[str], turns: int = 0, use: RankUse = _UNKNOWN
+    ) -> RankNews | None:
         """Return the news for another rank; None: nothing has changed, or this rank hears the news."""
-        news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
+        news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns, use)
         if news == self._told:
             return None
         self._told = news

@@ -13,7 +13,7 @@ import msgspec
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import TreeMessage
-from mallob_py.protocol.rank_messages import AnyWireMessage, Listen, Peer, RankProcess
+from mallob_py.protocol.rank_messages import AnyWireMessage, Listen, Peer, RankProcess, RankUse
 from mallob_py.protocol.stimuli import AnyStimulus
 
 
@@ -71,6 +71,7 @@ class Looked(RankStimulus, frozen=True):
 
     troubles: tuple[str, ...] = ()
     turns: int = 0
+    use: RankUse = RankUse()
 
 
 # --- this rank -----------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from mallob_py.runtime.memory_watch import MemoryWatch, RankMemory, RankReclaima
 from mallob_py.runtime.newcomers import GrowthError, Newcomers
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.stimulus_log import StimulusLog
+from mallob_py.runtime.use_meter import UseMeter
 from mallob_py.runtime.workers.hosted import HostedWorkers, pool_number
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import (
@@ -94,6 +95,7 @@ class Rank:
         self.log = log
         #: rate of the loop's turns
         self.rate = LoopRate()
+        self._meter = UseMeter()
         self.transfer = Transfer(
             self.rank,
             transport.folder.path,
@@ -344,7 +346,8 @@ class Rank:
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
-        self._tell(rank_stimuli.Looked(self.memory.troubles, shown(self.rate.per_second(now))))
+        turns = shown(self.rate.per_second(now))
+        self._tell(rank_stimuli.Looked(self.memory.troubles, turns, self._meter.look(now)))
         self._beat(now)
 
     def _beat(self, now: float) -> None:

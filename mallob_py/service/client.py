@@ -20,7 +20,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
@@ -247,11 +247,15 @@ class PendingJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The jobs without a reply: names of their files, identities, and the jobs that are in groups."""
+    """The jobs without a reply: names of their files, identities, and the jobs that are in groups.
+
+    `paths`: their files, by identity, until these move.
+    """
 
     file_names: frozenset[str]
     identities: frozenset[str]
     grouped: frozenset[PendingJob] = frozenset()
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 class _File(NamedTuple):
@@ -284,19 +288,22 @@ class PendingJobs:
         """List all files. Raises FileNotFoundError if a file was gone, after listing all others."""
         self._gone = None
         still_known: dict[_File, PendingJob | None] = {}
+        paths: dict[_File, str] = {}
         leaving_names: set[str] = set()
         leaving_identities: set[str] = set()
         for name, signature in _entries(self._in_dir):
             if is_job_file(name):
                 file = _File(name, signature)
-                still_known[file] = self._job(file, self._in_dir / name)
+                paths[file] = f"{self._in_dir}/{name}"
+                still_known[file] = self._job(file, paths[file])
         # Twice, since a listing may miss a reply that replaces a file already listed.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
         for own_name, signature in journal.items():
             match entry := parse_entry(own_name):
                 case Claimed():
                     file = _File(entry.file_name, signature)
-                    still_known[file] = self._job(file, self._journal_dir / entry.entry)
+                    paths[file] = f"{self._journal_dir}/{own_name}"
+                    still_known[file] = self._job(file, paths[file])
                 case Decided():
                     if (refused := entry.refused_file_name) is not None:
                         leaving_names.add(refused)
@@ -314,9 +321,10 @@ class PendingJobs:
             frozenset({file.name for file in still_known} | leaving_names),
             frozenset(identities),
             frozenset(job for job in jobs if job.group),
+            {identity_of(job.user, job.name): paths[file] for file, job in still_known.items() if job},
         )
 
-    def _job(self, file: _File, path: Path) -> PendingJob | None:
+    def _job(self, file: _File, path: str) -> PendingJob | None:
         if file not in self._known:
             try:
                 self._known[file] = _job_in(path)
@@ -325,10 +333,10 @@ class PendingJobs:
         return self._known.get(file)
 
 
-def _job_in(path: Path) -> PendingJob | None:
+def _job_in(path: str) -> PendingJob | None:
     """Return the job in a file; None: the file is no job. Raises FileNotFoundError."""
     try:
-        fields = json.loads(contents_of_file(os.fspath(path), _READ_BYTES_MAX))
+        fields = json.loads(contents_of_file(path, _READ_BYTES_MAX))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError):

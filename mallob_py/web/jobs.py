@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from mallob_py.kit.result_file import open_result
 from mallob_py.service import JobFileError, ServiceError, client
 from mallob_py.service.client import Pending
 from mallob_py.service.jobs.job_file import (
+    FIELD_NAMES,
     InputUse,
     Interruption,
     JobFile,
@@ -29,11 +31,13 @@ from mallob_py.service.jobs.job_file import (
     parse_job,
     unfit_for_file_name,
 )
-from mallob_py.service.jobs.reply import RESULTS_FOLDER
+from mallob_py.service.jobs.reply import RESULTS_FOLDER, SECRET
 from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.journal import contents_of_file
 from mallob_py.service.store.orders import NO_ROOM
-from mallob_py.service.telemetry.groups import GroupState, live_groups
+from mallob_py.service.telemetry.explanation import explain, explain_ended, explain_unlisted, seen_by
+from mallob_py.service.telemetry.groups import GroupState, answer_of, groups_of, live_groups, statuses
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.printed import Printed
@@ -45,8 +49,10 @@ from mallob_py.service.telemetry.status import (
 from mallob_py.web import ApiError
 from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
+from mallob_py.web.timelines import Timeline
 from mallob_py.web.views import (
     EndedJobs,
+    GroupJobs,
     History,
     Job,
     Overview,
@@ -79,6 +85,9 @@ ENDED_ORDERS: Mapping[str, Callable[[Job], Any]] = {
     "pe-seconds": lambda job: job.pe_seconds,
 }
 _NESTING_MAX = 100
+#: the largest file of a live job that is read for people, and how often a file may move meanwhile
+_JOB_FILE_BYTES_MAX = 16 << 20
+_TRIES = 3
 _FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
 
 
@@ -136,7 +145,7 @@ class Jobs:
         records = self._store.open_records()
         ids = {(record.client, record.identity): record.id for record in records}
         jobs = () if status is None else status.jobs
-        why = {} if status is None else reasons_of_waiting(status)
+        why = {} if status is None else reasons_of_waiting(status, user)
         live = [job_of_status(job, ids, shares, why.get(job.id, "")) for job in jobs]
         shown = {job.id for job in live}
         queued = [queued_job(record) for record in records if record.id not in shown]
@@ -161,6 +170,29 @@ class Jobs:
         with self._mutex, contextlib.suppress(OSError):
             return live_groups(status, self._ends.jobs())
         return []
+
+    def group(self, user: str, name: str, offset: int, limit: int) -> GroupJobs:
+        """Return a group of a user in numbers, and a page of its jobs. Raises ApiError."""
+        status, seen = self.status(), self._status.now()
+        key = (user, name)
+        live = [job for job in ((status and status.jobs) or ()) if (job.user, job.group) == key]
+        ended: list[EndedJob] = []
+        with self._mutex, contextlib.suppress(OSError):
+            ended = [job for job in self._ends.jobs() if (job.user, job.group) == key]
+        group = groups_of(ended, {key: [(job.client, job.name) for job in live]} if live else {}).get(key)
+        if group is None or not name:
+            raise ApiError(404, f"no group {name} of {user} here")
+        told = statuses(status).get(key)
+        results = sorted(group.results(), key=lambda job: -job.ended)
+        left = max(0, offset - len(live))
+        page = [job_of_status(job, {}, seen.shares) for job in live[offset : offset + limit]]
+        rest = results[left : left + limit - len(page)]
+        return GroupJobs(
+            group.state(told, None if status is None else status.time, told.jobs if told else None),
+            Counter(map(answer_of, results)),
+            len(live) + len(results),
+            page + [job_told_of(job, self._without_paths(job.error)) for job in rest],
+        )
 
     def look(self) -> None:
         """Make the service report for a while which PE works for which job."""
@@ -266,6 +298,50 @@ class Jobs:
             self._reply(identity, index), client.signature_of(self._reply_path(identity, index))
         )
         return Job(user, name, identity, "ended", client=index, ended=ended)
+
+    def explain(self, key: str, client_index: int | None = None, user: str | None = None) -> str:
+        """Return why a job waits, has its volume, or how it ended, without names of other users' jobs if a
+        user asks. Raises ApiError.
+        """
+        job = self.get(key, client_index)
+        if job.ended is not None:
+            reply = self.reply(key, client_index)
+            return "\n".join(explain_ended(job.key, reply, max(0.0, now() - job.ended.at)))
+        status = self.status()
+        if status is not None and user is not None:
+            status = seen_by(user, status)
+        live = None if status is None else status.job(job.key, job.client)
+        if status is None or live is None:
+            return "\n".join(explain_unlisted(job.key, status))
+        return "\n".join(explain(status, live))
+
+    def timeline(self, key: str, client_index: int | None = None) -> Timeline:
+        """Return the course of a job, as far as this server has seen it. Raises ApiError."""
+        job = self.get(key, client_index)
+        return self.history.timelines.of(job.number if job.ended is None else job.ended.number)
+
+    def job_file(self, key: str, client_index: int | None = None) -> dict[str, Any]:
+        """Return a job's fields as handed in, without secrets and paths of the host. Raises ApiError."""
+        job = self.get(key, client_index)
+        fields = self._fields_of(job) if job.ended is None else self.reply(key, client_index)
+        fields = {name: fields[name] for name in FIELD_NAMES if name in fields}
+        if isinstance(configuration := fields.get("configuration"), dict):
+            fields["configuration"] = {name: configuration[name] for name in configuration if name != SECRET}
+        return fields
+
+    def _fields_of(self, job: Job) -> dict[str, Any]:
+        """Return the fields in the file of a live job. Raises ApiError."""
+        for _ in range(_TRIES):
+            if (path := self._look(job.client).paths.get(job.key)) is None:
+                break
+            try:
+                fields = json.loads(contents_of_file(path, _JOB_FILE_BYTES_MAX))
+            except FileNotFoundError:
+                continue  # the file has moved
+            except (OSError, ValueError, RecursionError):
+                break
+            return self._presentable(fields) if isinstance(fields, dict) else {}
+        raise ApiError(409, f"the file of {job.key} cannot be read now; the job may have just ended")
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
         """Return the client and the names of files in its `out/`. One of the files appears when this job
@@ -383,6 +459,22 @@ class Jobs:
         with self._telling():
             client.interrupt(self._api_dir, user, name, client_index, is_quiet=True)
 
+    def interrupt_group(self, user: str, name: str) -> int:
+        """Request the end of all live jobs of a group; return their number. Raises ApiError."""
+        found = [
+            (job.name, int(folder.suffix[1:]))
+            for folder in sorted(self._client_dir.parent.glob("jobs.*"))
+            if folder.suffix[1:].isdecimal()
+            for job in self._look(int(folder.suffix[1:])).grouped
+            if (job.user, job.group) == (user, name)
+        ]
+        if not found:
+            raise ApiError(409, f"no job of the group {name} of {user} is live")
+        with self._telling():
+            for job_name, index in found:
+                client.interrupt(self._api_dir, user, job_name, index, is_quiet=True)
+        return len(found)
+
     # --- results --------------------------------------------------------------------------------
 
     def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
@@ -409,14 +501,17 @@ class Jobs:
             raise ApiError(410, _FORGOTTEN)
         return self._reply(record.identity, record.client)
 
-    def output(self, key: str, client_index: int | None = None) -> bytes:
-        """Return the text that a job's workers have printed, as far as it is kept. Raises ApiError."""
+    def output(self, key: str, client_index: int | None = None, tail_bytes: int | None = None) -> bytes:
+        """Return the text that a job's workers have printed, as far as it is kept: all of it or the last
+        part. Raises ApiError.
+        """
         job = self.get(key, client_index)
         number = job.number if job.ended is None else job.ended.number
         try:
-            return Printed(self._client_dir.parent, number).news()
+            printed = Printed(self._client_dir.parent, number).news()
         except OSError as error:
             raise ApiError(409, f"its output cannot be read: {error.strerror}") from None
+        return printed if tail_bytes is None else printed[max(0, len(printed) - tail_bytes) :]
 
     def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
         """Return the solution that a reply contains or names. Raises ApiError."""

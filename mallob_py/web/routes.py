@@ -41,10 +41,12 @@ from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.shares import Answers, Counts, Ending, FromFile, Places
 from mallob_py.web.store import Store, Token
+from mallob_py.web.timelines import Timeline
 from mallob_py.web.tokens import OPERATOR, UserTokens, Visitor
 from mallob_py.web.views import (
     ApplicationForm,
     EndedJobs,
+    GroupJobs,
     HistoryPart,
     Job,
     Overview,
@@ -193,6 +195,12 @@ _FILE = Parameter("name", "string", "the key that names it: proof, core or solut
 _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
 _NUMBER = Parameter("number", "integer", "the job's number, so that no other job of that USER.NAME is meant")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
+_OFFSET = Parameter("offset", "integer", "how many of them to leave out (default 0)")
+_LIMIT = Parameter("limit", "integer", "how many to tell, at most 200 (default 20)")
+_GROUP = (
+    Parameter("user", "string", "whose group it is"),
+    Parameter("name", "string", "the group"),
+)
 _SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
 _TYPES = {(float, True): "string", (float, False): "number", (int, False): "integer"}
 _FIELDS = (
@@ -260,6 +268,27 @@ OUTPUT = Operation(
     "/api/jobs/{key}/output",
     "What a job's workers have printed so far: the last megabyte or two.",
     {_BYTES: {"type": "string", "format": "binary"}},
+    (_KEY, _CLIENT, Parameter("tail", "integer", "only so many bytes, from the end (default: all)")),
+)
+EXPLAIN = Operation(
+    "GET",
+    "/api/jobs/{key}/explain",
+    "Why a job waits, has its number of workers, or how it ended, in sentences.",
+    {_TEXT: {"type": "string"}},
+    (_KEY, _CLIENT),
+)
+TIMELINE = Operation(
+    "GET",
+    "/api/jobs/{key}/timeline",
+    "A job's workers, states, best values and bounds over time, while this server ran.",
+    {_JSON: Timeline},
+    (_KEY, _CLIENT),
+)
+JOB_FILE = Operation(
+    "GET",
+    "/api/jobs/{key}/file",
+    "The fields of a job as handed in, with its configuration.",
+    {_JSON: {"type": "object", "description": "fields of a job file, without paths of the host"}},
     (_KEY, _CLIENT),
 )
 RESULT_FILE = Operation(
@@ -275,6 +304,21 @@ INTERRUPT = Operation(
     "Ask for the end of a job.",
     {_JSON: _ASKED},
     (_KEY, _CLIENT),
+    status=202,
+)
+GROUP = Operation(
+    "GET",
+    "/api/group",
+    "A group of a user in numbers, and its jobs page by page: live ones, then the last ended ones.",
+    {_JSON: GroupJobs},
+    (*_GROUP, _OFFSET, _LIMIT),
+)
+INTERRUPT_GROUP = Operation(
+    "POST",
+    "/api/group/interrupt",
+    "Ask for the end of all live jobs of a group.",
+    {_JSON: {"type": "object", "properties": {"jobs": {"type": "integer"}}}},
+    _GROUP,
     status=202,
 )
 HISTORY = Operation(
@@ -294,8 +338,8 @@ ENDED = Operation(
         Parameter("kind", "string", f"{', '.join(ENDED_KINDS)} (default all)"),
         Parameter("order", "string", f"{', '.join(ENDED_ORDERS)} (default ended)"),
         Parameter("ascending", "integer", "1: the smallest first (default 0)"),
-        Parameter("offset", "integer", "how many of them to leave out (default 0)"),
-        Parameter("limit", "integer", "how many to tell, at most 200 (default 20)"),
+        _OFFSET,
+        _LIMIT,
     ),
 )
 APPLICATION = Operation(
@@ -326,6 +370,12 @@ _OPERATIONS = (
     REPLY,
     MODEL,
     RESULT_FILE,
+    OUTPUT,
+    EXPLAIN,
+    TIMELINE,
+    JOB_FILE,
+    GROUP,
+    INTERRUPT_GROUP,
     HISTORY,
     ENDED,
     APPLICATION,
@@ -338,7 +388,7 @@ _OPERATIONS = (
 )
 
 #: content types of answers that can be megabytes
-_LARGE = (REPLY, MODEL, OUTPUT)
+_LARGE = (REPLY, MODEL, OUTPUT, EXPLAIN, JOB_FILE)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -391,11 +441,29 @@ class Interface:
             _one_of(request, "kind", ENDED_KINDS),
             _one_of(request, "order", ENDED_ORDERS),
             not _number(request, "ascending"),
-            _number(request, "offset") or 0,
-            min(_number(request, "limit") or _PAGE_SIZE, _PAGE_SIZE_MAX),
+            *_page_of(request),
             _user(request),
         )
         return _json(await run_in_threadpool(self.jobs.ended, *page))
+
+    async def group(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.jobs.group, *_group(request), *_page_of(request)))
+
+    async def interrupt_group(self, request: Request) -> Response:
+        return _json({"jobs": await run_in_threadpool(self.jobs.interrupt_group, *_group(request))}, 202)
+
+    async def explain(self, request: Request) -> Response:
+        asked = await self._admitted(request)
+        text = await run_in_threadpool(self.jobs.explain, *asked, _user(request))
+        return Response(text, media_type=_TEXT)
+
+    async def timeline(self, request: Request) -> Response:
+        asked = await self._admitted(request)
+        return _json(await run_in_threadpool(self.jobs.timeline, *asked))
+
+    async def job_file(self, request: Request) -> Response:
+        asked = await self._admitted(request)
+        return await run_in_threadpool(_json, await run_in_threadpool(self.jobs.job_file, *asked))
 
     async def application(self, request: Request) -> Response:
         return _json(await run_in_threadpool(form_of, str(request.path_params["name"])))
@@ -429,7 +497,8 @@ class Interface:
 
     async def output(self, request: Request) -> Response:
         key, client = await self._admitted(request)
-        return Response(await run_in_threadpool(self.jobs.output, key, client), media_type=_BYTES)
+        printed = await run_in_threadpool(self.jobs.output, key, client, _number(request, "tail"))
+        return Response(printed, media_type=_BYTES)
 
     async def result_file(self, request: Request) -> Response:
         key, client = await self._admitted(request)
@@ -486,7 +555,11 @@ def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
     description = msgspec.json.encode(
         document(
-            _OPERATIONS, (JobFields, Job, Overview, EndedJobs, ApplicationForm, ServiceState, HistoryPart)
+            _OPERATIONS,
+            (
+                *(JobFields, Job, Overview, EndedJobs, GroupJobs, ApplicationForm, ServiceState),
+                *(HistoryPart, Timeline),
+            ),
         )
     )
     docs = readable(_OPERATIONS)
@@ -510,6 +583,11 @@ def make_app(interface: Interface) -> Starlette:
         (MODEL, interface.model),
         (RESULT_FILE, interface.result_file),
         (INTERRUPT, interface.interrupt),
+        (EXPLAIN, interface.explain),
+        (TIMELINE, interface.timeline),
+        (JOB_FILE, interface.job_file),
+        (GROUP, interface.group),
+        (INTERRUPT_GROUP, interface.interrupt_group),
         (HISTORY, interface.history),
         (ENDED, interface.ended),
         (APPLICATION, interface.application),
@@ -665,6 +743,20 @@ def _key(request: Request) -> str:
 
 def _client(request: Request) -> int | None:
     return _number(request, "client")
+
+
+def _group(request: Request) -> tuple[str, str]:
+    """Return user and name of the requested group. Raises ApiError if the group is not the visitor's."""
+    user, name = (request.query_params.get(parameter, "")[:_TEXT_MAX] for parameter in ("user", "name"))
+    if _user(request) not in (None, user):
+        raise ApiError(404, f"no group {name} of {user} here")
+    return user, name
+
+
+def _page_of(request: Request) -> tuple[int, int]:
+    """Return the requested offset and the number of rows."""
+    limit = min(_number(request, "limit") or _PAGE_SIZE, _PAGE_SIZE_MAX)
+    return _number(request, "offset") or 0, limit
 
 
 def _number(request: Request, parameter: str) -> int | None:

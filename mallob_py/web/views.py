@@ -24,7 +24,7 @@ from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
-from mallob_py.service.telemetry.explanation import reasons
+from mallob_py.service.telemetry.explanation import reasons, seen_by
 from mallob_py.service.telemetry.groups import GroupState
 from mallob_py.service.telemetry.measures import Value, shares_by_job, shares_by_user
 from mallob_py.service.telemetry.status import (
@@ -37,6 +37,7 @@ from mallob_py.service.telemetry.status import (
 )
 from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
+from mallob_py.web.timelines import Timelines
 
 Integers: TypeAlias = "array.array[int]"
 Solution: TypeAlias = "Integers | bytes"
@@ -132,8 +133,9 @@ class UserState(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. Times in seconds; `volume` is its number of workers, `fair_share` its fair share in PEs.
 
-    `back_in`: the estimated time until a resting job continues. `number` is its number in the service, once
-    it has one. `progress` and `interim` are set if its application reports them, `ended` once it has a reply.
+    `back_in`: the estimated time until a resting job continues. Of waiting jobs, the one of largest
+    `standing` comes first. `number` is its number in the service, once it has one. `progress` and `interim`
+    are set if its application reports them, `ended` once it has a reply.
     """
 
     user: str
@@ -150,6 +152,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     demand: int = 0
     fair_share: float = 0.0
     back_in: float = 0.0
+    standing: float = 0.0
     age: float = 0.0
     pe_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -179,6 +182,18 @@ class ApplicationForm(msgspec.Struct, frozen=True):
 class EndedJobs(msgspec.Struct, frozen=True):
     """One page of the ended jobs; `total` is the number of jobs that match the search."""
 
+    total: int
+    jobs: list[Job]
+
+
+class GroupJobs(msgspec.Struct, frozen=True):
+    """A group in numbers, and one page of its `total` jobs: live ones first, then the last ended ones.
+
+    `answers`: the number of ended jobs by their answer, such as SAT or time-limit.
+    """
+
+    state: GroupState
+    answers: Mapping[str, int]
     total: int
     jobs: list[Job]
 
@@ -217,6 +232,7 @@ def job_of_status(
         number=job.id,
         fair_share=shares.get(job.id, 0.0),
         back_in=job.back_in_s,
+        standing=job.standing,
         age=job.elapsed_s,
         pe_seconds=job.pe_s,
         cpu_seconds=job.cpu_s,
@@ -230,10 +246,12 @@ def job_of_status(
 _EXPLAINED_MAX = 50
 
 
-def reasons_of_waiting(status: ServiceStatus) -> dict[int, str]:
-    """Return, by number, the reasons why the first jobs without workers wait."""
-    waiting = [job for job in status.jobs if not job.volume][:_EXPLAINED_MAX]
-    return {job.id: " ".join(reasons(status, job)) for job in waiting}
+def reasons_of_waiting(status: ServiceStatus, user: str | None) -> dict[int, str]:
+    """Return, by number, the reasons why the first jobs without workers wait: of all users or of one."""
+    waiting = [job for job in status.jobs if not job.volume and user in (None, job.user)]
+    waiting.sort(key=lambda job: -job.standing)
+    seen = status if user is None else seen_by(user, status)
+    return {job.id: " ".join(reasons(seen, job)) for job in waiting[:_EXPLAINED_MAX]}
 
 
 def queued_job(record: Record) -> Job:
@@ -390,13 +408,16 @@ class History:
         #: the number of samples that contain each job
         self._uses: Counter[int] = Counter()
         self._before: ServiceStatus | None = None
+        self.timelines = Timelines()
 
     def note(self, status: ServiceStatus) -> None:
         """Keep the current sample, unless it is kept already."""
         with self._mutex:
             if self._kept and status.time <= self._kept[-1].time:
                 return
-            sample, names = _sample_of(status, self._before)
+            volumes = _mean_volumes(status, self._before)
+            self.timelines.note(status, volumes)
+            sample, names = _sample_of(status, volumes)
             self._before = status
             self._names.update(names)
             kept = _Kept(status.time, msgspec.json.encode(sample), frozenset(names))
@@ -438,8 +459,8 @@ def _mean_volumes(status: ServiceStatus, before: ServiceStatus | None) -> dict[i
     return volumes
 
 
-def _sample_of(status: ServiceStatus, before: ServiceStatus | None) -> tuple[Sample, dict[int, JobName]]:
-    shares, volume_of = shares_by_job(status), _mean_volumes(status, before)
+def _sample_of(status: ServiceStatus, volume_of: Mapping[int, float]) -> tuple[Sample, dict[int, JobName]]:
+    shares = shares_by_job(status)
 
     def weight(job: JobStatus) -> tuple[float, ...]:
         return (-volume_of[job.id], -shares.get(job.id, 0.0), job.id)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 
 _NAMED_MAX = 5
@@ -45,6 +47,26 @@ def reasons(status: ServiceStatus, job: JobStatus) -> list[str]:
     }
     reason = by_state.get(job.state)
     return [] if reason is None else list(reason(status, job))
+
+
+def seen_by(user: str, status: ServiceStatus) -> ServiceStatus:
+    """Return the status without the names of other users' jobs."""
+    jobs = (
+        job if job.user == user else msgspec.structs.replace(job, user="", name="") for job in status.jobs
+    )
+    return msgspec.structs.replace(status, jobs=tuple(jobs))
+
+
+def explain_unlisted(identity: str, status: ServiceStatus | None) -> list[str]:
+    """Return the explanation of a job that is handed in and not in the status; None: no service runs."""
+    if status is None:
+        why = "No service is running: the next one on this folder runs it."
+    elif status.job_count > len(status.jobs):
+        why = f"It waits among {status.job_count} live jobs, of which the status lists the "
+        why += f"{len(status.jobs)} first ones."
+    else:
+        why = "The service has not listed it yet; it does so once a second."
+    return [f"{identity} is handed in and has no reply yet.", why]
 
 
 def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | None = None) -> list[str]:
@@ -141,7 +163,8 @@ def _why_held(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
     if (other := status.job(identity, job.client)) is not None:
         return f"{identity} ({other.state})"
-    if status.job_count > len(status.jobs):  # the job may be one of the unlisted ones
+    # The job may be an unlisted one, or one whose name must not be told.
+    if status.job_count > len(status.jobs) or not all(other.user for other in status.jobs):
         return identity
     return f"{identity} (nobody has handed it in here yet)"
 
@@ -234,7 +257,8 @@ def _why_resting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if job.rests_at < 0:
         return
     here = [other for other in status.jobs if other.volume and other.root == job.rests_at]
-    holder = f", where {here[0].identity} is at work now" if here else ""
+    named = [other.identity if other.user else "another user's job" for other in here]
+    holder = f", where {named[0]} is at work now" if named else ""
     yield f"It rests on PE {job.rests_at}{holder}, and goes on in about {job.back_in_s:.1f} s."
 
 

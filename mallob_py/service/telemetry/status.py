@@ -28,7 +28,7 @@ import msgspec
 from mallob_py.protocol.interim import Interim, Number
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.progress import Progression
-from mallob_py.protocol.rank_messages import WorkerPlace
+from mallob_py.protocol.rank_messages import RankUse, WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.store import own_folder
 
@@ -266,7 +266,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
 class HostStatus(msgspec.Struct, frozen=True):
     """A host of the service: `busy` of the `pes` of its ranks run a worker.
 
-    `turns`: most turns per second of the loop of one of its ranks; 0 if all loops rest.
+    `turns`: most turns per second of the loop of one of its ranks; 0 if all loops rest. `uses`: those of its
+    ranks, in the order of `ranks`.
     """
 
     name: str
@@ -275,6 +276,7 @@ class HostStatus(msgspec.Struct, frozen=True):
     busy: int
     troubles: tuple[str, ...] = ()
     turns: int = 0
+    uses: tuple[RankUse, ...] = ()
 
 
 class ClientProcess(msgspec.Struct, frozen=True):

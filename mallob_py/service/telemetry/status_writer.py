@@ -402,5 +402,6 @@ class StatusWriter:
             troubles = tuple(dict.fromkeys(text[:_TEXT_MAX] for news in all_news for text in news.troubles))
             pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
             turns = max(news.turns for news in all_news)
-            hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles, turns))
+            uses = tuple(news.use for news in all_news)
+            hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles, turns, uses))
         return tuple(hosts)

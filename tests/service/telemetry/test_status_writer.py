@@ -15,7 +15,7 @@ from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
-from mallob_py.protocol.rank_messages import RankNews
+from mallob_py.protocol.rank_messages import RankNews, RankUse
 from mallob_py.protocol.rank_reports import RankReports
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
@@ -188,12 +188,15 @@ def test_the_last_ended_jobs_are_kept(client: Client) -> None:
 def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> None:
     client.node.reports.of_ranks = {
         2: RankNews("b", 12, 4, 1, ("no process can be started",)),
-        0: RankNews("a", 10, 1, 1),
+        0: RankNews("a", 10, 1, 1, use=RankUse(5, 0.5, 70, 80)),
         1: RankNews("b", 11, 4, 4, ("short of memory", "no process can be started")),
     }
     assert client.writer.status(1.0).hosts == (
-        HostStatus("a", (0,), 1, 1),
-        HostStatus("b", (1, 2), 8, 5, ("short of memory", "no process can be started")),
+        HostStatus("a", (0,), 1, 1, uses=(RankUse(5, 0.5, 70, 80),)),
+        HostStatus(
+            *("b", (1, 2), 8, 5, ("short of memory", "no process can be started")),
+            uses=(RankUse(), RankUse()),
+        ),
     )
 
 
