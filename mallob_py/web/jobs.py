@@ -60,6 +60,7 @@ from mallob_py.web.views import (
     Solution,
     end_of,
     ended_job,
+    job_of_reply,
     job_of_status,
     job_told_of,
     queued_job,
@@ -294,10 +295,9 @@ class Jobs:
             if (live := self._live(identity, index)) is not None:
                 return live
             return Job(user, name, identity, "queued", client=index)
-        ended = summary_of(
-            self._reply(identity, index), client.signature_of(self._reply_path(identity, index))
-        )
-        return Job(user, name, identity, "ended", client=index, ended=ended)
+        reply = self._reply(identity, index)
+        ended = summary_of(reply, client.signature_of(self._reply_path(identity, index)))
+        return job_of_reply(user, name, index, reply, ended)
 
     def explain(self, key: str, client_index: int | None = None, user: str | None = None) -> str:
         """Return why a job waits, has its volume, or how it ended, without names of other users' jobs if a

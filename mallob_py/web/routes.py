@@ -551,6 +551,31 @@ class Interface:
                 await news.wait(remaining_s)
 
 
+def _handlers(interface: Interface) -> tuple[tuple[Operation, Handler], ...]:
+    """Return the operations on jobs and the service, with their handlers."""
+    return (
+        (OVERVIEW, interface.overview),
+        (SUBMIT, interface.submit),
+        (JOB, interface.job),
+        (REPLY, interface.reply),
+        (OUTPUT, interface.output),
+        (MODEL, interface.model),
+        (RESULT_FILE, interface.result_file),
+        (INTERRUPT, interface.interrupt),
+        (EXPLAIN, interface.explain),
+        (TIMELINE, interface.timeline),
+        (JOB_FILE, interface.job_file),
+        (GROUP, interface.group),
+        (INTERRUPT_GROUP, interface.interrupt_group),
+        (HISTORY, interface.history),
+        (ENDED, interface.ended),
+        (APPLICATION, interface.application),
+        (BATCH, interface.batch),
+        (SERVICE, interface.service),
+        (METRICS, interface.metrics),
+    )
+
+
 def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
     description = msgspec.json.encode(
@@ -573,36 +598,10 @@ def make_app(interface: Interface) -> Starlette:
     async def show_docs(request: Request) -> Response:
         return Response(docs, media_type="text/html")
 
-    handlers: dict[tuple[str, str], tuple[Operation, Handler]] = {}
-    for operation, handler in (
-        (OVERVIEW, interface.overview),
-        (SUBMIT, interface.submit),
-        (JOB, interface.job),
-        (REPLY, interface.reply),
-        (OUTPUT, interface.output),
-        (MODEL, interface.model),
-        (RESULT_FILE, interface.result_file),
-        (INTERRUPT, interface.interrupt),
-        (EXPLAIN, interface.explain),
-        (TIMELINE, interface.timeline),
-        (JOB_FILE, interface.job_file),
-        (GROUP, interface.group),
-        (INTERRUPT_GROUP, interface.interrupt_group),
-        (HISTORY, interface.history),
-        (ENDED, interface.ended),
-        (APPLICATION, interface.application),
-        (BATCH, interface.batch),
-        (SERVICE, interface.service),
-        (METRICS, interface.metrics),
-        (PAGE, show_page),
-        (OPENAPI, show_description),
-        (DOCS, show_docs),
-    ):
-        handlers[operation.method, operation.path] = operation, handler
-
+    described = ((PAGE, show_page), (OPENAPI, show_description), (DOCS, show_docs))
     routes = [
-        Route(path, _guarded(operation, handler, interface), methods=[method])
-        for (method, path), (operation, handler) in handlers.items()
+        Route(operation.path, _guarded(operation, handler, interface), methods=[operation.method])
+        for operation, handler in (*_handlers(interface), *described)
     ]
 
     @asynccontextmanager
@@ -712,7 +711,9 @@ def _secure(response: Response) -> None:
 
 def _page() -> tuple[str, str]:
     """Return the page with the policy that lets a browser run no script but the page's own."""
-    page = resources.files("mallob_py.web").joinpath("page.html").read_text("utf-8")
+    files = resources.files("mallob_py.web")
+    page, views = (files.joinpath(name).read_text("utf-8") for name in ("page.html", "views.js"))
+    page = page.replace('<script src="views.js"></script>', f"<script>{views}</script>")
 
     def sources(tag: str) -> str:
         parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)

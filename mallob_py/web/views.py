@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mallob_py.applications import UnknownApplication, declaration_of
+from mallob_py.applications import DEFAULT_APPLICATION, UnknownApplication, declaration_of
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
@@ -313,6 +313,27 @@ def job_told_of(job: EndedJob, error_text: str) -> Job:
     )
 
 
+def job_of_reply(user: str, name: str, client: int, reply: Mapping[str, Any], ended: Ended) -> Job:
+    """Return an ended job of which only the reply is known."""
+    stats = ended.stats if isinstance(ended.stats, Mapping) else {}
+    times, priority = stats.get("time"), reply.get("priority", 1.0)
+    return Job(
+        user=user,
+        name=name,
+        key=identity_of(user, name),
+        state="ended",
+        number=ended.number,
+        application=str(reply.get("application", DEFAULT_APPLICATION)),
+        group=str(reply.get("group", "")),
+        client=client,
+        priority=priority if isinstance(priority, int | float) else 1.0,
+        age=times.get("total", 0.0) if isinstance(times, Mapping) else 0.0,
+        pe_seconds=stats.get("used_pe_seconds", 0.0),
+        cpu_seconds=stats.get("used_cpu_seconds", 0.0),
+        ended=ended,
+    )
+
+
 def end_of(job: Job) -> float:
     """Return the time of a job's end (since 1970); 0 if the job is live."""
     return 0.0 if job.ended is None else job.ended.at
@@ -376,6 +397,7 @@ class JobName(msgspec.Struct, frozen=True):
     user: str
     name: str
     client: int
+    group: str = ""
 
 
 class HistoryPart(msgspec.Struct, frozen=True):
@@ -455,7 +477,7 @@ def _mean_volumes(status: ServiceStatus, before: ServiceStatus | None) -> dict[i
         for job in status.jobs:
             if job.share and job.id in had_s:
                 mean = (job.pe_s - had_s[job.id]) / (since_s * status.threads)
-                volumes[job.id] = round(max(0.0, mean), 2)
+                volumes[job.id] = round(min(max(0.0, mean), max(job.demand, job.volume)), 2)
     return volumes
 
 
@@ -476,4 +498,4 @@ def _sample_of(status: ServiceStatus, volume_of: Mapping[int, float]) -> tuple[S
         others=round(sum(volume_of[job.id] for job in others), 2),
         workers=status.workers,
     )
-    return sample, {job.id: JobName(job.user, job.name, job.client) for job in named}
+    return sample, {job.id: JobName(job.user, job.name, job.client, job.group) for job in named}

@@ -20,6 +20,12 @@ _PATH = next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 needs_browser = pytest.mark.skipif(_PATH is None, reason="needs Chromium (apt-get install chromium)")
 
+#: of keys that do something by themselves
+_KEYS: dict[str, dict[str, Any]] = {
+    "Enter": {"code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
+    "Tab": {"code": "Tab", "windowsVirtualKeyCode": 9},
+}
+
 
 class Browser:
     """One page."""
@@ -32,6 +38,8 @@ class Browser:
         self._session: str | None = None
         #: what the page has complained about
         self.complaints: list[str] = []
+        #: what the page does before each look of `await_truth`
+        self.before = "null"
         target = self.command("Target.createTarget", url="about:blank")["targetId"]
         attached = self.command("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -53,18 +61,21 @@ class Browser:
             self._note(answer)
 
     def open(self, url: str) -> None:
+        self.before = "null"
         self.command("Page.navigate", url=url)
         page = json.dumps(url.partition("#")[0])
         self.await_truth(f"location.href.startsWith({page}) && document.readyState === 'complete'")
 
     def evaluate(self, expression: str) -> Any:
-        answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.command(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def await_truth(self, expression: str) -> Any:
         deadline = time.monotonic() + DEADLINE_S
-        while not (value := self.evaluate(expression)):
+        while not (value := self.evaluate(f"Promise.resolve({self.before}).then(() => {expression})")):
             assert time.monotonic() < deadline, (expression, self.text())
             time.sleep(0.05)
         return value
@@ -72,10 +83,11 @@ class Browser:
     def text(self) -> str:
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, **more: Any) -> None:
         """One key, at what has the focus."""
+        more = _KEYS.get(key, {}) | more
         for kind in ("keyDown", "keyUp"):
-            self.command("Input.dispatchKeyEvent", type=kind, key=key)
+            self.command("Input.dispatchKeyEvent", type=kind, key=key, **more)
 
     def choose_file(self, selector: str, path: str) -> None:
         root = self.command("DOM.getDocument")["root"]["nodeId"]

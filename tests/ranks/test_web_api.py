@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from waiting import poll_until
@@ -148,6 +148,34 @@ def test_a_model_comes_as_json_too(web: WebServer, desk: Desk) -> None:
     desk.answer(*desk.take())
     answer = web.ask("GET", f"{job}/model", headers={"Accept": "application/json"})
     assert answer.json == {"resultcode": 10, "solution": [-1, 2]}
+
+
+def test_a_job_has_its_file_and_is_explained_at_every_step(web: WebServer, desk: Desk) -> None:
+    configuration = {"secret": "hidden", "seed": 3}
+    job = keyed(web.upload(FORMULA, f"user=u&name=n&configuration={quote(json.dumps(configuration))}"))
+    told = {"user": "u", "name": "n", "configuration": {"seed": 3}, "files": ["upload"]}
+
+    def look() -> str:
+        for key in (job, "/api/jobs/u.n"):
+            assert web.get(f"{key}/file").json == told
+            assert web.get(f"{key}/timeline").json["volumes"] == []
+        return web.get(f"{job}/explain").text
+
+    assert look().startswith("u.n is handed in and has no reply yet.\nNo service is running")
+    internal_id, taken = desk.take()
+    assert look().startswith("u.n is handed in")
+    desk.answer(internal_id, taken)
+    poll_until(lambda: "its result is SAT." in look())
+    output = web.api_dir / "output"
+    output.mkdir(exist_ok=True)
+    (output / f"{internal_id}.log").write_text("first\nlast\n")
+    assert web.get(f"{job}/output").text == "first\nlast\n"
+    assert web.get(f"{job}/output?tail=5").text == "last\n"
+    assert web.get(f"{job}/output?tail=0").text == ""
+    for path in ("file", "explain", "timeline"):
+        assert web.get(f"/api/jobs/u.none/{path}").status == 404
+    assert web.get("/api/group?user=u&name=").status == 404
+    assert web.get("/api/group").status == 404
 
 
 @pytest.mark.parametrize("variables", [3, 200])  # in the reply, and in a file beside it
@@ -304,7 +332,13 @@ def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:
 
 GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
-    ("GET", "/api/jobs/u.n/files/proof"),
+    *(
+        ("GET", "/api/jobs/u.n/files/proof"),
+        ("GET", "/api/jobs/u.n/output"),
+        ("GET", "/api/jobs/u.n/explain"),
+    ),
+    *(("GET", "/api/jobs/u.n/timeline"), ("GET", "/api/jobs/u.n/file")),
+    *(("GET", "/api/group"), ("POST", "/api/group/interrupt")),
     *(("GET", "/api/jobs/u.n/model"), ("POST", "/api/jobs/u.n/interrupt"), ("GET", "/api/service")),
     *(("GET", "/api/history"), ("GET", "/api/ended"), ("GET", "/metrics"), ("GET", "/api/batch")),
     ("GET", "/api/applications/QUEENS"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import pytest
 from browser import Browser, browsing, needs_browser
@@ -212,22 +213,34 @@ def click(browser: Browser, row: str, button: str) -> None:
     browser.await_truth(f"(() => {{ const found = {find}; found?.click(); return Boolean(found) }})()")
 
 
+def enter(browser: Browser, web: WebServer) -> None:
+    """Open the page, which from now on asks the server only when the test looks."""
+    browser.open(f"{web.url}#token={web.token}")
+    quieten(browser)
+    browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+
+
+def quieten(browser: Browser) -> None:
+    """Stop the page's timer: between two steps of a test nothing changes by itself."""
+    browser.evaluate("clearInterval(ticking)")
+    browser.before = "refresh()"
+
+
+def go_to(browser: Browser, address: str) -> None:
+    """Follow an address within the page."""
+    browser.evaluate(f"location.hash = {json.dumps(address)}")
+    parts = json.dumps([unquote(part) for part in address[1:].split("/")])
+    browser.await_truth(f"JSON.stringify([route.view, ...route.parts]) === JSON.stringify({parts})")
+
+
+def resize(browser: Browser, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1}
+    browser.command("Emulation.setDeviceMetricsOverride", mobile=width < 400, **size)
+
+
 def interrupt(browser: Browser, name: str) -> None:
-    """Click Interrupt, click twice at once, and answer the question, all before the question can lapse."""
-    clicks = f"""(() => {{
-        const button = {row_of(name, "live")}?.querySelector('button'), told = [];
-        if (!button) return '';
-        for (const detail of [1, 2, 1]) {{
-            button.dispatchEvent(new MouseEvent('click', {{ detail }}));
-            told.push(button.ariaLabel, button.offsetWidth, button.disabled);
-        }}
-        return told.join();
-    }})()"""
-    asked, wide, refused, again, still, unmoved, *_, acts = browser.await_truth(clicks).split(",")
-    assert asked == again
-    assert asked.startswith("Really? http.")
-    assert wide == still
-    assert (refused, unmoved, acts) == ("false", "false", "true")
+    browser.evaluate("undoMs = 0")
+    click(browser, row_of(name, "live"), "Interrupt")
 
 
 @needs_browser
@@ -237,8 +250,7 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
     formula = tmp_path / "sorter.cnf.xz"
     formula.write_bytes(lzma.compress(FORMULA.text("easy").encode()))
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
-        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        enter(browser, web)
         assert web.token not in browser.evaluate("location.href")
 
         browser.choose_file("#file", str(formula))
@@ -254,8 +266,10 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         assert str(web.api_dir.parent) not in browser.text()
         browser.evaluate("document.getElementById('result-close').click()")
         # A name is a text, whatever it looks like.
+        go_to(browser, "#ended")
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
         assert EVIL in browser.text()
+        go_to(browser, "#jobs")
 
         web.post_job(user="http", name="endless", application="SLEEP")
         browser.await_truth(f"{cell_of('endless', 'live', 'Workers')} === '{RANKS}'")
@@ -295,7 +309,7 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
         return f"document.querySelectorAll('{selector}').length"
 
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
+        enter(browser, web)
         jobs = [
             web.post_job(user="http", name=name, application="SLEEP", max_demand=demand).json["id"]
             for name, demand in (("small", 1), ("large", 2))
@@ -369,7 +383,7 @@ def test_the_form_has_the_fields_that_an_application_declares(web: WebServer) ->
 
     keys = "[...document.querySelectorAll('#declared-fields input')].map(one => one.dataset.key).join()"
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
+        enter(browser, web)
         browser.await_truth(f"{keys}.startsWith('portfolio,seed')")
         choose("UTS")
         browser.await_truth(f"{keys} === 'type,shape,depth,branching,seed,q,m'")
@@ -410,8 +424,7 @@ def test_settings_are_texts_of_which_the_declared_options_make_values(web: WebSe
 @needs_browser
 def test_the_page_finds_sorts_and_pages_ended_jobs_and_takes_any_application(web: WebServer) -> None:
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
-        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        enter(browser, web)
         for field, text in {
             "application": "QUEENS",
             "name": "board",
@@ -477,8 +490,8 @@ def test_a_users_token_is_for_the_jobs_of_that_user(web: WebServer) -> None:
         return web.ask(method, path, body, headers={"Authorization": f"Bearer {token}", **headers})
 
     as_json = {"Content-Type": "application/json"}
-    others = web.post_job(user="ben", name="secret", application="SLEEP").json["id"]
-    own = ask("POST", "/api/jobs", b'{"application": "NOOP", "name": "mine"}', **as_json)
+    others = web.post_job(user="ben", name="secret", application="SLEEP", group="g").json["id"]
+    own = ask("POST", "/api/jobs", b'{"application": "NOOP", "name": "mine", "group": "g"}', **as_json)
     assert (own.status, own.json["user"]) == (202, "ann")
     assert ask("GET", f"/api/jobs/{own.json['id']}?wait=60").json["ended"]["outcome"] == "result"
     assert ask("GET", "/api/jobs/ann.mine/reply").status == 200
@@ -490,20 +503,30 @@ def test_a_users_token_is_for_the_jobs_of_that_user(web: WebServer) -> None:
     assert {job["user"] for job in ask("GET", "/api/ended").json["jobs"]} == {"ann"}
     assert "secret" not in ask("GET", "/api/history").text
     for key in (others, "ben.secret"):
-        for method, rest in (("GET", ""), ("GET", "/reply"), ("GET", "/model"), ("POST", "/interrupt")):
-            assert ask(method, f"/api/jobs/{key}{rest}").status == 404, (key, rest)
+        for rest in ("", "/reply", "/model", "/output", "/explain", "/timeline", "/file"):
+            assert ask("GET", f"/api/jobs/{key}{rest}").status == 404, (key, rest)
+        assert ask("POST", f"/api/jobs/{key}/interrupt").status == 404
         assert ask("GET", f"/api/jobs/{key}/files/proof").status == 404
     for fields in (b'{"user": "ben"}', b'{"incremental": true, "precursor": "ben.plan"}'):
         assert ask("POST", "/api/jobs", fields, **as_json).status == 403
     assert ask("GET", "/metrics").status == 403
+    assert ask("GET", "/api/group?user=ben&name=g").status == 404
+    assert ask("POST", "/api/group/interrupt?user=ben&name=g").status == 404
+    poll_until(lambda: ask("GET", "/api/group?user=ann&name=g").json["answers"] == {"DONE": 1})
+    assert "its result is DONE" in ask("GET", "/api/jobs/ann.mine/explain").text
+    assert ask("GET", "/api/jobs/ann.mine/file").json["group"] == "g"
+    assert ask("GET", "/api/jobs/ann.mine/timeline").status == 200
+    held = b'{"application": "NOOP", "name": "after", "dependencies": ["ben.secret"]}'
+    assert ask("POST", "/api/jobs", held, **as_json).status == 202
+    why = poll_until(lambda: "waits for" in (told := ask("GET", "/api/jobs/ann.after/explain").text) and told)
+    assert "ben.secret." in why, "neither its state nor its absence is told"
     assert web.ask("POST", f"/api/jobs/{others}/interrupt").status == 202
 
 
 @needs_browser
 def test_the_page_says_what_troubles_a_host(web: WebServer) -> None:
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
-        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        enter(browser, web)
         assert browser.evaluate("document.getElementById('troubles').textContent") == ""
         hosts = '[{name: "one", troubles: []}, {name: "two", troubles: ["short of memory"]}]'
         browser.evaluate(f"showService({{running: true, up: 1, ranks: 2, pes: 2, busy: 0, hosts: {hosts}}})")
@@ -526,9 +549,8 @@ def test_live_rows_keep_their_places_and_heights_and_hide_no_busy_job(web: WebSe
         return {"name": name, "key": f"u.{name}", **fields}
 
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
-        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
-        browser.await_truth("!isAsking && (isAsking = true)")  # from here on, it shows nothing of its own
+        enter(browser, web)
+        browser.before = "null"  # from here on, it shows nothing of its own
         browser.evaluate("at('live').replaceChildren(); places.clear()")
         why = {"why": "It rests. " * 30}
         before = shown(job("one", volume=1), job("two", **why), job("same", client=0), job("same", client=1))
@@ -559,7 +581,7 @@ def test_letters_that_nobody_sees_are_shown_as_escapes(web: WebServer) -> None:
         return found.join();
     })()"""
     with browsing() as browser:
-        browser.open(f"{web.url}#token={web.token}")
+        enter(browser, web)
         browser.await_truth(f"{cell_of(shown, 'ended', 'How')} === 'failed'")
         browser.await_truth(f"{cell_of(shown + 'live', 'live', 'State')} === 'running'")
         browser.await_truth(f"{cell_of('held', 'live', 'Progress')}?.includes('{shown}')")
@@ -577,13 +599,11 @@ def test_letters_that_nobody_sees_are_shown_as_escapes(web: WebServer) -> None:
 def test_the_page_fits_a_phone_and_follows_the_scheme(web: WebServer, scheme: str) -> None:
     web.post_job(user="http-" + "u" * 60, name="n" * 100, literals=[1, 0])
     with browsing() as browser:
-        browser.command(
-            "Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True
-        )
+        resize(browser, 390)
         browser.command(
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
         )
-        browser.open(f"{web.url}#token={web.token}")
+        enter(browser, web)
         browser.await_truth(f"{cell_of('n' * 100, 'ended', 'Result')} === 'SAT'")
         assert browser.evaluate("document.documentElement.scrollWidth") <= 390
         ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -612,3 +632,230 @@ def test_the_page_asks_for_the_token_and_says_when_the_service_is_away(tmp_path:
             browser.await_truth("document.getElementById('state').textContent.includes('cannot be reached')")
         finally:
             web.stop()
+
+
+@needs_browser
+def test_an_interruption_waits_for_seconds_and_can_be_undone_by_keyboard(web: WebServer) -> None:
+    job = web.post_job(user="http", name="spared", application="SLEEP").json["id"]
+    button = f"{row_of('spared', 'live')}.querySelector('button')"
+    bar = "at('pending').textContent"
+    with browsing() as browser:
+        enter(browser, web)
+        browser.evaluate("undoMs = 1e8")  # nothing is sent before the test says so
+        browser.await_truth(f"{row_of('spared', 'live')} && ({button}.focus(), true)")
+        browser.press("Enter")
+        browser.await_truth(f"{button}.textContent.startsWith('Undo (')")
+        assert browser.evaluate(f"document.activeElement === {button}")
+        assert browser.evaluate(f"{button}.ariaLabel") == "Undo the interruption of http.spared"
+        assert browser.evaluate(bar).startswith("Interrupting http.spared in ")
+        assert "undoes that" in browser.evaluate("at('told').textContent")
+        browser.press("Enter")
+        assert browser.evaluate(f"{button}.textContent + {bar}") == "Interrupt"
+        control_z = "new KeyboardEvent('keydown', { key: 'z', ctrlKey: true, bubbles: true })"
+        for undo in (
+            "at('pending').querySelector('button').click()",
+            f"document.body.dispatchEvent({control_z})",
+            "dispatchEvent(new Event('pagehide'))",  # a page that is left sends nothing
+        ):
+            browser.evaluate(f"{button}.click()")
+            assert browser.evaluate("pending.size") == 1
+            browser.evaluate(undo)
+            assert browser.evaluate(f"pending.size + {button}.textContent") == "0Interrupt"
+        for detail in (1, 2):  # a double click
+            browser.evaluate(f"{button}.dispatchEvent(new MouseEvent('click', {{ detail: {detail} }}))")
+        assert browser.evaluate("pending.size") == 1
+        browser.evaluate("undo([...pending.keys()][0])")
+        assert "ended" not in web.get(f"/api/jobs/{job}").json
+        interrupt(browser, "spared")
+        browser.await_truth(f"{cell_of('spared', 'ended', 'How')} === 'interrupted'")
+        assert browser.complaints == []
+
+
+CROWD = """(() => {
+    const all = [...Array(300).keys()].map(i => ({ user: "u" + i % 7, name: "instance-" + i, key: "k." + i,
+        number: i + 1, state: i < 120 ? "running" : i < 220 ? "resting" : "queued", volume: i < 120 ? 3 : 0,
+        application: "SAT", demand: 400, standing: i, why: i < 220 ? "" : "Because of " + i }));
+    const workers = [...Array(360).keys()].map(pe => [pe, Math.floor(pe / 3) + 1, pe % 3]);
+    const volumes = Object.fromEntries(all.slice(0, 50).map(job => [job.number, job.volume]));
+    const uses = [[2e9, 3.5, 2e10, 1e11]], hosts = [...Array(50).keys()].map(rank =>
+        ({ name: "node" + rank, ranks: [rank], pes: 8, busy: 7, turns: 0, uses,
+            troubles: rank ? [] : ["short of memory"] }));
+    const service = { running: true, up: 5, ranks: 50, pes: 400, busy: 360, hosts,
+        states: { running: 120, resting: 100, queued: 70, held: 10 } };
+    learn({ samples: [{ time: 2e9, pes: 400, busy: 360, volumes, shares: {}, others: 210, workers }], jobs:
+        Object.fromEntries(all.map(job => [job.number, job])) });
+    showService(service); showHosts(hosts); showJobs({ jobs: all, service });
+    showQueue(all, service.states); showMoment();
+})()"""
+
+
+@needs_browser
+def test_a_crowd_is_legible_counted_and_filtered_also_on_a_phone(web: WebServer) -> None:
+    names = "[...document.querySelectorAll('#live [data-label=Name]')].map(one => one.textContent)"
+    with browsing() as browser:
+        enter(browser, web)
+        for width in (1280, 390):
+            browser.before = "null"
+            resize(browser, width)
+            for view in ("jobs", "queue", "hosts"):
+                browser.await_truth("Promise.resolve(asking).then(() => true)")
+                go_to(browser, f"#{view}")
+                browser.await_truth("Promise.resolve(asking).then(() => !asking)")
+                browser.evaluate(CROWD)
+                assert browser.evaluate("document.documentElement.scrollHeight") < 6000, (width, view)
+                assert browser.evaluate("document.documentElement.scrollWidth") <= width, (width, view)
+            go_to(browser, "#jobs")
+            browser.await_truth("Promise.resolve(asking).then(() => !asking)")
+            browser.evaluate(CROWD)
+            cells = browser.evaluate(
+                "[...document.querySelectorAll('#trees rect')].map(one => +one.getAttribute('width'))"
+            )
+            assert len(cells) == 400
+            assert min(cells) >= 4
+        assert "120 jobs running, 100 resting, 80 waiting" in browser.evaluate("at('state').textContent")
+        assert browser.evaluate("at('queue-link').textContent") == "Queue (80)"
+        reasons = "[...document.querySelectorAll('#queue [data-label=Reason]')].map(one => one.textContent)"
+        assert browser.evaluate(f"{reasons}[0]") == "Because of 299"
+        assert browser.evaluate("at('hosts').rows[0].textContent").startswith("node0")
+        assert "short of memory" in browser.evaluate("at('hosts').rows[0].textContent")
+        assert "20 GB of 100 GB" in browser.evaluate("at('hosts').rows[0].textContent")
+        browser.evaluate(
+            "at('live-text').value = 'U3 stance-1'; at('live-text').dispatchEvent(new Event('input'))"
+        )
+        assert browser.evaluate(f"{names}.length") == 8
+        fitting = [i for i in range(300) if i % 7 == 3 and str(i).startswith("1")]
+        assert browser.evaluate("at('live-hint').textContent") == f"{len(fitting)} of 300 jobs fit the filter"
+        browser.evaluate(
+            "at('live-kind').value = 'resting'; at('live-kind').dispatchEvent(new Event('input'))"
+        )
+        resting = [i for i in fitting if 120 <= i < 220]
+        assert browser.evaluate("at('live-hint').textContent") == f"{len(resting)} of 300 jobs fit the filter"
+        assert set(browser.evaluate(f"{names}.map(name => +name.split('-')[1] % 7)")) == {3}
+        assert browser.complaints == []
+
+
+@needs_browser
+def test_a_job_has_a_page_with_an_address(web: WebServer, service: Running) -> None:
+    name = EVIL.replace("/", "")
+    configuration = {"seed": 3}
+    with browsing() as browser:
+        fields: dict[str, Any] = {"user": "page", "name": name, "application": "SLEEP", "group": "g"}
+        web.post_job(**fields, configuration=configuration, time_limit="1h")
+        browser.open(f"{web.url}#job/{quote('page.' + name)}")
+        browser.await_truth("!at('login').hidden")  # this tab knows no token yet
+        browser.evaluate(f"at('token').value = '{web.token}'; at('login').requestSubmit()")
+        quieten(browser)
+        browser.await_truth("at('job-why').textContent.includes('is running with ')")
+        assert browser.evaluate("at('job-title').textContent") == f"page.{name}"
+        assert "leaves it" in browser.evaluate("at('job-why').textContent")
+        assert json.loads(browser.evaluate("at('job-file').textContent"))["configuration"] == configuration
+        browser.await_truth("document.querySelectorAll('#job-volumes [data-part]').length > 0")
+        browser.evaluate("at('job-volumes').focus()")
+        browser.press("Home")
+        assert "running, " in browser.evaluate("at('told').textContent")
+        browser.evaluate("undoMs = 0; document.querySelector('#job-actions button').click()")
+        browser.await_truth("at('job-why').textContent.includes('it was interrupted')")
+        browser.evaluate("at('job-reply-box').open = true")
+        browser.await_truth("at('job-reply').textContent.includes('internal_id')")
+        assert browser.evaluate("at('job-facts').textContent").startswith("Stateinterrupted")
+
+        browser.evaluate(
+            "[...at('job-actions').children].find(one => one.textContent === 'Resubmit').click()"
+        )
+        browser.await_truth("route.view === 'submit' && carried")
+        assert browser.evaluate("[at('name').value, at('time-limit').value, at('settings').value]") == [
+            f"{name}-2",
+            "1h",
+            json.dumps(configuration, separators=(",", ":")),
+        ]
+        browser.evaluate("at('submit').requestSubmit()")
+        again = f"page.{name}-2"
+        browser.await_truth(f"at('sent').textContent.includes({json.dumps(again)})")
+        assert browser.evaluate("carried") is None
+        job = web.get(f"/api/jobs/{quote(again)}/file").json
+        assert (job["group"], job["configuration"]) == ("g", configuration)
+        go_to(browser, f"#job/{quote(again)}")
+        browser.await_truth("at('job-facts').querySelector('a')?.click() ?? route.view === 'group'")
+        web.ask("POST", f"/api/jobs/{quote(again)}/interrupt")
+        go_to(browser, "#job/page.nobody")
+        browser.await_truth("at('job-why').textContent.includes('no job page.nobody')")
+        assert browser.evaluate("document.querySelectorAll('img').length") == 0
+        assert browser.complaints == []
+
+
+@needs_browser
+def test_a_group_has_a_page_and_ends_as_a_whole(web: WebServer) -> None:
+    group, user = EVIL.replace("/", ""), "grouped"
+    for number in range(3):
+        web.post_job(user=user, name=f"j{number}", application="SLEEP", group=group)
+    job = web.post_job(user=user, name="short", literals=[1, 0], group=group).json["id"]
+    web.post_job(user=user, name="other", application="SLEEP")
+    assert web.get(f"/api/jobs/{job}?wait=60").json["ended"]["resultstring"] == "SAT"
+    why = "at('group-why').textContent"
+    with browsing() as browser:
+        enter(browser, web)
+        browser.await_truth(f"at('groups').textContent.includes({json.dumps(f'{user}.{group}')})")
+        browser.evaluate(
+            "[...at('groups').querySelectorAll('a')].find(one => one.text.includes('<')).click()"
+        )
+        browser.await_truth(f"{why}.includes('1 of 4 jobs have ended: ')")
+        assert browser.evaluate("at('group-title').textContent") == f"{user}.{group}"
+        assert browser.evaluate("at('group-facts').textContent").startswith("SAT1")
+        browser.await_truth("document.querySelectorAll('#group-volumes path[data-job]').length > 0")
+        browser.evaluate("undoMs = 0; at('group-actions').querySelector('button').click()")
+        browser.await_truth(f"{why}.includes('4 of 4 jobs have ended.')")
+        assert browser.evaluate("at('group-facts').textContent").startswith("interrupted3SAT1")
+        browser.evaluate("at('group-actions').querySelector('button').click()")
+        browser.await_truth("at('result').textContent === '3 jobs handed in again.'")
+        browser.await_truth(f"{why}.includes('1 of 4 jobs have ended: ')")
+        assert browser.complaints == []
+    query = urlencode({"user": user, "name": group})
+    assert web.ask("POST", f"/api/group/interrupt?{query}").json == {"jobs": 3}
+    web.ask("POST", f"/api/jobs/{user}.other/interrupt")
+    poll_until(lambda: volume_of(web, user) == 0, "all have ended")
+    assert web.get(f"/api/group?{query}&limit=2&offset=3").json["total"] == 4
+    assert web.ask("GET", f"/api/group?user={user}&name=none").status == 404
+    assert web.ask("POST", f"/api/group/interrupt?user={user}&name=none").status == 409
+
+
+@needs_browser
+def test_every_view_is_reached_by_keyboard_alone(web: WebServer) -> None:
+    with browsing() as browser:
+        enter(browser, web)
+        for view in ("queue", "ended", "hosts", "submit"):
+            browser.evaluate("(top => { top.tabIndex = -1; top.focus(); })(document.querySelector('h1'))")
+            reached = f"document.activeElement.hash === '#{view}'"
+            for _ in range(6):
+                browser.press("Tab")
+                if browser.evaluate(reached):
+                    break
+            assert browser.evaluate(reached), view
+            browser.press("Enter")
+            browser.await_truth(f"route.view === '{view}' && document.activeElement.tagName === 'H2'")
+            assert browser.evaluate("document.querySelector('nav [aria-current]').hash") == f"#{view}"
+        assert browser.complaints == []
+
+
+_AXE = os.environ.get("MALLOB_PY_AXE", "")
+
+
+@needs_browser
+@pytest.mark.skipif(not os.path.isfile(_AXE), reason="MALLOB_PY_AXE names no axe.min.js (npm: axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(web: WebServer, scheme: str) -> None:
+    web.post_job(user="axe", name="job", application="SLEEP", group="g")
+    told = "axe.run().then(it => it.violations.map(one => [one.impact, one.id, one.nodes[0].html]))"
+    with browsing() as browser:
+        browser.command(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
+        enter(browser, web)
+        browser.evaluate(f"{Path(_AXE).read_text()}; 0")
+        for address in (*("#jobs", "#queue", "#ended", "#hosts", "#submit"), "#job/axe.job", "#group/axe/g"):
+            go_to(browser, address)
+            for width in (1280, 390):
+                resize(browser, width)
+                browser.await_truth("Promise.resolve(refresh()).then(() => true)")
+                found = browser.evaluate(told)
+                assert [one for one in found if one[0] in ("serious", "critical")] == [], (address, width)
+    web.ask("POST", "/api/jobs/axe.job/interrupt")

@@ -31,10 +31,13 @@ def test_a_job_is_pending_from_its_submission_to_its_reply(tmp_path: Path, direc
     submission = client.submit(tmp_path / "api", JOB)
     assert jobs.look().identities == {"u.a"}
     assert jobs.look().file_names == {submission.file_name}
+    assert json.loads(Path(jobs.look().paths["u.a"]).read_bytes()) == JOB
     (incoming,) = directory.take()
     assert jobs.look().identities == {"u.a"}
     assert jobs.look().file_names == {submission.file_name}
+    assert json.loads(Path(jobs.look().paths["u.a"]).read_bytes()) == JOB
     directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
+    assert jobs.look().paths == {}
     assert jobs.look().identities == set()
     assert jobs.look().file_names == set()
 

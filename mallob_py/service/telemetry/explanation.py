@@ -107,15 +107,23 @@ def _ending(reply: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         return f"{how}, {error.get('field', '')}: {error.get('message', '')}".rstrip(".")
     match outcome:
         case "time-limit":
-            return f"it reached its time-limit ({reply.get('time-limit', '?')} with a PE) without an answer"
+            return f"it reached its time-limit ({reply.get('time-limit', '?')} with a PE){_so_far(result)}"
         case "wallclock-limit":
-            return f"it reached its wallclock-limit ({reply.get('wallclock-limit', '?')}) without an answer"
+            return f"it reached its wallclock-limit ({reply.get('wallclock-limit', '?')}){_so_far(result)}"
         case "cpu-limit":
-            return f"it reached its cpu-limit ({reply.get('cpu-limit', '?')} of PE time) without an answer"
+            return f"it reached its cpu-limit ({reply.get('cpu-limit', '?')} of PE time){_so_far(result)}"
         case "interrupted":
-            return "it was interrupted"
+            return f"it was interrupted{_so_far(result, '')}"
     solver = f", found by {result['solver']}" if "solver" in result else ""
     return f"its result is {result.get('resultstring', result.get('resultcode', '?'))}{solver}"
+
+
+def _so_far(result: Mapping[str, Any], otherwise: str = " without an answer") -> str:
+    """Return the words for the best answer of a job that ended early; `otherwise` if there is none."""
+    if result.get("complete") is not False:
+        return otherwise
+    value = f", of value {result['value']}" if "value" in result else ""
+    return f" with its best answer so far{value}"
 
 
 def _rested(running_s: object, turns_s: object) -> str:

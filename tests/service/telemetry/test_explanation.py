@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.protocol.volumes import fair_volumes
-from mallob_py.service.telemetry.explanation import explain, explain_ended
+from mallob_py.service.telemetry.explanation import explain, explain_ended, seen_by
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, UserStatus
 
 
@@ -39,6 +39,17 @@ def test_of_a_job_that_rests_it_is_told_who_has_its_place_and_when_it_goes_on() 
     text = told(resting, *(other(n, volume=1, demand=8, root=n) for n in range(2, 10)))
     assert "9 jobs want workers and there are 8 PEs, so jobs take turns: over time it gets 0.75 PEs" in text
     assert "It rests on PE 3, where u.other-3 is at work now, and goes on in about 0.8 s." in text
+
+
+def test_a_user_is_told_no_names_of_other_users_jobs() -> None:
+    mine = job("resting", share=0.5, rests_at=3)
+    holder = msgspec.structs.replace(other(2, volume=1, root=3), user="v", name="secret")
+    seen = seen_by("u", status_of(mine, holder, other(3)))
+    text = " ".join(explain(seen, mine))
+    assert "where another user's job is at work now" in text
+    assert "secret" not in text
+    held = job("held", waits_for=("v.secret", "u.other-3"), waits_for_count=2)
+    assert "v.secret, u.other-3 (running)." in " ".join(explain(seen, held))
 
 
 def test_a_job_that_has_its_turn_knows_its_share() -> None:
@@ -273,7 +284,11 @@ STATS = {
             "reached its wallclock-limit (5s) without an answer",
         ),
         ({"result": {"outcome": "cpu-limit"}, "cpu-limit": "5s"}, "reached its cpu-limit (5s of PE time)"),
-        ({"result": {"outcome": "interrupted"}}, "it was interrupted"),
+        ({"result": {"outcome": "interrupted"}}, "it was interrupted."),
+        (
+            {"result": {"outcome": "time-limit", "complete": False, "value": 7}, "time-limit": "5s"},
+            "(5s with a PE) with its best answer so far, of value 7.",
+        ),
         (
             {"result": {"outcome": "failed"}, "error": {"field": "files", "message": "x: no such file"}},
             "failed, files: x: no such file",
