@@ -97,7 +97,8 @@ class Reference:
                 yield Resize(running.job.id, running.size + gain)
 
     def shrink(self, view: View) -> Iterator[Action]:
-        coming = [one.size - one.target for one in view.running.values() if one.target is not None]
+        # Who is to grow has its nodes already: they are free no more.
+        coming = [max(0, one.size - one.target) for one in view.running.values() if one.target is not None]
         need = view.queue[0].low - view.free - sum(coming)
         for running in sorted(self.malleable(view), key=lambda one: (-one.job.speedup.loss, one.order)):
             before, after = running.size, max(running.job.low, running.size - int(0.4 * running.size))
