@@ -127,7 +127,8 @@ def run_doctor(options: DoctorOptions) -> int:
             print(f"{'':<8} {'':<{width}}  -> {advice}")
     faults = sum(finding.level is Level.FAULT for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
-    print(f"{faults} faults, {warnings} warnings")
+    told = ((faults, "fault"), (warnings, "warning"))
+    print(", ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in told))
     return 1 if faults else 0
 
 
@@ -297,24 +298,24 @@ def seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
 #: run by Python at our path on the other host: what it says, line by line, is read by `_heard`
 _THERE = """
 import socket, sys, time
-print("time", time.time(), flush=True)
+print("mallob-py time", time.time(), flush=True)
 try:
     import mallob_py
-    print("version", mallob_py.__version__, flush=True)
+    print("mallob-py version", mallob_py.__version__, flush=True)
 except ImportError:
     pass
 ours = socket.create_server(("", 0))
-print("port", ours.getsockname()[1], flush=True)
+print("mallob-py port", ours.getsockname()[1], flush=True)
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close()
 except OSError:
-    print("blocked", flush=True)
+    print("mallob-py blocked", flush=True)
 ours.settimeout(5)
 try:
     ours.accept()
 except OSError:
     pass
-print("end", flush=True)
+print("mallob-py end", flush=True)
 """
 
 
@@ -344,7 +345,7 @@ def _see(host: str) -> HostSeen:
         with asked:
             assert asked.stdin is not None
             with suppress(BrokenPipeError), asked.stdin as script:
-                script.write(f"{shlex.join(words)} || echo none\n")
+                script.write(f"{shlex.join(words)} || echo mallob-py none\n")
             seen = _heard(seen, asked)
         if giving_up.finished.is_set() and asked.returncode:
             return seen._replace(error=f"no answer within {2 * _HOST_PATIENCE_S:.0f} s")
@@ -360,7 +361,10 @@ def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
     blocked: list[str] = []
     ahead_s = 0.0
     for line in asked.stdout:
-        key, _, value = line.strip().partition(" ")
+        ours, _, said = line.strip().partition(" ")
+        if ours != "mallob-py":
+            continue  # a greeting of that host
+        key, _, value = said.partition(" ")
         told[key] = value
         if key == "time":
             ahead_s = float(value) - time.time()

@@ -95,7 +95,7 @@ def test_a_machine_with_a_fault_ends_the_command_with_1(
     monkeypatch.setattr("mallob_py.cli.doctor.look", lambda hosts: broken)
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "1 faults, 0 warnings"
+    assert lines[-1] == "1 fault, 0 warnings"
     assert any(line.startswith("fault") and "descriptors" in line for line in lines)
 
 
@@ -112,6 +112,7 @@ def _ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     ("script", "level", "words"),
     [
         ("exec sh -s", Level.GOOD, "answers"),
+        ("echo time for tea; echo port 99999; exec sh -s", Level.GOOD, "answers"),
         ("sed 's/time.time()/time.time()+40/' | sh -s", Level.WARNING, "its clock is off by +"),
         (
             "sed 's/ localhost [0-9]*/ localhost 1/' | sh -s",
@@ -124,7 +125,11 @@ def _ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
             "from here to localhost",
         ),
         ("sed 's/mallob_py.__version__/0/' | sh -s", Level.FAULT, "has mallob-py 0 at our path"),
-        ("echo 'python: not found' >&2; cat >/dev/null; echo none", Level.FAULT, "has no mallob-py"),
+        (
+            "echo 'no python' >&2; cat >/dev/null; echo mallob-py none",
+            Level.FAULT,
+            "has no mallob-py",
+        ),
         ("echo 'Host key verification failed.' >&2; exit 255", Level.FAULT, "Host key verification failed."),
         ("exit 3", Level.FAULT, "ssh ends with code 3"),
     ],
