@@ -338,7 +338,7 @@ async function showGroup(mine) {
   showSentences("group-why", [ended + " of " + count(ended + live, "job") + " have ended" + (live ? ": " + state.running + " are running, " + state.resting + " resting, " + state.waiting + " waiting" : "") + ".",
     ...(state.left_s === null ? [] : ["At the rate so far, the last one ends in about " + age(state.left_s) + "."]),
     ...((overviewShown ? overviewShown.jobs : []).filter(job => job.user === shown(user) && job.group === shown(name) && job.why).slice(0, 1).map(job => job.name + ": " + job.why))]);
-  showFacts("group-facts", [...Object.entries(told.answers), ["PE-seconds", rounded(state.pe_s)]]);
+  showFacts("group-facts", [...Object.entries(told.answers), ["PE-seconds of ended jobs", rounded(state.pe_s)]]);
   showVolumes(at("group-volumes"), number => names.has(number) && names.get(number).user === shown(user) && names.get(number).group === shown(name));
   fill("group-jobs", told.jobs, GROUP_JOBS, job => [named(job), job.application || "", job.ended ? job.ended.outcome : job.state, job.ended ? resultCell(job) : progressCell(job), job.volume || 0, age(job.age || 0), rounded(job.pe_seconds || 0)], () => []);
   const last = mine.offset + told.jobs.length;
