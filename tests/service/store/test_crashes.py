@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import poll_until
 
 from mallob_py.protocol.effects import Outcome
 from mallob_py.service import JobFileError
@@ -177,7 +178,7 @@ def test_what_was_accepted_runs_again_in_its_order_before_new_files(tmp_path: Pa
         directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
         for name in ("z", "m", "a"):
             (directory.path / "in" / name).write_text("{}")
-            directory.take()
+            poll_until(directory.take)  # at once, but where the folder is polled
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     (tmp_path / "api/jobs.0/in/new").write_text("{}")
