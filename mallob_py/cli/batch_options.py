@@ -240,8 +240,8 @@ class BatchExperimentOptions(Runs):
         str,
         INPUT,
         "elastic (seconds; --live: twelve minutes), agreement (a minute), mebf, cp (two; --full: half "
-        "an hour), fair (five), malleability, sd (ten, on one core) or bags (nine; --full: half an hour, "
-        "over real processes); see docs/batch.md",
+        "an hour), fair (five), malleability (two), sd (ten, on one core) or bags (nine; --full: half an "
+        "hour, over real processes); see docs/batch.md",
     )
     traces: str | None = option(
         "--traces DIR",

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 CAPACITY_MAX = 256
 #: most simulated PEs: beyond, no machine has the memory
 SIMULATED_PES_MAX = 1 << 20
-#: least silence limit: ranks signal life once a second, and a busy machine may delay them
+#: least time for which files are kept: who waits for a reply must be able to read it
 KEEP_MIN_S = 3600.0
+#: least silence limit: ranks signal life once a second, and a busy machine may delay them
 SILENCE_MIN_S = 3.0
 #: least length of a turn
 SLICE_MIN_S = 0.02

@@ -35,23 +35,13 @@ class InterimStep(msgspec.Struct, frozen=True):
     bound: Number | None
 
 
-class Timeline(msgspec.Struct, frozen=True):
+class Timeline(msgspec.Struct):
     """The course of a job, oldest steps first. `label` and `minimizes`: see `JobInterim`."""
 
     volumes: list[VolumeStep] = []
     interim: list[InterimStep] = []
     label: str = ""
     minimizes: bool = False
-
-
-class _Course:
-    """The changing course of one job."""
-
-    def __init__(self) -> None:
-        self.volumes: list[VolumeStep] = []
-        self.interim: list[InterimStep] = []
-        self.label = ""
-        self.minimizes = False
 
 
 _Step = TypeVar("_Step", VolumeStep, InterimStep)
@@ -63,7 +53,7 @@ class Timelines:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         #: by number of the job, the longest unseen first
-        self._courses: dict[int, _Course] = {}
+        self._courses: dict[int, Timeline] = {}
         self._live: set[int] = set()
 
     def note(self, status: ServiceStatus, volumes: Mapping[int, float]) -> None:
@@ -74,7 +64,7 @@ class Timelines:
                 course = self._courses.pop(job.id, None)
                 if course is None and not (job.volume or job.share):
                     continue
-                course = self._courses[job.id] = course or _Course()
+                course = self._courses[job.id] = course or Timeline()
                 self._live.add(job.id)
                 _add(course.volumes, VolumeStep(status.time, volumes[job.id], job.state))
                 if job.interim is not None:
@@ -90,10 +80,9 @@ class Timelines:
     def of(self, number: int) -> Timeline:
         """Return the course of a job; an empty one for an unknown job."""
         with self._mutex:
-            course = self._courses.get(number)
-            if course is None:
-                return Timeline()
-            return Timeline(list(course.volumes), list(course.interim), course.label, course.minimizes)
+            course = self._courses.get(number, Timeline())
+            volumes, interim = list(course.volumes), list(course.interim)  # they grow on
+            return msgspec.structs.replace(course, volumes=volumes, interim=interim)
 
 
 def _add(steps: list[_Step], step: _Step) -> None:

@@ -8,9 +8,8 @@ resize points, and ticks of 60 s. A job gets no order while it has one.
 `size` says how many nodes jobs get: `min` starts jobs on their least number; those farthest above it shrink
 first and grow last. `pref` does so with the preferred number if possible; `keep` as well, but no job is
 ordered below its preferred number; `average` starts on the least number, and gives and takes node by node so
-that all jobs have the same share of their ranges. `nodes` says
-which nodes fulfil an agreement: `agreed` (just these), `steal` (waiting agreements swap nodes with one that
-can be fulfilled), `pool` (any free nodes).
+that all jobs have the same share of their ranges. `nodes` says which nodes fulfil an agreement: `agreed`
+(just these), `steal` (waiting agreements swap nodes with one that can be fulfilled), `pool` (any free nodes).
 
 `quirks="pecs23"` is the published reference: its estimates are in flop, so that no job overtakes the first,
 and at most one job per decision starts without an agreement.

@@ -20,9 +20,8 @@ The folder of logs:
 A run's name is its start (UTC, to the millisecond). Every start is a run of its own, so no run overwrites
 another run's logs; files are never renamed, so ranks of many hosts can share the folder. A rank keeps at most
 `size_max_bytes` over all runs: before it begins a part, it removes its oldest parts, and once an hour the
-parts that nobody has written to for `keep_s`. Files that do not look
-like ours are never touched. Logs in the folder itself (of a simulation, or if the folder is a run's) are also
-a run.
+parts that nobody has written to for `keep_s`. Files that do not look like ours are never touched. Logs in the
+folder itself (of a simulation, or if the folder is a run's) are also a run.
 """
 
 from __future__ import annotations
