@@ -118,7 +118,7 @@ class JobDirectory:
         self._replies = Replies(self._journal, self._flush_policy, log, clock)
         self._checkpoints = Checkpoints(self.path, self._flush_policy, log, clock)
         self._closed = False
-        self._next_look_at_lock_s = clock() + RESCAN_INTERVAL_S
+        self._next_look_at_folder_s = clock() + RESCAN_INTERVAL_S
         try:
             self._journal.create()
             self._lock = DirectoryLock(self.path, log)
@@ -190,9 +190,9 @@ class JobDirectory:
         """
         now = self._clock()
         self._has_room = limit > 0
-        if now >= self._next_look_at_lock_s:
-            self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
-            self._look_at_lock()
+        if now >= self._next_look_at_folder_s:
+            self._next_look_at_folder_s = now + RESCAN_INTERVAL_S
+            self._look_at_folder()
         if now >= self._replies.deadline_s:
             self._replies.finish_due()
         taken = [self._read(self._recovered.popleft()) for _ in range(min(limit, len(self._recovered)))]
@@ -312,8 +312,8 @@ class JobDirectory:
         self._advertisement.close()
         self._lock.close()
 
-    def _look_at_lock(self) -> None:
-        if self._lock.is_lost():
+    def _look_at_folder(self) -> None:
+        if self._lock.is_lost() or not self._journal.is_whole():
             try:
                 self._bring_back()
             except OSError as error:

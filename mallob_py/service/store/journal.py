@@ -188,6 +188,10 @@ class Journal:
                 pass
         self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
 
+    def is_whole(self) -> bool:
+        """Tell whether all folders are there without which no job is taken and answered."""
+        return all(map(os.path.isdir, (self._in, self._own, self._out)))
+
     def _flush(self, paths: Iterable[str | Path]) -> None:
         if self._flush_policy.is_slow:
             self._flush_policy.flush(paths)

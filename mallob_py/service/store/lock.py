@@ -90,6 +90,8 @@ class DirectoryLock:
 
     def is_lost(self) -> bool:
         """Tell whether the folder was removed, and perhaps made again, so that this lock is not its lock."""
+        if self._descriptor < 0:
+            return True
         try:
             there = os.lstat(self._path)
         except FileNotFoundError:

@@ -776,6 +776,40 @@ def test_a_folder_that_was_removed_and_made_again_is_locked_again(
     poll_until(lambda: [incoming.internal_id for incoming in directory.take()] == [1])
 
 
+@pytest.mark.parametrize("part", ["in", "journal", "out"])
+def test_a_part_that_was_removed_while_the_rest_was_made_anew_comes_back(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Who removes the folder may still be at it then; the lock alone does not tell."""
+    monkeypatch.setattr("mallob_py.service.store.directory.RESCAN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(in_folder, "RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path / part)
+    directory.take()
+    drop(directory, "job.json", text())
+    answer(directory, *directory.take())
+    assert len(replies(directory)) == 1
+
+
+def test_a_folder_whose_lock_was_not_taken_at_the_first_try_is_made_anew_at_the_next(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.service.store.directory.RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path.parent)
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_room)
+        directory.take()
+    assert (directory.path / ".lock").exists()
+    directory.take()
+    with pytest.raises(ServiceError, match=f"process {os.getpid()}"):
+        open_directory()
+
+
 def test_a_folder_that_others_have_made_again_is_heard_of_at_once(open_directory: Open) -> None:
     directory = open_directory()
     shutil.rmtree(directory.path / "in")
