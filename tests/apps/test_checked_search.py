@@ -158,13 +158,15 @@ def test_searches_that_exchange_are_confirmed_and_their_clauses_signed(
 
 @needs_library
 def test_a_clause_without_a_true_signature_ends_the_search(context: FakeContext) -> None:
-    false = replace(clauses_of([[1], [-1]]), signatures=np.zeros((2, 16), np.uint8))
+    formula = formula_of(generate.pigeonhole(12).clauses)
+    # Of all variables, as the search passes over clauses of those that it has eliminated by then.
+    units = clauses_of([[literal] for v in range(1, formula.n_vars + 1) for literal in (v, -v)])
+    false = replace(units, signatures=np.zeros((len(units), 16), np.uint8))
 
     def give(messages: list[TreeMessage], searches: Collection[CheckedSearch]) -> None:
         for search in searches:
             search.give(false)
 
-    formula = formula_of(generate.pigeonhole(12).clauses)
     with pytest.raises(InputError, match=r"cadical195 is refuted .* wrong signature"):
         checked_race(context, formula, Strategy("cadical195", trade=Trade.BOTH_WAYS), give)
 
