@@ -1,18 +1,26 @@
-"""An executor's `initializer`, called in each worker's process before the executor's first call there."""
+"""An executor's `initializer`, called in each worker's process before the executor's first call there.
+
+Functions of the program's own script are sent by value, each with its own copy of the globals that it uses.
+So globals that the initializer has set are given to each called function of the initializer's module.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
+from inspect import getattr_static
+from types import FunctionType
 from typing import Any
 
 from mallob_py.kit.calls.values import load, told
 from mallob_py.kit.calls.wire import Buffer
 
 _mutex = threading.Lock()
-#: marks of executors whose initializer has run in this process
-_done: set[str] = set()
+#: by the marks of executors whose initializer has run in this process: the globals that it has set, by module
+_done: dict[str, dict[str, dict[str, Any]]] = {}
+#: the most functions around a function
+_NESTED_MAX = 20
 
 
 class NotInitialized(BrokenExecutor):
@@ -29,19 +37,47 @@ class Initialized:
         self._mark = mark
         self._initializer = initializer
         self.func = func
+        self._is_ready = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._mark not in _done:
-            self._initialize()
+        if not self._is_ready:
+            self._prepare()
         return self.func(*args, **kwargs)
 
-    def _initialize(self) -> None:
+    def _prepare(self) -> None:
+        """Call the initializer unless it was called in this process; give its globals to the function."""
         with _mutex:
-            if self._mark in _done:
-                return
-            try:
-                initializer, initargs = load(self._initializer)
-                initializer(*initargs)
-            except BaseException as error:
-                raise NotInitialized(f"the initializer has raised {told(error)}") from error
-            _done.add(self._mark)
+            if self._mark not in _done:
+                try:
+                    initializer, initargs = load(self._initializer)
+                    _done[self._mark] = _globals_set_by(initializer, initargs)
+                except BaseException as error:
+                    raise NotInitialized(f"the initializer has raised {told(error)}") from error
+            known = _done[self._mark]
+            for names in _globals_of(self.func):
+                names.update(known.get(names.get("__name__", ""), {}))
+            self._is_ready = True
+
+
+def _globals_set_by(
+    initializer: Callable[..., object], initargs: tuple[Any, ...]
+) -> dict[str, dict[str, Any]]:
+    """Call the initializer and return the globals that it has set, by the name of their module."""
+    before = [(names, dict(names)) for names in _globals_of(initializer)]
+    initializer(*initargs)
+    return {
+        names["__name__"]: {name: one for name, one in names.items() if old.get(name, old) is not one}
+        for names, old in before
+        if "__name__" in names
+    }
+
+
+def _globals_of(called: Any) -> Iterator[dict[str, Any]]:
+    """Yield the globals of a function, and of the functions within a partial, method, decoration or class."""
+    for _ in range(_NESTED_MAX):
+        made = getattr_static(called, "__init__", None)
+        for one in (called, made, getattr_static(type(called), "__call__", None)):
+            if isinstance(one, FunctionType):
+                yield one.__globals__
+        inner = (getattr(called, name, None) for name in ("func", "__func__", "__wrapped__"))
+        called = next((one for one in inner if one is not None), None)

@@ -1,0 +1,63 @@
+"""An initializer and the functions after it, as workers load them: each from a pickle of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mallob_py.kit.calls.initializing import Initialized
+from mallob_py.kit.calls.values import dump, load
+
+_SCRIPT = """
+import functools
+
+TABLE = "not set"
+
+def fill(text):
+    global TABLE, ADDED
+    TABLE, ADDED = text, text + "!"
+
+def plainly(x):
+    return TABLE, ADDED, x
+
+class Reader:
+    def method(self, x):
+        return plainly(x)
+    __call__ = method
+
+@functools.wraps(plainly)
+def decorated(x):
+    return plainly(x)
+
+def count():
+    global TABLE
+    TABLE += "."
+    return TABLE
+"""
+
+
+@pytest.fixture
+def script() -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(_SCRIPT, names)
+    return names
+
+
+def sent(script: dict[str, Any], function: Callable[..., Any], mark: str) -> Callable[..., Any]:
+    initializer = dump((script["fill"], ("filled",)), "the initializer")
+    loaded: Callable[..., Any] = load(dump(Initialized(mark, initializer, function), "the function"))
+    return loaded
+
+
+def test_functions_of_a_script_see_the_globals_that_the_initializer_sets(script: dict[str, Any]) -> None:
+    plainly, reader = script["plainly"], script["Reader"]()
+    for function in (plainly, partial(plainly), reader.method, reader, script["decorated"]):
+        assert sent(script, function, "one executor")(3) == ("filled", "filled!", 3)
+
+
+def test_what_a_call_sets_later_stays_set(script: dict[str, Any]) -> None:
+    count = sent(script, script["count"], "another executor")
+    assert (count(), count()) == ("filled.", "filled..")
