@@ -189,7 +189,7 @@ class GroupWatch:
         for key, names in before.items():
             known = ended[key].ended if key in ended else {}
             # A job with a reply counts as live until its line is in the history, a moment later.
-            live.setdefault(key, set()).update(name for name in names if name not in known)
+            live.setdefault(key, set()).update(name for name in names if not self._is_told(known.get(name)))
         return groups_of(jobs, {key: names for key, names in live.items() if names})
 
     def wait(self, group: Group, meanwhile: Callable[[int, int], None] = lambda ended, jobs: None) -> Group:
@@ -197,18 +197,25 @@ class GroupWatch:
 
         `meanwhile` is called after each look with the number of ended jobs and of all; it may raise.
         """
-        key, names = (group.user, group.name), {*group.ended, *group.live}
+        key, awaited = (group.user, group.name), set(group.live)
         began_s = time.monotonic()
         while live := self.live().get(key):
-            names |= live
-            meanwhile(len(names) - len(live), len(names))
+            awaited |= live
+            jobs = len(awaited | group.ended.keys())
+            meanwhile(jobs - len(live), jobs)
             rest(began_s)
             began_s = time.monotonic()
-        while not names <= (group := self.look().get(key, group)).ended.keys():
+        group = self.look().get(key, group)
+        while not all(self._is_told(group.ended.get(name)) for name in awaited):
             if time.monotonic() >= began_s + _LINE_TIMEOUT_S:
                 break  # a crash at the moment of a reply can lose its line
             time.sleep(_LOOK_DELAY_S)
+            group = self.look().get(key, group)
         return group
+
+    def _is_told(self, job: EndedJob | None) -> bool:
+        """Tell whether this is the last ending: not if the job was handed in again, and has a later reply."""
+        return job is not None and _reply_to(self._api_dir, job) is not None
 
 
 def statuses(status: ServiceStatus | None) -> dict[GroupKey, GroupStatus]:
@@ -307,7 +314,7 @@ class ResultRow(msgspec.Struct, frozen=True):
 def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultRow]:
     """Return the results of a group, a row for each job that has ended."""
     jobs = group.results()
-    replies = [_reply_to(api_dir, job) for job in jobs]
+    replies = [_reply_to(api_dir, job) or _Reply() for job in jobs]
     keys = list(dict.fromkeys(key for reply in replies for key in reply.configuration))
     told = [{key: reply.configuration.get(key) for key in keys} for reply in replies]
     varied = [key for key in keys if any(one[key] != told[0][key] for one in told)]
@@ -323,11 +330,10 @@ def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultR
     ]
 
 
-def _reply_to(api_dir: Path, job: EndedJob) -> _Reply:
-    """Return the reply to a job; an empty one if it was removed, or replaced by a later job of this name."""
+def _reply_to(api_dir: Path, job: EndedJob) -> _Reply | None:
+    """Return the reply to a job; an empty one if it was removed; None: a later job of this name has one."""
     path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         reply = msgspec.json.decode(contents(str(path)), type=_Reply)
-        if reply.internal_id == job.id:
-            return reply
+        return reply if reply.internal_id == job.id else None
     return _Reply()

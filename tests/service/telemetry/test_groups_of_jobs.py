@@ -149,3 +149,31 @@ def test_a_job_that_ends_while_one_looks_is_missing_at_no_time(
     writer.flush()
     (group,) = watch.look().values()
     assert (group.live, [job.name for job in group.results()]) == ({(0, "b")}, ["a"])
+
+
+def test_a_job_handed_in_again_is_live_until_its_new_line_is_there(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, writer = GroupWatch(tmp_path / "api"), HistoryWriter(tmp_path / "api/jobs.0")
+    writer.add(ended(7, "interrupted", name="a"))
+    writer.flush()
+    hand_in(tmp_path, "a")
+    (again,) = directory.take()
+    line = ended(8, name="a")
+
+    def answer_while_one_looks(api_dir: Path) -> list[EndedJob]:
+        jobs = read_history(api_dir)
+        directory.reply(again.internal_id, "u.a", Reply(b'{"internal_id": 8}'))
+        return jobs
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups_module, "read_history", answer_while_one_looks)
+        group = watch.look()["u", "g"]
+    assert (group.live, group.results()) == ({(0, "a")}, [])
+
+    def write_the_line(delay_s: float) -> None:
+        writer.add(line)
+        writer.flush()
+
+    monkeypatch.setattr(groups_module.time, "sleep", write_the_line)
+    assert watch.wait(group).results() == [line]
