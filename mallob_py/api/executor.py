@@ -19,7 +19,6 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import os
-import pwd
 import socket
 import threading
 import time
@@ -56,6 +55,7 @@ from mallob_py.kit.calls.values import (
     snapshot_of_call,
 )
 from mallob_py.service import ServiceError
+from mallob_py.service.client import user_name
 
 if TYPE_CHECKING:
     from mallob_py.kit.calls.here import InnerPool
@@ -530,10 +530,7 @@ def _trusted(service_user: int, trust: str) -> int:
     """Return the user id of the service. Raises ServiceError if that user is neither ours nor trusted."""
     if service_user == os.geteuid():
         return service_user
-    try:
-        name = pwd.getpwuid(service_user).pw_name
-    except KeyError:
-        name = str(service_user)
+    name = user_name(service_user)
     if trust in (name, str(service_user)):
         return service_user
     raise ServiceError(

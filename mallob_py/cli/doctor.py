@@ -31,6 +31,7 @@ from mallob_py import __version__
 from mallob_py.runtime.memory import rooms
 from mallob_py.runtime.processes import python
 from mallob_py.runtime.remote_shell import SLURM_JOB, for_any_step, is_host_name, shell_to
+from mallob_py.service.client import user_name
 
 if TYPE_CHECKING:
     from mallob_py.cli.study_options import DoctorOptions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _GB = 1 << 30
 _HOST_PATIENCE_S = 8.0
 _SHM_LEAST_BYTES = 256 << 20
+_DISK_LEAST_BYTES = 256 << 20
 _DESCRIPTORS_LEAST = 1024
 _PROCESSES_LEAST = 256
 _WATCHES_LEAST, _INSTANCES_LEAST = 1024, 16
@@ -73,6 +75,18 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+class FolderSeen(NamedTuple):
+    """The folder of the service, or the existing folder above it. `error`: why it cannot be written, or "".
+
+    `owner`: another user to whom the service's folder belongs, or "".
+    """
+
+    path: str
+    free_bytes: int = 1 << 40
+    error: str = ""
+    owner: str = ""
+
+
 class HostSeen(NamedTuple):
     """Another host. `error`: why the remote shell gets no answer, or ""; `ahead_s`: its clock minus ours.
 
@@ -104,6 +118,8 @@ class Machine:
     processes: float
     inotify_watches: int | None
     inotify_instances: int | None
+    #: why no further inotify instance can be made; "" if one can
+    inotify_error: str
     #: why the host's own name cannot be resolved; "" if it can
     name_error: str
     cores_present: int
@@ -115,11 +131,12 @@ class Machine:
     has_native: bool
     #: why the temporary folder cannot be written; "" if it can
     temporary: str
+    folder: FolderSeen | None = None
     hosts: Sequence[HostSeen] = ()
 
 
 def run_doctor(options: DoctorOptions) -> int:
-    findings = list(examine(look(options.hosts)))
+    findings = list(examine(look(options.api_dir, options.hosts)))
     width = max(len(finding.subject) for finding in findings)
     for level, subject, text, advice in findings:
         print(f"{level.value:<8} {subject:<{width}}  {text}")
@@ -135,8 +152,8 @@ def run_doctor(options: DoctorOptions) -> int:
 # --- looking ----------------------------------------------------------------------------------
 
 
-def look(hosts: Sequence[str] = ()) -> Machine:
-    """Read the facts about this machine, and about hosts reached by ssh, or by srun in an allocation."""
+def look(api_dir: str, hosts: Sequence[str] = ()) -> Machine:
+    """Read all facts; the hosts are reached by ssh, or by srun in an allocation."""
     mpi, is_missing = _mpi()
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(python()[0]), _path())))
     return dataclasses.replace(
@@ -147,6 +164,7 @@ def look(hosts: Sequence[str] = ()) -> Machine:
         name_error=_name_error(),
         versions=dict(_versions()),
         has_native=_has("mallob-py-native"),
+        folder=folder_seen(Path(api_dir)),
         hosts=seen(hosts),
     )
 
@@ -164,13 +182,14 @@ def look_here() -> Machine:
         processes=min(_limit(resource.RLIMIT_NPROC), _pids_of_group()),
         inotify_watches=_kernel_number("fs/inotify/max_user_watches"),
         inotify_instances=_kernel_number("fs/inotify/max_user_instances"),
+        inotify_error=_inotify_error(),
         name_error="",
         cores_present=os.cpu_count() or 1,
         cores_usable=len(os.sched_getaffinity(0)),
         cores_by_group=_cores_of_group(),
         versions={},
         has_native=False,
-        temporary=_temporary_error(),
+        temporary=_write_error(None),
     )
 
 
@@ -276,16 +295,41 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
 
 
-def _temporary_error() -> str:
+def _inotify_error() -> str:
+    from inotify_simple import INotify
+
+    try:
+        INotify().close()
+    except OSError as error:
+        return f"{error.strerror}"
+    return ""
+
+
+def _write_error(folder: Path | None) -> str:
+    """Return why no file can be written into a folder, or into that of temporary files."""
     import tempfile
 
     try:
-        with tempfile.TemporaryFile() as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
             file.flush()
     except OSError as error:
         return f"{error.strerror}"
     return ""
+
+
+def folder_seen(api_dir: Path) -> FolderSeen:
+    wanted = api_dir.absolute()
+    place = next(one for one in (wanted / "jobs.0", wanted, *wanted.parents) if os.path.exists(one))
+    room = _room(str(place))
+    owner = place.stat().st_uid
+    is_others = place.is_relative_to(wanted) and owner != os.geteuid()
+    return FolderSeen(
+        str(place),
+        room[1] if room else 0,
+        _write_error(place),
+        user_name(owner) if is_others else "",
+    )
 
 
 def seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
@@ -407,6 +451,10 @@ def _check_mpi(machine: Machine) -> Iterator[Finding]:
         )
 
 
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / _GB:.1f} GB" if size_bytes >= _GB else f"{size_bytes >> 20} MB"
+
+
 def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
     if machine.shared_memory is None:
         yield Finding(
@@ -414,7 +462,7 @@ def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
         )
         return
     total, free = machine.shared_memory
-    text = f"{free / _GB:.1f} GB free of {total / _GB:.1f} GB"
+    text = f"{_size(free)} free of {_size(total)}"
     if total < _SHM_LEAST_BYTES:
         advice = "start the container with --shm-size=1g or more: large inputs and messages lie there"
         yield Finding(Level.FAULT, "/dev/shm", text, advice)
@@ -431,7 +479,7 @@ def _check_memory(machine: Machine) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "memory", "the kernel reports none", "set --memory-limit yourself")
         return
     total, free = machine.memory_bytes
-    text = f"{free / _GB:.1f} GB available of {total / _GB:.1f} GB"
+    text = f"{_size(free)} available of {_size(total)}"
     if free < total / 20 or free < _SHM_LEAST_BYTES:
         yield Finding(
             Level.WARNING, "memory", text, "end other programs: workers are paused below --memory-reserve"
@@ -462,6 +510,13 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
             "inotify",
             f"{watches} watches, {instances} instances per user",
             "sysctl fs.inotify.max_user_watches=65536 (max_user_instances=1024); else folders are polled",
+        )
+    elif machine.inotify_error:
+        yield Finding(
+            Level.WARNING,
+            "inotify",
+            f"no further instance for this user: {machine.inotify_error}",
+            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else polled",
         )
     else:
         yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")
@@ -513,6 +568,24 @@ def _check_temporary(machine: Machine) -> Iterator[Finding]:
             machine.temporary,
             "free some room there, or set TMPDIR to another folder",
         )
+
+
+def _check_folder(machine: Machine) -> Iterator[Finding]:
+    if (folder := machine.folder) is None:
+        return
+    text = f"{folder.path}, {_size(folder.free_bytes)} free"
+    if folder.owner:
+        advice = f"run the service as {folder.owner}, or give another --api-dir"
+        level = Level.FAULT if folder.error else Level.WARNING
+        yield Finding(level, "api-dir", f"{folder.path} belongs to {folder.owner}", advice)
+    elif folder.error:
+        advice = "make room and make it writable, or give another --api-dir"
+        yield Finding(Level.FAULT, "api-dir", f"{folder.path}: {folder.error}", advice)
+    elif folder.free_bytes < _DISK_LEAST_BYTES:
+        advice = "make room, or serve with --keep 30d: each job has a journal entry and a reply there"
+        yield Finding(Level.WARNING, "api-dir", text, advice)
+    else:
+        yield Finding(Level.GOOD, "api-dir", text)
 
 
 def _check_engines(machine: Machine) -> Iterator[Finding]:
@@ -568,6 +641,7 @@ _CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
     _check_cores,
     _check_variables,
     _check_temporary,
+    _check_folder,
     _check_engines,
     check_hosts,
 )

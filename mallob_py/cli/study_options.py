@@ -16,6 +16,7 @@ from mallob_py.cli.shared_options import (
     FILES,
     INPUT,
     OUTPUT,
+    Api,
     Config,
     Runs,
     one_of,
@@ -157,7 +158,7 @@ class DocsOptions(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DoctorOptions(CommandOptions):
+class DoctorOptions(Api):
     """Options of `mallob-py doctor`."""
 
     hosts: tuple[str, ...] = option(

@@ -16,6 +16,7 @@ import contextlib
 import getpass
 import json
 import os
+import pwd
 import re
 import time
 import uuid
@@ -96,6 +97,14 @@ def submit(
             os.unlink(temporary)
         raise ServiceError(f"cannot write a job to {in_dir}: {error.strerror}") from error
     return submission
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name; the number if the user has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def login_name() -> str:

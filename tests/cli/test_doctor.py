@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from other_user import NOBODY, as_nobody, folder_for_all, needs_root
+from small_disks import fill, small_disk
 
 from mallob_py.cli import doctor
-from mallob_py.cli.doctor import HostSeen, Level, Machine, examine, look
+from mallob_py.cli.doctor import FolderSeen, HostSeen, Level, Machine, examine, look
 from mallob_py.cli.main import main
 
 GB = 1 << 30
@@ -25,6 +29,7 @@ SOUND = Machine(
     processes=30_000,
     inotify_watches=65_536,
     inotify_instances=128,
+    inotify_error="",
     name_error="",
     cores_present=8,
     cores_usable=8,
@@ -32,6 +37,7 @@ SOUND = Machine(
     versions={"python-sat": "1.9"},
     has_native=False,
     temporary="",
+    folder=FolderSeen("/data/api/jobs.0"),
 )
 
 
@@ -61,6 +67,14 @@ def test_nothing_is_wrong_with_a_sound_machine() -> None:
         ({"variables": {"PMI_RANK": "0"}}, Level.WARNING, "PMI_RANK", "shell"),
         ({"versions": {}}, Level.FAULT, "python-sat", "pip install"),
         ({"temporary": "No space left on device"}, Level.FAULT, "temporary files", "TMPDIR"),
+        ({"inotify_error": "Too many open files"}, Level.WARNING, "inotify", "max_user_instances"),
+        ({"folder": FolderSeen("/data", error="No space left on device")}, Level.FAULT, "api-dir", "room"),
+        ({"folder": FolderSeen("/data", free_bytes=9 << 20)}, Level.WARNING, "api-dir", "--keep"),
+        ({"folder": FolderSeen("/data/api", owner="anna")}, Level.WARNING, "api-dir", "as anna"),
+        (
+            {"folder": FolderSeen("/data/api", error="Permission denied", owner="anna")},
+            *(Level.FAULT, "api-dir", "as anna"),
+        ),
         ({"hosts": (HostSeen("n1", "Permission denied"),)}, Level.FAULT, "n1", "ssh n1 true"),
         ({"hosts": (HostSeen("n1", "", 40.0),)}, Level.WARNING, "n1", "time server"),
         ({"hosts": (HostSeen("n1", "no", shell="srun"),)}, Level.FAULT, "n1", "in the allocation"),
@@ -79,12 +93,14 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert words in finding.advice
 
 
-def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    machine = look(["nowhere.invalid"])
+    machine = look(str(tmp_path / "no/api"), ["nowhere.invalid"])
     assert machine.cores_usable >= 1
     assert "python-sat" in machine.versions
     assert not machine.mpi_is_missing, machine.mpi
+    assert machine.folder is not None
+    assert (machine.folder.path, machine.folder.error) == (str(tmp_path), "")
     assert [host.error for host in machine.hosts] == ["there is no ssh here"]
 
 
@@ -92,7 +108,7 @@ def test_a_machine_with_a_fault_ends_the_command_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = dataclasses.replace(SOUND, descriptors=10)
-    monkeypatch.setattr("mallob_py.cli.doctor.look", lambda hosts: broken)
+    monkeypatch.setattr("mallob_py.cli.doctor.look", lambda api_dir, hosts: broken)
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "1 fault, 0 warnings"
@@ -157,3 +173,34 @@ def test_a_start_of_the_service_tells_what_is_wrong_here(monkeypatch: pytest.Mon
     lines = list(doctor.problems_here())
     assert [line.partition(":")[0] for line in lines] == ["descriptors", "inotify"]
     assert all(" -> " in line for line in lines)
+
+
+def _about_folder(api_dir: Path) -> tuple[Level, str]:
+    found = examine(dataclasses.replace(SOUND, folder=doctor.folder_seen(api_dir)))
+    return next((one.level, one.text) for one in found if one.subject == "api-dir")
+
+
+def test_a_folder_of_the_service_without_room_is_a_fault(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        assert _about_folder(disk / "api") == (Level.WARNING, f"{disk}, 1 MB free")
+        fill(disk)
+        assert _about_folder(disk / "api") == (Level.FAULT, f"{disk}: No space left on device")
+
+
+@needs_root
+def test_a_folder_of_another_user_is_told() -> None:
+    with folder_for_all() as place:
+        folder = place / "api/jobs.0"
+        folder.mkdir(parents=True)
+        assert as_nobody(lambda: _about_folder(place / "api")) == (Level.FAULT, f"{folder} belongs to root")
+        assert as_nobody(lambda: _about_folder(place / "another"))[0] is Level.GOOD
+        os.chown(folder, NOBODY, NOBODY)
+        assert _about_folder(place / "api") == (Level.WARNING, f"{folder} belongs to nobody")
+
+
+def test_a_user_without_inotify_instances_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("inotify_simple.INotify", refuse)
+    assert [line for line in doctor.problems_here() if "no further instance" in line]

@@ -437,9 +437,9 @@ def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
 
 
 def _unusable(path: Path, error: OSError) -> ServiceError:
+    where = f" ({error.filename})" if error.filename else ""
     return ServiceError(
-        f"cannot use {path} for jobs: {error.strerror} ({error.filename}); "
-        "make it writable or give another --api-dir"
+        f"cannot use {path} for jobs: {error.strerror}{where}; make it writable or give another --api-dir"
     )
 
 
