@@ -234,8 +234,9 @@ class Cluster(Network):
         return [rank.address for rank in self._ranks if rank.is_awake and rank.node is not None]
 
     def members_staying(self) -> list[int]:
-        """Return members that are awake, do not drain, and have no order to leave."""
-        ranks = (self._ranks[address] for address in self.members_awake())
+        """Return members that are awake, do not drain, have no order to leave, and are lost to no rank."""
+        lost = frozenset().union(*(rank.lost for rank in self._ranks if not rank.is_gone))
+        ranks = (self._ranks[address] for address in self.members_awake() if address not in lost)
         return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
 
     def newcomers_awake(self) -> list[int]:
@@ -293,11 +294,9 @@ class Cluster(Network):
 
     def end(self, asked: int) -> None:
         """Order, at a rank heard by all, that all ranks end."""
-        lost = frozenset().union(*(rank.lost for rank in self._ranks if not rank.is_gone))
-        sound = [each for each in self.members_staying() if each not in lost]
-        if sound:
+        if staying := self.members_staying():
             self.is_ending = True
-            self.tell_rank(asked if asked in sound else sound[0], rank_stimuli.EndWanted())
+            self.tell_rank(asked if asked in staying else staying[0], rank_stimuli.EndWanted())
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """Have rank `asked` start newcomers; return their addresses."""
