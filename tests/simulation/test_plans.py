@@ -17,6 +17,7 @@ from mallob_py.simulation.plan import (
     Crash,
     Plan,
     RankDies,
+    RankHangs,
     RankLeaves,
     Submit,
     draw_plan,
@@ -202,6 +203,28 @@ def test_nobody_dies_of_whom_all_others_rely_on_to_stay(after_s: float) -> None:
             RankDies(number=2, at_s=0.05 + after_s, job=NO_JOB, rank=1),
         ),
         patience_s=0.1,
+    )
+    scenario = Scenario(plan)
+    scenario.run()
+    assert set(scenario.cluster.ended) == {1}
+
+
+@pytest.mark.parametrize("after_s", [0.4e-3, 0.8e-3, 1.2e-3])
+def test_nobody_dies_beside_one_whom_he_has_left_out(after_s: float) -> None:
+    """That one ends as soon as it hears that it was left out, and nobody would be there."""
+    plan = Plan(
+        seed=0,
+        size=2,
+        config=Config(),
+        delays=DelayRanges(message_s=(1e-3, 1e-3)),
+        span_s=0.1,
+        deeds=(
+            Submit(number=20, at_s=0.0, job=1, rank=1),
+            RankHangs(number=1, at_s=0.05, job=NO_JOB, rank=1, for_s=0.3e-3),
+            RankDies(number=2, at_s=0.05 + after_s, job=NO_JOB, rank=0),
+        ),
+        detect_s=1e-4,
+        patience_s=0.03,
     )
     scenario = Scenario(plan)
     scenario.run()
