@@ -183,7 +183,7 @@ function showHosts(hosts) {
   const ranks = told.flatMap(({ host, uses }) => uses.map((use, place) => ({ key: host.name, number: host.ranks[place] + 1, rank: host.ranks[place], use })));
   const rows = ranks.sort((one, two) => two.use[0] - one.use[0] || one.rank - two.rank).slice(0, 2 * rowsShown());
   fill("ranks", rows, RANKS, one => [one.rank, one.key, bytes(one.use[0]), rounded(one.use[1])], () => []);
-  at("ranks-hint").textContent = "Each with its worker processes, the largest first, every few seconds"
+  at("ranks-hint").textContent = "Each with its worker processes, the largest first, every few seconds; memory that processes share counts for each"
     + (ranks.length > rows.length ? "; and " + (ranks.length - rows.length) + " more." : ".");
 }
 

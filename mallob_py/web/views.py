@@ -378,8 +378,9 @@ class Sample(msgspec.Struct, frozen=True):
     job.
 
     The volume of a job that takes turns with others is a mean since the previous sample. `others` is the
-    volume of the jobs that are not named. `workers`: the job and worker index of each PE; null if no page was
-    open. The parent of the worker of index i has the index (i - 1) // 2.
+    volume of the jobs that are not named; `groups`: the part of their groups, each by the number of its first
+    such job. `workers`: the job and worker index of each PE; null if no page was open. The parent of the
+    worker of index i has the index (i - 1) // 2.
     """
 
     time: float
@@ -388,6 +389,7 @@ class Sample(msgspec.Struct, frozen=True):
     volumes: Mapping[int, float]
     shares: Mapping[int, float]
     others: float = 0
+    groups: Mapping[int, float] = {}
     workers: tuple[WorkerPlace, ...] | None = None
 
 
@@ -489,6 +491,12 @@ def _sample_of(status: ServiceStatus, volume_of: Mapping[int, float]) -> tuple[S
 
     concerned = sorted((job for job in status.jobs if volume_of[job.id] or job.id in shares), key=weight)
     named, others = concerned[:_JOBS_MAX], concerned[_JOBS_MAX:]
+    first: dict[tuple[str, str], JobStatus] = {}
+    groups: dict[int, float] = {}
+    for job in others:
+        if job.group:
+            number = first.setdefault((job.user, job.group), job).id
+            groups[number] = groups.get(number, 0.0) + volume_of[job.id]
     sample = Sample(
         time=round(status.time, 3),
         pes=status.pes,
@@ -496,6 +504,8 @@ def _sample_of(status: ServiceStatus, volume_of: Mapping[int, float]) -> tuple[S
         volumes={job.id: volume_of[job.id] for job in named if volume_of[job.id]},
         shares={job.id: round(shares[job.id], 3) for job in named if job.id in shares},
         others=round(sum(volume_of[job.id] for job in others), 2),
+        groups={number: round(volume, 2) for number, volume in groups.items()},
         workers=status.workers,
     )
-    return sample, {job.id: JobName(job.user, job.name, job.client, job.group) for job in named}
+    told = (*named, *first.values())
+    return sample, {job.id: JobName(job.user, job.name, job.client, job.group) for job in told}

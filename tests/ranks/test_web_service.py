@@ -672,9 +672,10 @@ def test_an_interruption_waits_for_seconds_and_can_be_undone_by_keyboard(web: We
 
 
 CROWD = """(() => {
-    const all = [...Array(300).keys()].map(i => ({ user: "u" + i % 7, name: "instance-" + i, key: "k." + i,
-        number: i + 1, state: i < 120 ? "running" : i < 220 ? "resting" : "queued", volume: i < 120 ? 3 : 0,
-        application: "SAT", demand: 400, standing: i, why: i < 220 ? "" : "Because of " + i }));
+    const all = [...Array(300).keys()].map(i => ({ user: "u" + i % 7, group: "g", name: "instance-" + i,
+        key: "k." + i, number: i + 1, state: i < 120 ? "running" : i < 220 ? "resting" : "queued",
+        volume: i < 120 ? 3 : 0, application: "SAT", demand: 400, standing: i,
+        why: i < 220 ? "" : "Because of " + i }));
     const workers = [...Array(360).keys()].map(pe => [pe, Math.floor(pe / 3) + 1, pe % 3]);
     const volumes = Object.fromEntries(all.slice(0, 50).map(job => [job.number, job.volume]));
     const uses = [[2e9, 3.5, 2e10, 1e11]], hosts = [...Array(50).keys()].map(rank =>
@@ -682,7 +683,8 @@ CROWD = """(() => {
             troubles: rank ? [] : ["short of memory"] }));
     const service = { running: true, up: 5, ranks: 50, pes: 400, busy: 360, hosts,
         states: { running: 120, resting: 100, queued: 70, held: 10 } };
-    learn({ samples: [{ time: 2e9, pes: 400, busy: 360, volumes, shares: {}, others: 210, workers }], jobs:
+    const sample = { time: 2e9, pes: 400, busy: 370, volumes, shares: {}, others: 210, groups: { 60: 30 } };
+    learn({ samples: [{ ...sample, workers }], jobs:
         Object.fromEntries(all.map(job => [job.number, job])) });
     showService(service); showHosts(hosts); showJobs({ jobs: all, service });
     showQueue(all, service.states); showMoment();
@@ -712,6 +714,10 @@ def test_a_crowd_is_legible_counted_and_filtered_also_on_a_phone(web: WebServer)
             )
             assert len(cells) == 400
             assert min(cells) >= 4
+            hint = browser.evaluate("at('trees-hint').textContent")
+            assert "40 PEs, idle or not told yet" in hint, "30 are idle, and the ranks have not told of 10"
+        browser.evaluate("showVolumes(at('group-volumes'), number => names.get(number).user === 'u3')")
+        assert browser.evaluate("document.querySelectorAll('#group-volumes path.rest').length") == 1
         assert "120 jobs running, 100 resting, 80 waiting" in browser.evaluate("at('state').textContent")
         assert browser.evaluate("at('queue-link').textContent") == "Queue (80)"
         reasons = "[...document.querySelectorAll('#queue [data-label=Reason]')].map(one => one.textContent)"

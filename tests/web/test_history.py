@@ -79,3 +79,13 @@ def test_many_small_jobs_are_told_as_one_sum() -> None:
     (sample,) = part(kept).samples
     assert len(sample.volumes) == 50
     assert sample.others == 30
+
+
+def test_jobs_of_a_group_that_are_not_named_are_told_as_a_sum_of_the_group() -> None:
+    kept = History()
+    grouped = [msgspec.structs.replace(job(number, 1), group="ab"[number % 2]) for number in range(1, 81)]
+    kept.note(status_at(1.0, *grouped, job(81, 3), pes=100))
+    history = part(kept)
+    (sample,) = history.samples
+    assert (sample.others, sample.groups) == (31, {50: 16, 51: 15})
+    assert [history.jobs[number].group for number in (50, 51)] == ["a", "b"]
