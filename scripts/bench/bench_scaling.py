@@ -1,0 +1,402 @@
+"""Virtual time of `solve` on N workers, over kissat alone: how SAT scales on a machine with fewer cores.
+
+    python scripts/bench/bench_scaling.py --set tune --workers 2,4,8 [--portfolio TEXT] [--only waerden]
+
+The reference is kissat 4.0.4 as PySAT compiles it, alone in a process: CPU seconds to load and to decide,
+without the start of Python. N workers on fewer than N cores take longer than on N cores, and longer still if
+other programs run. So a run's virtual time is the CPU time of its processes over N: the wall time on N free
+cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N,
+which also counts waiting (and other programs). What goes by the clock, such as periods of sharing, comes at
+least N / cores times as often per CPU second as on N cores: virtual time errs that much.
+
+A formula of each family is drawn by seed, again until the reference takes between `--least` and `--most`
+seconds; the two sets have no seed in common. The reference's times stay in the folder of formulas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import math
+import os
+import random
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, combinations, product
+from pathlib import Path
+from typing import NamedTuple
+
+from common import RESULTS_DIR, BenchmarkError, print_table, write_results
+
+from mallob_py.runtime.processes import python
+from mallob_sat import generate
+from mallob_sat.generate import Circuit, Formula
+
+_REFERENCE = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), int(sys.argv[1])))
+from mallob_sat.dimacs import read_dimacs
+from mallob_sat.solvers import Solver
+formula = read_dimacs([open(sys.argv[2], "rb").read()], sys.argv[2])
+begin_s = time.process_time()
+solver = Solver("kissat404")
+solver.add_formula(formula)
+answer = solver.solve()
+print(time.process_time() - begin_s)
+sys.exit(10 if answer.value > 0 else 20)
+"""
+#: the exit codes of the answers
+_ANSWERS = {10: "SAT", 20: "UNSAT"}
+_FIRST_SEEDS = {"tune": 1_000, "check": 500_000}
+_DRAWS_MAX = 12
+_RESAMPLES = 2000
+_REFERENCE_WALL_S = 600.0
+_SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
+_PR_SET_CHILD_SUBREAPER = 36
+
+Wires = list[int]
+
+
+def _sum(circuit: Circuit, a: Wires, b: Wires) -> Wires:
+    """Return the sum of two numbers, one bit longer than the longer."""
+    carry, out = circuit.false, []
+    size = max(len(a), len(b))
+    for x, y in zip(_wide(circuit, a, size), _wide(circuit, b, size), strict=True):
+        bit, carry = circuit.full_adder(x, y, carry)
+        out.append(bit)
+    return [*out, carry]
+
+
+def _wide(circuit: Circuit, a: Wires, size: int) -> Wires:
+    return (a + [circuit.false] * size)[:size]
+
+
+def _differ(circuit: Circuit, a: Wires, b: Wires) -> Formula:
+    size = min(len(a), len(b))
+    circuit.require(*[circuit.xor(x, y) for x, y in zip(a[:size], b[:size], strict=True)])
+    return Formula(circuit.n_vars, circuit.clauses)
+
+
+def _total(circuit: Circuit, addends: list[Wires], draw: random.Random, bits: int) -> Wires:
+    """Return the sum of numbers, added in a random order, cut to `bits`."""
+    addends = list(addends)
+    while len(addends) > 1:
+        one, other = (addends.pop(draw.randrange(len(addends))) for _ in range(2))
+        addends.append(_sum(circuit, one, other)[:bits])
+    return addends[0]
+
+
+def _multipliers(draw: random.Random) -> Formula:
+    circuit, bits = Circuit(), draw.choice((7, 8))
+    a, b = circuit.wires(bits), circuit.wires(bits)
+    rows = [[circuit.false] * i + [circuit.and_(x, y) for x in a] for i, y in enumerate(b)]
+    return _differ(
+        circuit, *(_wide(circuit, _total(circuit, rows, draw, 2 * bits), 2 * bits) for _ in range(2))
+    )
+
+
+def _distributivity(draw: random.Random) -> Formula:
+    circuit, bits = Circuit(), 5 + (draw.random() < 0.3)
+    a, b, c = (circuit.wires(bits) for _ in range(3))
+    one = circuit.multiply([*a, circuit.false], _sum(circuit, b, c))
+    return _differ(circuit, one, _sum(circuit, circuit.multiply(a, b), circuit.multiply(a, c)))
+
+
+def _accumulators(draw: random.Random) -> Formula:
+    """Two machines that add up the same inputs in different orders."""
+    circuit, bits = Circuit(), draw.choice((5, 6))
+    inputs = [circuit.wires(bits) for _ in range(draw.choice((7, 8)))]
+    return _differ(circuit, *(_wide(circuit, _total(circuit, inputs, draw, bits), bits) for _ in range(2)))
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+
+
+def _prime(draw: random.Random, bits: int) -> int:
+    while not _is_prime(number := draw.getrandbits(bits - 1) | 1 << (bits - 1) | 1):
+        pass
+    return number
+
+
+def _rotated(word: Wires, by: int) -> Wires:
+    return word[-by:] + word[:-by]
+
+
+def _xored(circuit: Circuit, a: Wires, b: Wires) -> Wires:
+    return [circuit.xor(x, y) for x, y in zip(a, b, strict=True)]
+
+
+def _speck(circuit: Circuit, x: Wires, y: Wires, key: Wires) -> tuple[Wires, Wires]:
+    total = _xored(circuit, _sum(circuit, _rotated(x, -7), y)[: len(x)], key)
+    return total, _xored(circuit, _rotated(y, 2), total)
+
+
+def _simon(circuit: Circuit, x: Wires, y: Wires, key: Wires) -> tuple[Wires, Wires]:
+    both = [circuit.and_(a, b) for a, b in zip(_rotated(x, 1), _rotated(x, 8), strict=True)]
+    return _xored(circuit, _xored(circuit, _xored(circuit, y, both), _rotated(x, 2)), key), x
+
+
+_Round = Callable[[Circuit, Wires, Wires, Wires], tuple[Wires, Wires]]
+
+
+class _Bits:
+    """The gates of a circuit on values."""
+
+    false = False
+
+    def and_(self, a: int, b: int) -> int:
+        return a & b
+
+    def xor(self, a: int, b: int) -> int:
+        return a ^ b
+
+    def full_adder(self, a: int, b: int, carry: int) -> tuple[int, int]:
+        return a ^ b ^ carry, int(a + b + carry > 1)
+
+
+def _cipher(draw: random.Random, step: _Round, rounds: int, hidden: int) -> Formula:
+    """The keys of all rounds, of which some bits are hidden, from pairs of texts."""
+    circuit, bits = Circuit(), lambda: draw.choices((0, 1), k=16)
+    secret = [bits() for _ in range(rounds)]
+    keys = [circuit.wires(16) for _ in range(rounds)]
+    wires_and_bits = [*zip(chain(*keys), chain(*secret), strict=True)]
+    for wire, bit in draw.sample(wires_and_bits, len(wires_and_bits) - hidden):
+        circuit.require(wire if bit else -wire)
+    for _ in range(3):
+        plain = clear = bits(), bits()
+        text = tuple([circuit.false * (-1 if bit else 1) for bit in half] for half in clear)
+        for key, known in zip(keys, secret, strict=True):
+            plain, text = step(_Bits(), *plain, known), step(circuit, *text, key)
+        for wire, bit in zip(text[0] + text[1], plain[0] + plain[1], strict=True):
+            circuit.require(wire if bit else -wire)
+    return Formula(circuit.n_vars, circuit.clauses)
+
+
+def _shuffled(draw: random.Random, n_vars: int, clauses: Sequence[Sequence[int]]) -> Formula:
+    """Return the formula with variables renamed and clauses in another order."""
+    names = [0, *draw.sample(range(1, n_vars + 1), n_vars)]
+    renamed = [tuple(names[abs(x)] * (1 if x > 0 else -1) for x in clause) for clause in clauses]
+    return Formula(n_vars, draw.sample(renamed, len(renamed)))
+
+
+def _colouring(draw: random.Random) -> Formula:
+    vertices, colours = draw.randint(150, 190), 4
+    edges = draw.sample([*combinations(range(vertices), 2)], int(draw.uniform(4.25, 4.4) * vertices))
+    clauses = [[v * colours + c + 1 for c in range(colours)] for v in range(vertices)]
+    clauses += [[-(u * colours + c + 1), -(v * colours + c + 1)] for u, v in edges for c in range(colours)]
+    return Formula(vertices * colours, [tuple(clause) for clause in clauses])
+
+
+def _quasigroup(draw: random.Random) -> Formula:
+    """A Latin square with holes, which can be filled."""
+    order = draw.randint(33, 36)
+    orders = [draw.sample(range(order), order) for _ in range(3)]
+    cell = lambda r, c, s: (r * order + c) * order + s + 1  # noqa: E731
+    clauses: list[tuple[int, ...]] = []
+    for one, other in product(range(order), repeat=2):
+        for group in zip(
+            *((cell(one, other, k), cell(one, k, other), cell(k, one, other)) for k in range(order)),
+            strict=True,
+        ):
+            clauses += [group, *((-a, -b) for a, b in combinations(group, 2))]
+    for r, c in draw.sample([*product(range(order), repeat=2)], int(0.58 * order * order)):
+        clauses.append((cell(r, c, orders[2][(orders[0][r] + orders[1][c]) % order]),))
+    return Formula(order**3, clauses)
+
+
+def _waerden(draw: random.Random) -> Formula:
+    """Numbers in two classes without progressions of given lengths."""
+    lengths, count = draw.choice((((3, 11), 114), ((3, 10), 97), ((4, 6), 73), ((3, 11), 113)))
+    clauses = [
+        [sign * (first + k * step) for k in range(length)]
+        for sign, length in zip((1, -1), lengths, strict=True)
+        for step in range(1, count)
+        for first in range(1, count - (length - 1) * step + 1)
+    ]
+    return _shuffled(draw, count, clauses)
+
+
+def _clique_colouring(draw: random.Random) -> Formula:
+    """A graph with a clique and too few colours for it."""
+    vertices, clique, colours = draw.choice(((9, 6, 5), (12, 5, 4), (8, 6, 5), (10, 5, 4)))
+    numbers: dict[tuple[object, ...], int] = {}
+    name = lambda *what: numbers.setdefault(what, len(numbers) + 1)  # noqa: E731
+    edge = lambda u, v: name("edge", min(u, v), max(u, v))  # noqa: E731
+    clauses = [[name("in", k, v) for v in range(vertices)] for k in range(clique)]
+    clauses += [[name("has", v, c) for c in range(colours)] for v in range(vertices)]
+    for v in range(vertices):
+        clauses += [[-name("in", k, v), -name("in", other, v)] for k, other in combinations(range(clique), 2)]
+    for u, v in combinations(range(vertices), 2):
+        for k, other in product(range(clique), repeat=2):
+            if k != other:
+                clauses.append([-name("in", k, u), -name("in", other, v), edge(u, v)])
+        clauses += [[-edge(u, v), -name("has", u, c), -name("has", v, c)] for c in range(colours)]
+    return _shuffled(draw, len(numbers), clauses)
+
+
+def _not_all_equal(draw: random.Random) -> Formula:
+    """Numbers in two classes, none of some random triples in one class."""
+    count = draw.randint(260, 300)
+    clauses = []
+    for z in draw.sample([*combinations(range(1, count + 1), 3)], int(2.1 * count)):
+        clauses += [list(z), [-v for v in z]]
+    return Formula(count, [tuple(clause) for clause in clauses])
+
+
+def _near_threshold(draw: random.Random, n_vars: int, ratio: float) -> Formula:
+    return generate.uniform(n_vars, int(ratio * n_vars), draw.getrandbits(30))
+
+
+FAMILIES: dict[str, Callable[[random.Random], Formula]] = {
+    "random-unsat": lambda draw: _near_threshold(draw, draw.randint(240, 270), 4.4),
+    "random-sat": lambda draw: _near_threshold(draw, draw.randint(350, 400), 4.18),
+    "commutativity": lambda draw: _shuffled(draw, (f := generate.commutativity(8)).n_vars, f.clauses),
+    "multipliers": _multipliers,
+    "distributivity": _distributivity,
+    "accumulators": _accumulators,
+    "factors": lambda draw: generate.factoring(_prime(draw, 17) * _prime(draw, 17)),
+    "prime": lambda draw: generate.factoring(_prime(draw, 31)),
+    "speck": lambda draw: _cipher(draw, _speck, 5, draw.randint(72, 80)),
+    "simon": lambda draw: _cipher(draw, _simon, 8, draw.randint(100, 115)),
+    "colouring": _colouring,
+    "quasigroup": _quasigroup,
+    "waerden": _waerden,
+    "clique-colouring": _clique_colouring,
+    "not-all-equal": _not_all_equal,
+    "parity": lambda draw: generate.parity(draw.randint(30, 40), draw.getrandbits(30)),
+}
+
+
+class Drawn(NamedTuple):
+    """A formula of a set, with the answer and the CPU seconds of the reference."""
+
+    family: str
+    file: Path
+    answer: str
+    reference_s: float
+
+
+class Run(NamedTuple):
+    """One run of `solve`."""
+
+    cpu_s: float
+    wall_s: float
+    answer: str
+
+
+def run_to_the_end(command: Sequence[str], limit_s: float) -> tuple[Run, str]:
+    """Run a command; count the CPU time of all its descendants, also of those that are killed."""
+    cpu_before_s, begin_s = _cpu_of_ended_s(), time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, complaint = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        out, complaint = process.communicate()
+    wall_s = time.monotonic() - begin_s
+    with contextlib.suppress(ChildProcessError):
+        while True:  # orphans come to us, see `main`
+            os.waitpid(-1, 0)
+    killed = process.returncode < 0
+    if process.returncode not in _ANSWERS and wall_s < limit_s and not killed:
+        raise BenchmarkError(f"{' '.join(command)} ended with {process.returncode}: {complaint}")
+    return Run(_cpu_of_ended_s() - cpu_before_s, wall_s, _ANSWERS.get(process.returncode, "?")), out
+
+
+def _cpu_of_ended_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def reference(file: Path, limit_s: float) -> tuple[str, float]:
+    """Return kissat's answer and its CPU seconds; "?" if they would be more than `limit_s`."""
+    run, out = run_to_the_end(
+        [*python(), "-c", _REFERENCE, str(math.ceil(limit_s)), str(file)], _REFERENCE_WALL_S
+    )
+    return run.answer, float(out or run.cpu_s)
+
+
+def drawn(
+    families: Sequence[str], which: str, folder: Path, least_s: float, most_s: float
+) -> Iterator[Drawn]:
+    """Draw one formula of each family, or read it from the folder if it was drawn before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for family in families:
+        known = folder / f"{which}-{family}.json"
+        file = known.with_suffix(".cnf")
+        if not known.exists():
+            for seed in range(_FIRST_SEEDS[which], _FIRST_SEEDS[which] + _DRAWS_MAX):
+                comment = f"{family}, seed {seed}"
+                file.write_text(FAMILIES[family](random.Random(comment)).text(comment))
+                answer, took_s = reference(file, most_s)
+                if answer != "?" and took_s >= least_s:
+                    known.write_text(json.dumps([answer, took_s]))
+                    break
+            else:
+                print(f"(left out: {family}; kissat never takes {least_s} to {most_s} s)", flush=True)
+                continue
+        yield Drawn(family, file, *json.loads(known.read_bytes()))
+
+
+def summary(speedups: Sequence[float]) -> str:
+    """Return geometric mean, its 90 % interval by bootstrap, median, and counts of wins and losses."""
+    logs, draw = [math.log(each) for each in speedups], random.Random(1)
+    means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(_RESAMPLES))
+    low, high = (math.exp(means[round(share * (_RESAMPLES - 1))]) for share in (0.05, 0.95))
+    wins = sum(each > 1 for each in speedups)
+    return (
+        f"{math.exp(statistics.fmean(logs)):.2f} [{low:.2f}, {high:.2f}], median"
+        f" {statistics.median(speedups):.2f}, {wins} wins, {len(speedups) - wins} losses"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--set", choices=_FIRST_SEEDS, default="tune", help="which draw of formulas")
+    parser.add_argument("--workers", default="2,4,8", help="numbers of workers; empty: draw only")
+    parser.add_argument("--only", default=",".join(FAMILIES), help="families")
+    parser.add_argument("--least", type=float, default=1.5, help="CPU seconds of the reference at least")
+    parser.add_argument("--most", type=float, default=12.0, help="and at most")
+    parser.add_argument("--folder", type=Path, default=RESULTS_DIR / "scaling", help="keeps the formulas")
+    parser.add_argument(
+        "--limit", type=float, default=8.0, help="a run ends after N * LIMIT * reference seconds"
+    )
+    parser.add_argument("solve", nargs="*", help="further options of `solve`, after --")
+    options = parser.parse_args()
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1):
+        raise BenchmarkError("orphans cannot be counted here")
+    counts, cores = [int(each) for each in options.workers.split(",") if each], len(os.sched_getaffinity(0))
+    rows: list[list[str]] = []
+    speedups: dict[int, list[float]] = {count: [] for count in counts}
+    for one in drawn(options.only.split(","), options.set, options.folder, options.least, options.most):
+        row = [one.family, one.answer, f"{one.reference_s:.1f}"]
+        for count in counts:
+            command = [*_SOLVE, str(count), *options.solve, str(one.file)]
+            run, _ = run_to_the_end(command, 60.0 + count * options.limit * one.reference_s)
+            if run.answer not in (one.answer, "?"):
+                raise BenchmarkError(f"{one.file}: {run.answer} on {count} workers, {one.answer} by kissat")
+            speedups[count].append(one.reference_s * count / run.cpu_s)
+            late = ">" if run.answer == "?" else ""
+            row.append(f"{late}{run.cpu_s / count:.1f} ({run.wall_s * cores / count:.1f})")
+        print(*row, flush=True)
+        rows.append(row)
+    print_table(
+        f"{options.set}: CPU seconds of all over N (wall seconds times {cores} over N)",
+        ("family", "", "kissat", *(f"N = {count}" for count in counts)),
+        rows,
+    )
+    for count in counts:
+        print(f"kissat over N = {count}: {summary(speedups[count])}")
+    write_results("scaling", {"set": options.set, "solve": options.solve, "rows": rows, "speedups": speedups})
+
+
+if __name__ == "__main__":
+    main()
