@@ -65,7 +65,11 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
 }
 _RESTART = "kissat_restart"
 _SWITCH = "kissat_switch_search_mode"
+#: inprocessing that each kissat repeats on its own: what it derives is not passed on
+_UNTOLD = ("kissat_eliminate", "kissat_congruence", "kissat_sweep", "kissat_factor", "kissat_substitute")
 _Function = ctypes.CFUNCTYPE(None, c_void_p)
+#: functions of the kind of _UNTOLD: status or nothing; kissat, perhaps a flag
+_Inprocessing = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _Stack = c_uint64 * 3
 #: probe: three literals of a clause being built; the proof step that adds the unit clause 2
 _PROBE = (3, -1, 2)
@@ -112,6 +116,8 @@ class KissatDoor:
         #: whether a clause came in whose literals are all false on level 0
         self.is_refuted = False
         self._failure: BaseException | None = None
+        #: clauses over variables that kissat has eliminated
+        self.removed = 0
 
     def set_option(self, name: str, value: int) -> None:
         """Set an option, before clauses are added. Raises ValueError if kissat lacks it."""
@@ -120,15 +126,24 @@ class KissatDoor:
         self._module.kissat_set_option(self._kissat, name.encode(), value)
 
     def trace_proof(self, fd: int) -> None:
-        """Write all clauses learned from now on to a copy of this file descriptor."""
+        """Write clauses learned from now on to a copy of this file descriptor, without those of _UNTOLD."""
         self._file = _opened(fd)
-        self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
+        self._open_proof()
 
     def flush_proof(self) -> None:
         """Write all learned clauses so far to the proof's file."""
         if self._file is not None:  # kissat writes its buffer when a proof ends
-            self._module.kissat_release_proof(self._kissat)
-            self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
+            self._close_proof()
+            self._open_proof()
+
+    def _open_proof(self) -> None:
+        assert self._file is not None
+        self._module.kissat_init_proof(self._kissat, ctypes.addressof(self._file), True)
+        _tracing[self._kissat] = self
+
+    def _close_proof(self) -> None:
+        del _tracing[self._kissat]
+        self._module.kissat_release_proof(self._kissat)
 
     def focus(self, is_wanted: bool) -> None:
         """Avoid stable phases from now on, or alternate again.
@@ -171,6 +186,7 @@ class KissatDoor:
         for literal in clause:
             internal = module.kissat_import_literal(kissat, literal)
             if internal == _INVALID:
+                self.removed += 1
                 return False
             value = module.kissat_value(kissat, literal)
             if value == literal:
@@ -211,11 +227,13 @@ class KissatDoor:
         _turns.pop(self._kissat, None)
         _switches.pop(self._kissat, None)
         if self._file is not None:
-            self._module.kissat_release_proof(self._kissat)
+            self._close_proof()
             _libc().fclose(self._file.stream)
             self._file = None
 
 
+#: doors of kissats that write a proof, by kissat's address
+_tracing: dict[int, KissatDoor] = {}
 #: actions at restarts, by kissat's address
 _turns: dict[int, Callable[[], None]] = {}
 #: number of switches between focused and stable phases, by kissat's address
@@ -249,6 +267,8 @@ def _module() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
         _lead_here(module, _RESTART, _turn)
         _lead_here(module, _SWITCH, _count_switch)
+        for name in _UNTOLD:
+            _silence(module, name)
     except (OSError, AttributeError, ValueError, struct.error) as error:
         raise DoorIsClosed(f"PySAT's kissat cannot be reached: {error}") from None
     _check_proofs(module)
@@ -300,18 +320,44 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
 
 def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) -> None:
     """Have `follow` called after one of kissat's functions. Raises ValueError if that is impossible."""
-    entry_at, function_at = _entry_and_function(pysolvers.__file__, name.encode())
-    address = ctypes.cast(getattr(module, name), c_void_p).value or 0
-    entry = address - function_at + entry_at
-    if not _is_writable(entry):
-        raise ValueError("its table of jumps is read-only")
+    address, entry = _function_and_entry(module, name)
     function = _Function(address)
 
     def function_and_follow(kissat: int) -> None:
         function(kissat)
         follow(kissat)
 
-    ours = _Function(function_and_follow)
+    _redirect(entry, _Function(function_and_follow))
+
+
+def _silence(module: ctypes.CDLL, name: str) -> None:
+    """Have kissat write no proof in one of its functions. Raises ValueError if that is impossible."""
+    address, entry = _function_and_entry(module, name)
+    function = _Inprocessing(address)
+
+    def without_proof(kissat: int, flag: int) -> int:
+        door = _tracing.get(kissat)
+        if door is not None:
+            door._close_proof()
+        status: int = function(kissat, flag)
+        if door is not None:
+            door._open_proof()
+        return status
+
+    _redirect(entry, _Inprocessing(without_proof))
+
+
+def _function_and_entry(module: ctypes.CDLL, name: str) -> tuple[int, int]:
+    """Return the addresses of a function and of its entry in the table. Raises ValueError."""
+    entry_at, function_at = _entry_and_function(pysolvers.__file__, name.encode())
+    address = ctypes.cast(getattr(module, name), c_void_p).value or 0
+    entry = address - function_at + entry_at
+    if not _is_writable(entry):
+        raise ValueError("its table of jumps is read-only")
+    return address, entry
+
+
+def _redirect(entry: int, ours: Any) -> None:
     _kept.append(ours)
     c_uint64.from_address(entry).value = ctypes.cast(ours, c_void_p).value or 0
 

@@ -159,6 +159,11 @@ class Solver:
         assert self._door is not None
         return self._door.give(clause, glue)
 
+    @property
+    def removed(self) -> int:
+        """Return how many clauses given have variables that the solver has eliminated."""
+        return 0 if self._door is None else self._door.removed
+
     def focus(self, is_wanted: bool) -> None:
         """Avoid stable phases while wanted, after the present one; to be called at each restart."""
         assert self._door is not None
