@@ -67,7 +67,11 @@ class LogEvent(enum.StrEnum):
     PAUSED = "paused", "memory is short: a running worker has no process for a while", "job index"
     UNPAUSED = "unpaused", "a paused worker gets a process again", "job index"
     DROPPED_MESSAGE = "dropped message", "a message between workers came too late for both", "job"
-    ANSWERED = "answered", "the application has a result", "job code result"
+    ANSWERED = (
+        "answered",
+        "the application has a result; `figures`: the result's field of this name, if any",
+        "job code result figures",
+    )
     ENDED = (
         "ended",
         "a job is over",

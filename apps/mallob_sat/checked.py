@@ -256,14 +256,14 @@ class CheckedSearch(NativeSearch):
 
     def run(self) -> Result:
         """Search; raises InputError if the checker does not confirm the answer, or a step towards it."""
+        self._figures = self._board.begin()
         solver = self._solver()
         task = Task(self._formula, self._strategy, self._renaming, solver)
         solver.start(task.assumptions)
         while (answer := solver.wait(EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
             if not solver.is_running or not solver.share(SHARED_LITERALS_MAX):
                 self._refuse(_read_all(self._verdict))
-            for clauses in self._childs_pipe.received():
-                solver.give(clauses)
+            self._take_in(solver)
         if answer is Verdict.SATISFIABLE:
             model = solver.model()
             solver.flush()

@@ -19,6 +19,7 @@ import ctypes
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -185,25 +186,30 @@ class KnownClauses:
 
 
 _FRAME = struct.Struct("<I")
+#: time when a batch was sent (monotonic)
+_STAMP = struct.Struct("<d")
 #: most unread bytes at the other end; further clauses are dropped
 _UNREAD_BYTES_MAX = 1 << 20
 _RECEIVED_BYTES = 1 << 18
 
 
 class ClausePipe:
-    """One end, which sends clauses to the other end and receives some."""
+    """One end, which sends clauses to the other end and receives some; if stamped, with the time."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, is_stamped: bool = False) -> None:
+        self._is_stamped = is_stamped
         end.setblocking(False)
         self._end = end
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._received = bytearray()
+        #: time on the way, sum of all clauses received with a stamp
+        self.waited_s = 0.0
 
     @classmethod
     def pair(cls) -> tuple[ClausePipe, ClausePipe]:
         ours, theirs = socket.socketpair()
-        return cls(ours), cls(theirs)
+        return cls(ours, is_stamped=True), cls(theirs, is_stamped=True)
 
     def fileno(self) -> int:
         return self._end.fileno()
@@ -212,7 +218,8 @@ class ClausePipe:
         self._flush()
         if not len(clauses) or self._unsent_bytes > _UNREAD_BYTES_MAX:
             return
-        body = clauses.encode()
+        stamp = _STAMP.pack(time.monotonic()) if self._is_stamped else b""
+        body = stamp + clauses.encode()
         self._unsent.append(memoryview(_FRAME.pack(len(body)) + body))
         self._unsent_bytes += len(self._unsent[-1])
         self._flush()
@@ -245,10 +252,17 @@ class ClausePipe:
             end = begin + _FRAME.size + size
             if end > len(self._received):
                 break
-            found.append(Clauses.decode(bytes(self._received[begin + _FRAME.size : end])))
+            found.append(self._clauses_in(bytes(self._received[begin + _FRAME.size : end])))
             begin = end
         del self._received[:begin]
         return found
+
+    def _clauses_in(self, body: bytes) -> Clauses:
+        if not self._is_stamped:
+            return Clauses.decode(body)
+        clauses = Clauses.decode(memoryview(body)[_STAMP.size :])
+        self.waited_s += len(clauses) * (time.monotonic() - _STAMP.unpack_from(body)[0])
+        return clauses
 
     def close(self) -> None:
         self._end.close()

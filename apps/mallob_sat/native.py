@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from mallob_py.kit import Result
 from mallob_sat.clauses import SIGNATURE_BYTES, ClausePipe, Clauses, HeldBack, KnownClauses, union
 from mallob_sat.cryptominisat import CryptoMiniSatSearch
+from mallob_sat.figures import Figures, FiguresBoard
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
@@ -375,6 +376,7 @@ class NativeSearch:
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._known = KnownClauses()
         self._pipe, self._childs_pipe = ClausePipe.pair()
+        self._board, self._figures = FiguresBoard(), Figures()
         self.fds: tuple[int, ...] = (self._childs_pipe.fileno(),)
 
     # --- in the worker process ----------------------------------------------------------------
@@ -403,13 +405,27 @@ class NativeSearch:
         self._n_short += int(np.count_nonzero(new.lengths <= 2))
         return new
 
+    @property
+    def title(self) -> str:
+        return self._strategy.title
+
+    def figures(self) -> Figures:
+        """Return what the solver's process has counted so far."""
+        return self._board.read()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the solver's process."""
+        return self._board.cpu_s()
+
     def close(self) -> None:
+        self._board.close()
         self._pipe.close()
         self._childs_pipe.close()
 
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
+        self._figures = self._board.begin()
         solver = NativeSolver(self._strategy.solver, CLAUSE_LENGTH_MAX)
         for name, value in self._strategy.options:
             solver.set_option(name, value)
@@ -418,6 +434,15 @@ class NativeSearch:
         while (answer := solver.wait(EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
             best, _ = solver.learned().best(SHARED_LITERALS_MAX)
             self._childs_pipe.send(best)
-            for clauses in self._childs_pipe.received():
-                solver.give(clauses)
+            self._take_in(solver)
         return task.result(answer)
+
+    def _take_in(self, solver: NativeSolver) -> None:
+        """Hand the clauses that have come to the solver."""
+        for clauses in self._childs_pipe.received():
+            self._figures.came += len(clauses)
+            solver.give(clauses)
+        counts = solver.counts()
+        self._figures.used, self._figures.removed = counts.taken, counts.removed
+        self._figures.waited_s = self._childs_pipe.waited_s
+        self._board.write(self._figures)

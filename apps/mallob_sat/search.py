@@ -23,6 +23,7 @@ import numpy as np
 from mallob_py.kit import Result
 from mallob_sat.clauses import ClausePipe, Clauses, HeldBack, KnownClauses, ProofStream
 from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
+from mallob_sat.figures import Figures, FiguresBoard
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
@@ -164,6 +165,7 @@ class Search:
         self._undisturbed_until_s = clock() + (UNDISTURBED_S if goes_its_way else 0.0)
         #: byte shared with the child: 1 if it must leave stable phases to another solver
         self._focuses = mmap.mmap(-1, 1)
+        self._board, self._figures = FiguresBoard(), Figures()
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
@@ -207,11 +209,24 @@ class Search:
         return len(together)
 
     @property
+    def title(self) -> str:
+        return self._strategy.title
+
+    def figures(self) -> Figures:
+        """Return what the solver's process has counted so far."""
+        return self._board.read()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the solver's process."""
+        return self._board.cpu_s()
+
+    @property
     def _is_undisturbed(self) -> bool:
         return self._clock() < self._undisturbed_until_s
 
     def close(self) -> None:
         self._focuses.close()
+        self._board.close()
         if self._proof is not None:
             self._proof.close()
         if self._inlet is not None:
@@ -221,6 +236,7 @@ class Search:
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
+        self._figures = self._board.begin()
         breaking = self._breaking_clauses()
         strategy = replace(self._strategy, breaks_symmetries=bool(breaking))
         solver = set_up(strategy)
@@ -234,7 +250,7 @@ class Search:
             return task.result(solver.solve(task.assumptions))
         if self._inlet is None:
             return task.result(solver.solve(task.assumptions))
-        return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
+        return task.result(self._search_in_slices(solver, task.assumptions, self._childs_inlet))
 
     def _breaking_clauses(self) -> list[list[int]]:
         """Return symmetry-breaking clauses in the solver's names, with new variables."""
@@ -249,8 +265,32 @@ class Search:
             solver.focus(bool(self._focuses[0]))
         if self._inlet is not None:
             for clauses in self._childs_inlet.received():
+                self._figures.came += len(clauses)
                 for clause, glue in zip(clauses.lists(), clauses.glues.tolist(), strict=True):
-                    solver.give(clause, glue)
+                    self._figures.used += solver.give(clause, glue)
+            self._figures.removed = solver.removed
+            self._figures.waited_s = self._childs_inlet.waited_s
+        self._board.write(self._figures)
+
+    def _search_in_slices(self, solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:
+        conflicts, searched_s, figures = _FIRST_CONFLICTS, 0.0, self._figures
+        while True:
+            began_s = time.process_time()
+            answer = solver.solve_for(conflicts, assumptions)
+            if answer is not Verdict.UNDECIDED:
+                return answer
+            took_s = max(time.process_time() - began_s, 1e-6)
+            searched_s += took_s
+            wanted_s = min(max(_SLICE_MIN_S, _SLICE_SHARE * searched_s), _SLICE_MAX_S)
+            factor = min(max(wanted_s / took_s, 0.3), 3.0)
+            conflicts = int(min(max(conflicts * factor, _CONFLICTS_MIN), _CONFLICTS_MAX))
+            solver.flush_proof()
+            for clauses in inlet.received():
+                figures.came += len(clauses)
+                for clause in clauses.lists():
+                    solver.add_clause(clause)
+            figures.used, figures.waited_s, figures.conflicts = figures.came, inlet.waited_s, solver.conflicts
+            self._board.write(figures)
 
 
 def trade_of(formula: Formula, strategy: Strategy) -> Trade:
@@ -262,21 +302,3 @@ def trade_of(formula: Formula, strategy: Strategy) -> Trade:
     if is_kissat and (formula.assumptions.size or not Solver.trades_at_restarts(strategy.solver)):
         return Trade.NOTHING
     return strategy.trade
-
-
-def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:
-    conflicts, searched_s = _FIRST_CONFLICTS, 0.0
-    while True:
-        began_s = time.process_time()
-        answer = solver.solve_for(conflicts, assumptions)
-        if answer is not Verdict.UNDECIDED:
-            return answer
-        took_s = max(time.process_time() - began_s, 1e-6)
-        searched_s += took_s
-        wanted_s = min(max(_SLICE_MIN_S, _SLICE_SHARE * searched_s), _SLICE_MAX_S)
-        factor = min(max(wanted_s / took_s, 0.3), 3.0)
-        conflicts = int(min(max(conflicts * factor, _CONFLICTS_MIN), _CONFLICTS_MAX))
-        solver.flush_proof()
-        for clauses in inlet.received():
-            for clause in clauses.lists():
-                solver.add_clause(clause)

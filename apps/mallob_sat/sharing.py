@@ -39,19 +39,28 @@ induction over the exchange, rests on these points.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from mallob_py.kit import Result, TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
+from mallob_sat.figures import UNTOLD, Figures
+
+#: figures of a worker
+Row: TypeAlias = dict[str, Any]
 
 PERIOD_S = 0.5
 #: period per worker, if less than `PERIOD_S`: a few short searches gain most from early clauses
 _PERIOD_PER_WORKER_S = 0.05
+#: multiple of the period after which clauses are shared although the solvers have hardly got any CPU time
+_LATE = 16
 #: most literals that one worker may give per epoch
 LITERALS_PER_WORKER = 1500
 #: factor of the number of shared literals for twice the workers
@@ -60,7 +69,11 @@ _UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
 _BEST_LITERALS_MAX = 20_000
 _ASK_AGAIN_S = 2.0
 
-_WORKERS = struct.Struct("<I")
+#: workers of a job whose figures the winner's result holds
+_FIGURES_MAX = 64
+
+#: header of a part: workers, bytes of their figures, which come before their clauses
+_PART = struct.Struct("<II")
 #: header: magic, kind, index of the asking worker
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5SC"
@@ -75,6 +88,19 @@ def literals_max(workers: int) -> int:
 
 class Partner(Protocol):
     """A search at this worker."""
+
+    @property
+    def title(self) -> str:
+        """The solver's name, with its settings."""
+        ...
+
+    def figures(self) -> Figures:
+        """Return what the search has counted so far."""
+        ...
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the search."""
+        ...
 
     def learned(self) -> Clauses:
         """Return the clauses learned since the last call that are not from us, best first."""
@@ -110,20 +136,57 @@ class Sharing:
         #: given by us or heard of: not to be given again
         self._known = KnownClauses()
         self._best = Clauses.none()
+        #: the next period's begin at the earliest and at the latest, its length, CPU time at the last one
         self._next_s = clock() + _PERIOD_PER_WORKER_S
+        self._late_s = self._next_s
+        self._period_s = 0.0
+        self._searched_s = 0.0
         self._last_epoch: int | None = None
         #: time to ask for the best clauses so far; None: they are here
         self._ask_s: float | None = clock() if context.index > 0 else None
-        self.taken = 0
+        self.learned = 0
         self.given = 0
+        self.passed = 0
+        self.taken = 0
+        #: hashes of the clauses given last
+        self._given_last = Clauses.none().hashes()
+        #: figures of all workers, by index, as far as heard of
+        self._figures: dict[int, Row] = {}
+        self._searches: Collection[Partner] = ()
 
     def counted(self, result: Result) -> Result:
-        """Return the result with the numbers of given and taken clauses among its fields."""
-        shared = {"given": self.given, "taken": self.taken}
-        return replace(result, fields={**result.fields, "shared_clauses": shared})
+        """Return the result with the numbers of shared clauses, and all workers' figures, in its fields."""
+        fields: dict[str, Any] = {"shared_clauses": {"given": self.given, "taken": self.taken}}
+        if self._figures:
+            self._figures[self._context.index] = self._row()
+            fields["figures"] = [row for _, row in sorted(self._figures.items())]
+        return replace(result, fields={**result.fields, **fields})
+
+    def _row(self) -> Row:
+        """Return this worker's figures."""
+        figures = [search.figures() for search in self._searches]
+        came = sum(each.came for each in figures)
+        cpu_s = sum(search.cpu_s() for search in self._searches)
+        conflicts = [each.conflicts for each in figures]
+        return {
+            "worker": self._context.index,
+            "solver": " ".join(search.title for search in self._searches),
+            "learned": self.learned,
+            "given": self.given,
+            "passed on": self.passed,
+            "taken": self.taken,
+            "came": came,
+            "used": sum(each.used for each in figures),
+            "removed": sum(each.removed for each in figures),
+            "wait [ms]": round(1000 * sum(each.waited_s for each in figures) / came) if came else None,
+            "conflicts": None if UNTOLD in conflicts else sum(conflicts),
+            "CPU [s]": round(cpu_s, 2),
+            "solver's share": round(cpu_s / (cpu_s + time.process_time()), 3) if cpu_s else None,
+        }
 
     def turn(self, messages: list[TreeMessage], searches: Collection[Partner]) -> None:
         """Take in messages, hand clauses out, and collect and start what is due."""
+        self._searches = searches
         now = self._clock()
         finished, others = self._reduction.advance(messages)
         for message in others:
@@ -132,19 +195,28 @@ class Sharing:
             if self._last_epoch is not None and epoch > self._last_epoch + 1:
                 self._ask_s = now
             self._last_epoch = epoch
-            self._hear(Clauses.decode(memoryview(data)[_WORKERS.size :]), searches)
+            _, rows, clauses = _unpacked(data)
+            self._figures.update((row["worker"], row) for row in rows)
+            self.passed += int(np.isin(self._given_last, clauses.hashes()).sum())
+            self._hear(clauses, searches)
         if self._ask_s is not None and now >= self._ask_s and self._context.index > 0:
             self._ask_s = now + _ASK_AGAIN_S
             self._context.send_to_parent(_HEADER.pack(_MAGIC, _ASK, self._context.index))
-        if now >= self._next_s:
-            self._next_s = now + self._period_s()
+        if self._is_due(now):
             self._collect(searches)
             is_root = self._context.index == 0
             if is_root and self._has_partners() and self._reduction.unfinished is None:
                 self._reduction.start()
 
-    def _period_s(self) -> float:
-        return min(PERIOD_S, _PERIOD_PER_WORKER_S * self._context.volume * self._context.threads)
+    def _is_due(self, now: float) -> bool:
+        """Tell whether a period has passed, for solvers: on busy cores they learn less in the same time."""
+        searched_s = max((search.cpu_s() for search in self._searches), default=0.0)
+        if now < self._next_s or (0 <= searched_s - self._searched_s < self._period_s and now < self._late_s):
+            return False
+        self._searched_s = searched_s
+        self._period_s = min(PERIOD_S, _PERIOD_PER_WORKER_S * self._context.volume * self._context.threads)
+        self._next_s, self._late_s = now + self._period_s, now + _LATE * self._period_s
+        return True
 
     def _has_partners(self) -> bool:
         searches = self._context.volume * self._context.threads
@@ -157,14 +229,17 @@ class Sharing:
             for search in searches:
                 search.skip_learned()
             return
-        learned = union([self._unshared, *(search.learned() for search in searches)])
+        new = [search.learned() for search in searches]
+        self.learned += sum(map(len, new))
+        learned = union([self._unshared, *new])
         self._unshared, _ = learned.best(_UNSHARED_LITERALS_MAX)
 
     def _contribution(self, _epoch: int) -> bytes:
         ours, self._unshared = self._unshared.best(LITERALS_PER_WORKER * self._context.threads)
         ours = self._known.take_new(ours)
         self.given += len(ours)
-        return _WORKERS.pack(1) + ours.encode()
+        self._given_last = ours.hashes()
+        return _packed(1, [self._row()], ours)
 
     def _hear(self, clauses: Clauses, searches: Collection[Partner]) -> None:
         self._known.take_new(clauses)
@@ -184,7 +259,19 @@ class Sharing:
 
 
 def _combined(parts: list[bytes]) -> bytes:
-    workers = sum(_WORKERS.unpack_from(part)[0] for part in parts)
-    together = union([Clauses.decode(memoryview(part)[_WORKERS.size :]) for part in parts])
-    best, _ = together.best(literals_max(workers))
-    return _WORKERS.pack(workers) + best.encode()
+    unpacked = [_unpacked(part) for part in parts]
+    workers = sum(count for count, _, _ in unpacked)
+    best, _ = union([clauses for _, _, clauses in unpacked]).best(literals_max(workers))
+    rows = sorted((row for _, rows, _ in unpacked for row in rows), key=lambda row: row["worker"])
+    return _packed(workers, rows[:_FIGURES_MAX], best)
+
+
+def _packed(workers: int, rows: list[Row], clauses: Clauses) -> bytes:
+    figures = json.dumps(rows).encode()
+    return _PART.pack(workers, len(figures)) + figures + clauses.encode()
+
+
+def _unpacked(part: bytes) -> tuple[int, list[Row], Clauses]:
+    workers, size = _PART.unpack_from(part)
+    end = _PART.size + size
+    return workers, json.loads(part[_PART.size : end]), Clauses.decode(memoryview(part)[end:])

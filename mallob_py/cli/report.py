@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from mallob_py.service.telemetry.event_log import parts_of, read_events, runs_of
 from mallob_py.service.telemetry.report import (
     CREATION_RATIO_MEANS,
     LATENCIES,
+    JobRow,
     Report,
     ReuseFigures,
     Utilisation,
@@ -32,6 +34,7 @@ from mallob_py.text_table import format_cell, format_table
 
 # A report stays readable for runs of thousands of jobs; --json has all of them.
 _JOBS_SHOWN_MAX = 40
+_JOBS_WITH_FIGURES_MAX = 10
 _BAR_WIDTH = 40
 
 
@@ -71,7 +74,17 @@ def describe(report: Report) -> str:
         f"Volumes over time\n{_volumes(report.volumes)}",
         f"Reuse of workers\n{_reuse(report.reuse)}",
     ]
+    sections += [f"Workers of job {job.job}\n{_figures(job.figures)}" for job in _with_figures(report)]
     return "\n\n".join(sections)
+
+
+def _with_figures(report: Report) -> list[JobRow]:
+    return [job for job in report.jobs if job.figures][:_JOBS_WITH_FIGURES_MAX]
+
+
+def _figures(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return format_table(names, [[row.get(name) for name in names] for row in rows])
 
 
 def _outcomes(report: Report) -> str:

@@ -149,9 +149,7 @@ class RunDesk(OneShotDesk):
             ended = msgspec.structs.replace(ended, outcome=Outcome.TIME_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
-            self._rank.log.write(
-                now, LogEvent.ANSWERED, {"job": _JOB, "code": ending.code, "result": ending.name}
-            )
+            self._rank.log.write(now, LogEvent.ANSWERED, wire.answered(_JOB, ended.body))
         self._answer(ending, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
 
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:

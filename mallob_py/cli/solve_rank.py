@@ -320,10 +320,7 @@ class SolveDesk(OneShotDesk):
                 self._tell(file, f"the time limit is reached, after {stats.turns_s:.2f} s with a PE")
         else:
             body = wire.decode_result(answer)
-            code = body.code
-            self._rank.log.write(
-                now, LogEvent.ANSWERED, {"job": ended.job, "code": code, "result": body.name}
-            )
+            self._rank.log.write(now, LogEvent.ANSWERED, wire.answered(ended.job, answer))
             fields = wire.decode_fields(body.fields)
             by = f" by {fields['solver']}" if "solver" in fields else ""
             seconds = now - (file.begun_s or 0.0)

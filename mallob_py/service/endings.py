@@ -10,6 +10,7 @@ import functools
 
 from mallob_py.log_events import LogEvent
 from mallob_py.protocol.effects import JobEnded, Outcome
+from mallob_py.runtime import worker_wire
 from mallob_py.service import JobFileError
 from mallob_py.service.inputs import drop_description
 from mallob_py.service.jobs import mallob_clients
@@ -80,8 +81,7 @@ class Endings:
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
         ending = ending_of(ended)
         if ended.body is not None and self._rank.log.is_kept:
-            answered = {"job": ended.job, "code": ending.code, "result": ending.name}
-            self._rank.log.write(now, LogEvent.ANSWERED, answered)
+            self._rank.log.write(now, LogEvent.ANSWERED, worker_wire.answered(ended.job, ended.body))
         return ending
 
     # --- before the PE ----------------------------------------------------------------------------

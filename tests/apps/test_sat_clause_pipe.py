@@ -34,6 +34,15 @@ def test_both_ends_receive_what_the_other_has_sent(ends: Ends) -> None:
     assert there.received() == []
 
 
+def test_the_time_on_the_way_is_counted_for_each_clause(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5.0]
+    monkeypatch.setattr("mallob_sat.clauses.time.monotonic", lambda: now[0])
+    ends[0].send(clauses_of([[1], [2, -3]]))
+    now[0] = 5.25
+    ends[1].received()
+    assert (ends[0].waited_s, ends[1].waited_s) == (0.0, 0.5)
+
+
 def test_nothing_is_sent_for_no_clauses(ends: Ends) -> None:
     ends[0].send(Clauses.none())
     assert ends[1].received() == []

@@ -9,18 +9,23 @@ import pytest
 from clause_lists import clauses_of
 from fake_context import FakeContext
 
-from mallob_py.kit import TreeMessage
+from mallob_py.kit import Result, TreeMessage
 from mallob_sat import sharing
 from mallob_sat.clauses import Clauses, KnownClauses
+from mallob_sat.figures import Figures
 from mallob_sat.sharing import PERIOD_S, Sharing, literals_max
 
 
 class FakeSearch:
     """Learns what it is told to learn, and remembers what it is given."""
 
-    def __init__(self) -> None:
+    title = "fake"
+
+    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.cpu_s = clock
         self.to_tell = Clauses.none()
         self.skipped = 0
+        self.asked = 0
         self.given: list[list[int]] = []
         self._known = KnownClauses()
 
@@ -28,11 +33,15 @@ class FakeSearch:
         self.to_tell = clauses_of(lists)
 
     def learned(self) -> Clauses:
+        self.asked += 1
         told, self.to_tell = self._known.take_new(self.to_tell), Clauses.none()
         return told
 
     def skip_learned(self) -> None:
         self.skipped += 1
+
+    def figures(self) -> Figures:
+        return Figures(came=len(self.given), used=1, removed=2, conflicts=7, waited_s=0.5)
 
     def give(self, clauses: Clauses) -> int:
         new = self._known.take_new(clauses)
@@ -77,7 +86,7 @@ class Tree:
         place = self.places[index] = Place(self, index)
         place.threads = self.threads
         self.sharing[index] = Sharing(place, self.has_partners, clock=lambda: self.now)
-        self.searches[index] = [FakeSearch() for _ in range(self.threads)]
+        self.searches[index] = [FakeSearch(lambda: self.now) for _ in range(self.threads)]
         self._tell_places()
 
     def leave(self, index: int) -> None:
@@ -180,6 +189,43 @@ def test_the_limit_grows_with_the_workers_but_slower() -> None:
     per_worker = [size / workers for size, workers in zip(sizes, (1, 2, 4, 100, 1000), strict=True)]
     assert per_worker == sorted(per_worker, reverse=True)
     assert sizes[0] == sharing.LITERALS_PER_WORKER
+
+
+def test_on_busy_cores_clauses_are_shared_as_often_for_the_solvers_and_at_last_by_the_clock() -> None:
+    epochs = []
+    for speed in (1.0, 0.25, 0.0):
+        tree = Tree(2)
+        for index in range(2):
+            tree.searches[index] = [FakeSearch(lambda tree=tree, speed=speed: speed * tree.now)]  # type: ignore[misc]
+        for told in range(200):
+            tree.searches[1][0].learns([told + 1, told + 2])
+            tree.play(0.05)
+        epochs.append(tree.searches[1][0].asked)
+    assert epochs[0] > 3 * epochs[1] > 6 * epochs[2] > 0
+
+
+def test_the_result_has_the_figures_of_all_workers() -> None:
+    tree = Tree(3)
+    for index in range(3):
+        tree.searches[index][0].learns([index + 1, 9], [7, 8])
+    tree.play(6)
+    fields = tree.sharing[0].counted(Result(20)).fields
+    rows = fields["figures"]
+    assert [row["worker"] for row in rows] == [0, 1, 2]
+    assert sum(row["given"] for row in rows) >= 4
+    for row in rows:
+        assert (row["solver"], row["learned"], row["passed on"]) == ("fake", 2, row["given"])
+        assert (row["used"], row["removed"], row["conflicts"]) == (1, 2, 7)
+        assert row["CPU [s]"] > 0
+    assert rows[1]["came"] == rows[1]["taken"] == 2
+    assert rows[1]["wait [ms]"] == 250
+
+
+def test_no_more_figures_travel_than_a_result_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_FIGURES_MAX", 4)
+    tree = Tree(7)
+    tree.play(6)
+    assert [row["worker"] for row in tree.sharing[0].counted(Result(20)).fields["figures"]] == [0, 1, 2, 3]
 
 
 def test_a_worker_that_comes_later_gets_the_best_so_far() -> None:

@@ -220,6 +220,19 @@ def test_sat_is_told_from_unsat() -> None:
     ]
 
 
+def test_what_an_application_tells_of_its_workers_is_a_table_of_its_job() -> None:
+    rows = [{"worker": 0, "solver": "one", "used": 5}, {"worker": 1, "solver": "other", "wait [ms]": 30}]
+    answer = Event(9.5, 0, "answered", {"job": 1, "code": 10, "result": "SAT", "figures": rows})
+    text = describe(make_report([*events(), answer]))
+    table = text.partition("Workers of job 1\n")[2].splitlines()
+    assert [line.split() for line in table[::2]] == [
+        ["worker", "solver", "used", "wait", "[ms]"],
+        ["0", "one", "5", "-"],
+    ]
+    assert table[3].split() == ["1", "other", "-", "30"]
+    assert "Workers of job" not in describe(make_report(events()))
+
+
 def test_a_simulated_run_in_the_same_folder_is_named_and_can_be_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

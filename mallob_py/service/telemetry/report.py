@@ -126,6 +126,8 @@ class JobRow(msgspec.Struct):
     max_volume: int | None = None
     peak_memory_mb: float | None = None
     created_workers: int = 0
+    #: rows of figures that the application tells, one for each worker
+    figures: list[dict[str, Any]] = []
 
 
 class Utilisation(msgspec.Struct, frozen=True):
@@ -246,6 +248,7 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
         elif event.event == LogEvent.ANSWERED:
             row.code = _integer(event, "code")
             row.result = None if row.code is None else str(event.fields.get("result", row.code))
+            row.figures = event.fields.get("figures", [])
         else:
             _fill_end(row, event)
     for job, row in rows.items():
