@@ -121,13 +121,14 @@ TRADES = {
 #: kissat and glucose 4.2 win where CaDiCaL is slow; other releases and restart policies come after these two.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
 #: Portfolio for formulas that must only be decided, as kissat can: no other solver is as strong alone, or
-#: gains as much from a second solver of its kind. In stable phases only, kissat finds models and short proofs
-#: earlier, while the first one soon has no more of these phases; long proofs gain most if symmetries are
-#: broken. Glucose 4.2 differs most from kissat among the solvers that are fast where kissat is slow.
-PLAIN_PORTFOLIO = "k k+= g c k- k0 c0 c- o m c+0 n h c~ e o0 r x u (c k c0 g o k c- m c+)*"
-#: The plain portfolio if native solvers are installed. CaDiCaL 3.0 in stable phases is the best partner of
-#: CaDiCaL 1.9.5 if it takes the partner's clauses, but loses much by slices.
-NATIVE_PORTFOLIO = "k k+= n+ c c0 g k- k0 c- o m c+0 n h c~ e o0 r x u (c n+ k c0 g o n- k c- m c+)*"
+#: gains as much from others of its kind. In stable phases only, kissat finds models and short proofs earlier,
+#: while the first one soon has no more of these phases; long proofs gain most if symmetries are broken.
+#: Kissats take each other's clauses during their search, and can use most of them, since they eliminate the
+#: same variables; other solvers are there for formulas on which kissat is slow.
+PLAIN_PORTFOLIO = "k k+= k- k0 k c k k- (g k k+ k0 k c- k m k k- k o k c0 k e)*"
+#: The plain portfolio if native solvers are installed: CaDiCaL 3.0 in stable phases differs most from
+#: kissat.
+NATIVE_PORTFOLIO = "k k+= n+ k- k0 k c k (g k k+ k0 n+ k c- k- m k k0 n- k c0 k e)*"
 #: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some in seconds that
 #: no other solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
@@ -216,7 +217,9 @@ class Portfolio:
             options += (("seed", seed % 2_000_000_000),)  # the end of the option's range
         elif not self.renames:
             phases = seed  # the only difference between them
-        renaming = seed if self.renames else None
+        # Kissats that share differ by what they take; with the same names they eliminate the same variables.
+        alike = member.solver == KISSAT and self.shares and member.shares
+        renaming = seed if self.renames and not alike else None
         return Strategy(member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries)
 
 

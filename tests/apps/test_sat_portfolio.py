@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mallob_py.kit import InputError
@@ -13,6 +15,7 @@ from mallob_sat.portfolio import (
     SOLVER_NAMES,
     XOR_PORTFOLIO,
     Portfolio,
+    Strategy,
 )
 from mallob_sat.portfolio_syntax import cycle_of
 from mallob_sat.solvers import ENGINES
@@ -33,7 +36,7 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
 @pytest.mark.parametrize(
     ("expression", "titles"),
     [
-        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "glucose42"]),
+        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "kissat404(stable=0)"]),
         (NATIVE_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "cadical300(stabilizeonly=1)"]),
         (XOR_PORTFOLIO, ["cryptominisat", "kissat404", "cadical195"]),
         (RANDOM_PORTFOLIO, ["kissat404", "cadical195(stabilizeonly=1)", "ergo"]),
@@ -91,6 +94,14 @@ def test_named_solvers_are_taken_in_turn() -> None:
     assert [portfolio.strategy(index).solver for index in range(4)] == ["glucose4", "ergo"] * 2
     assert portfolio.strategy(0).title == "glucose4"
     assert portfolio.strategy(2).renaming_seed is not None
+
+
+def test_kissats_that_share_keep_the_names_of_variables() -> None:
+    portfolio = Portfolio().following("(k g)*")
+    assert portfolio.strategy(2) == Strategy("kissat404", (("seed", 2),), trade=portfolio.strategy(2).trade)
+    assert portfolio.strategy(3).renaming_seed is not None
+    assert replace(portfolio, shares=False).strategy(2).renaming_seed is not None
+    assert Portfolio().following("k! k!").strategy(1).renaming_seed is not None
 
 
 def test_a_solver_named_twice_searches_in_two_ways() -> None:

@@ -145,7 +145,7 @@ def test_the_result_says_which_solver_won() -> None:
 @pytest.mark.parametrize(
     ("installed", "configuration", "solver"),
     [
-        (False, {}, "glucose42"),
+        (False, {}, "kissat404(stable=0)"),
         (True, {}, "cadical300(stabilizeonly=1)"),
         (True, {"portfolio": "g c e"}, "ergo"),
     ],
