@@ -1,13 +1,13 @@
 """Virtual time of `solve` on N workers, over kissat alone: how SAT scales on a machine with fewer cores.
 
-    python scripts/bench/bench_scaling.py --set tune --workers 2,4,8 [--portfolio TEXT] [--only waerden]
+    python scripts/bench/bench_scaling.py --set tune --workers 4,8 --only prime,waerden -- --portfolio k
 
 The reference is kissat 4.0.4 as PySAT compiles it, alone in a process: CPU seconds to load and to decide,
 without the start of Python. N workers on fewer than N cores take longer than on N cores, and longer still if
 other programs run. So a run's virtual time is the CPU time of its processes over N: the wall time on N free
 cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N,
-which also counts waiting (and other programs). What goes by the clock, such as periods of sharing, comes at
-least N / cores times as often per CPU second as on N cores: virtual time errs that much.
+which also counts waiting (and other programs). What goes by the clock, such as the time for which kissat
+takes no clauses, is N / cores times shorter than on N cores, or less: virtual time errs that much.
 
 A formula of each family is drawn by seed, again until the reference takes between `--least` and `--most`
 seconds; the two sets have no seed in common. The reference's times stay in the folder of formulas.
