@@ -56,10 +56,7 @@ def run_service_install(options: ServiceInstallOptions) -> int:
         print(text, end="")
         return 0
     if options.account is not None:
-        try:
-            pwd.getpwnam(options.account)
-        except KeyError:
-            raise CommandError(f"--account {options.account}: no such user (useradd --system NAME)") from None
+        _check_account(options.account)
     path = _folder(options) / f"{options.name}.service"
     _write(path, text)
     for line in _verified(path, options):
@@ -70,6 +67,26 @@ def run_service_install(options: ServiceInstallOptions) -> int:
     if options.for_user:
         print("    loginctl enable-linger              # so that it outlives your login")
     return 0
+
+
+def _check_account(name: str) -> None:
+    """Raise CommandError unless there is such an account, and (if root asks) it can run our Python."""
+    try:
+        account = pwd.getpwnam(name)
+    except KeyError:
+        raise CommandError(f"--account {name}: no such user (useradd --system NAME)") from None
+    if os.geteuid():
+        return
+    words = [*python(), "-c", "import mallob_py"]
+    ids = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+    try:
+        done = subprocess.run(words, **ids, cwd="/", capture_output=True, text=True, check=False)  # type: ignore[call-overload]
+        why = (done.stderr.strip().splitlines() or ["no word"])[-1] if done.returncode else ""
+    except OSError as error:
+        why = f"{error.strerror}"
+    if why:
+        advice = "install mallob-py and its Python where all can read, such as /opt/mallob-py"
+        raise CommandError(f"--account {name} cannot run {words[0]} ({why}); {advice}")
 
 
 def unit_text(options: ServiceInstallOptions) -> str:

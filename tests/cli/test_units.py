@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from other_user import folder_for_all, needs_root
 
 from mallob_py.cli import options, units
 from mallob_py.cli.client_options import ServiceInstallOptions
@@ -54,6 +55,25 @@ def test_a_unit_of_a_user_needs_no_privileges() -> None:
     assert "User=" not in text
     assert " web --api-dir " in text
     assert "WantedBy=default.target" in text
+
+
+@needs_root
+def test_an_account_must_be_able_to_run_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with folder_for_all() as place:
+        monkeypatch.setattr(units, "_SYSTEM_FOLDER", place)
+        monkeypatch.setattr(units, "_verified", lambda path, options: [])
+        program = place / "python"
+        program.write_text("#!/bin/sh\necho No module named mallob_py >&2; exit 1\n")
+        monkeypatch.setattr(units, "python", lambda: [str(program)])
+        for mode, why in ((0o700, "Permission denied"), (0o755, "No module named mallob_py")):
+            program.chmod(mode)
+            assert main(["service", "install", "--system", "--account", "nobody"]) == 2
+            assert f"--account nobody cannot run {program} ({why}); install" in capsys.readouterr().err
+        program.write_text("#!/bin/sh\n")
+        assert main(["service", "install", "--system", "--account", "nobody"]) == 0
+        assert (place / "mallob-py.service").exists()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
