@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,17 @@ def test_functions_of_a_script_see_the_globals_that_the_initializer_sets(script:
 def test_what_a_call_sets_later_stays_set(script: dict[str, Any]) -> None:
     count = sent(script, script["count"], "another executor")
     assert (count(), count()) == ("filled.", "filled..")
+
+
+def test_functions_of_one_executor_share_one_call_of_the_initializer(tmp_path: Path) -> None:
+    initializer = dump((_note, (str(tmp_path / "calls"),)), "the initializer")
+    for function in (len, max):
+        called = load(dump(Initialized("a third executor", initializer, function), "the function"))
+        called("abc")
+        called("abc")
+    assert (tmp_path / "calls").read_text() == "x"
+
+
+def _note(path: str) -> None:
+    with open(path, "a") as file:
+        file.write("x")
