@@ -172,7 +172,7 @@ class View:
         self.ended = True
         #: the free room of nodes that jobs share; None where they share none
         self.room: Room | None = None
-        #: the evolving jobs that request a number of nodes, with this number
+        #: the number of nodes by job: that an evolving job requests, or that a malleable job has work for
         self.wishes: Mapping[int, int] = {}
 
 

@@ -42,7 +42,7 @@ from mallob_py.batch.policy import (
     View,
     Wake,
 )
-from mallob_py.batch.wishes import grants
+from mallob_py.batch.wishes import bounded, grants
 
 #: the distance from a whole number within which a number of iterations counts as whole
 _ROUNDING = 1e-9
@@ -192,6 +192,7 @@ class _Run:
         self._number = 0
         self._valid = [0] * count
         self._asks_at_points = getattr(policy, "wants_resize_points", False)
+        self._shares_cores = getattr(policy, "shares_cores", False)
         #: numbers of remaining iterations of running jobs whose resize points matter
         self._iterations_left: dict[int, int] = {}
         #: free nodes ordered for a job after its last resize point, kept until its end
@@ -322,14 +323,18 @@ class _Run:
             self._grant()
 
     def _grant(self) -> None:
-        """Grant unanswered wishes where possible; after a grant, the policy begins its plans anew."""
-        granted = False
+        """Grant unanswered wishes where possible; after a grant, the policy begins its plans anew, and is
+        asked again if nodes have become free.
+        """
+        granted, free = False, self._view.free
         for resize in grants(self._view):
             self._resize(resize)
             granted = True
         if granted:
             self._policy.begin(self._view.nodes)
             self._view.arrived, self._view.ended = len(self._queue), True
+        if self._view.free > free:
+            self._decide()
 
     def _refuse_leftovers(self) -> None:
         if self._queue:
@@ -358,7 +363,8 @@ class _Run:
             del self._iterations_left[job]
         truth = self._truths[job]
         if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
-            left = self._left[job] - (1.0 - truth.wishes[told].progress) * truth.run_s
+            # A wish before the last resize point comes after it.
+            left = max(0.0, self._left[job] - (1.0 - truth.wishes[told].progress) * truth.run_s)
             self._schedule(job, self._since[job] + left / self._rate[job])
         else:
             self._schedule(job, self._end_s(job))
@@ -382,7 +388,9 @@ class _Run:
             self._take(job)
         elif (wishes := self._truths[job].wishes) and (told := self._told.get(job, 0)) < len(wishes):
             self._told[job] = told + 1
-            self._wishes[job] = wishes[told].nodes
+            if not (self._shares_cores and self._jobs[job].is_malleable):
+                self._wishes[job] = wishes[told].nodes
+                self._show_bound(job)
             self._bring_up_to_date(job)
             self._plan(job)
         else:
@@ -393,7 +401,14 @@ class _Run:
         if (running := self._running.get(job)) is None:
             return False
         running.job = self._jobs[job]
+        self._show_bound(job)
         return True
+
+    def _show_bound(self, job: int) -> None:
+        """Adapt the shown job to its wish, if it is malleable, and to its size."""
+        running, own = self._running[job], self._jobs[job]
+        if job in self._wishes and running.job.is_malleable:
+            running.job = bounded(own, self._wishes[job], running.size)
 
     def _end(self, job: int) -> None:
         running = self._running.pop(job)
@@ -515,7 +530,8 @@ class _Run:
         self._view.free = len(self._free)
         running.target = len(grown)
         running.resized_s = now = self._view.now_s
-        self._wishes.pop(number, None)
+        if running.job.kind is Kind.EVOLVING:
+            self._wishes.pop(number, None)
         if not awaited:
             delays = self._delays[number]
             wait_s += delays.grow_s if running.target > running.size else delays.shrink_s
@@ -563,6 +579,7 @@ class _Run:
         running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
         insort(self._ends, (running.estimated_end_s, running.order, running))
         running.nodes, running.target = after, None
+        self._show_bound(number)
         self._allocations[number] = after
         self._piece_starts[number] = now
         self._since[number] = running.still_until_s = max(self._since[number], now) + pause_s

@@ -1,16 +1,33 @@
-"""Evolving jobs' requests for other numbers of nodes: grants of requests that a policy leaves unanswered.
+"""Wishes of running jobs for other numbers of nodes: grants of wishes that a policy leaves unanswered.
 
 A policy may answer the wishes of its view itself. Unanswered wishes are granted after its decision, the
-oldest first. A wish for fewer nodes is granted at once. A wish for more nodes is granted as a whole if they
-are free and, by the estimates, the first waiting job is not delayed: EASY's test for an overtaking job.
+oldest first.
+
+An evolving job's wish is a request. A request for fewer nodes is granted at once. A request for more nodes is
+granted as a whole if they are free and, by the estimates, the first waiting job is not delayed: EASY's test
+for an overtaking job.
+
+A malleable job's wish is the most nodes that it has work for, and holds until its next wish. The policy sees
+this bound (`bounded`) and shrinks the job for others as any malleable job. Jobs above their wishes give back
+what the first waiting job lacks, if it can start then: else they would become slower for nothing. A job below
+its wish gets free nodes if no job waits, also under policies that resize no jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Resize, Running, View
 from mallob_py.batch.shadow import shadow_of
+
+
+def bounded(job: Job, wished: int, size: int) -> Job:
+    """Return a job with a wish as policies see it: malleable, up to the wish or to the `size` that it has."""
+    most = max(job.low, size, min(wished, job.high))
+    return msgspec.structs.replace(job, kind=Kind.MALLEABLE, nodes_max=most)
 
 
 def grants(view: View) -> Iterator[Resize]:
@@ -21,9 +38,38 @@ def grants(view: View) -> Iterator[Resize]:
         running = view.running[number]
         if running.target is not None or running.mates or running.guest is not None:
             continue
+        if running.job.kind is Kind.MOLDABLE:
+            continue  # the job does not accept orders yet
         size = max(running.job.low, min(wanted, running.job.high))
-        if size < running.size or (size > running.size and _may_grow(view, running, size - running.size)):
+        if running.job.is_malleable:
+            size = _within(view, running, size)
+        elif size > running.size and not _may_grow(view, running, size - running.size):
+            continue
+        if size != running.size:
             yield Resize(number, size)
+
+
+def _within(view: View, running: Running, wished: int) -> int:
+    """Return the number of nodes of a malleable job that wishes this many."""
+    if wished >= running.size:
+        return running.size if view.queue else min(wished, running.size + view.free)
+    lacking = _lacking(view)
+    return max(wished, running.size - lacking) if 0 < lacking <= _spare(view) else running.size
+
+
+def _lacking(view: View) -> int:
+    """Return how many nodes the first waiting job lacks, apart from those that jobs are about to leave."""
+    if not view.queue:
+        return 0
+    targets = ((one.size, one.target) for one in view.running.values() if one.target is not None)
+    return view.queue[0].low - view.free - sum(max(0, size - target) for size, target in targets)
+
+
+def _spare(view: View) -> int:
+    """Return how many nodes malleable jobs have above their wishes and can leave."""
+    wishes = ((view.running[number], wished) for number, wished in view.wishes.items())
+    able = ((one, wished) for one, wished in wishes if one.job.is_malleable and one.target is None)
+    return sum(max(0, one.size - max(one.job.low, wished)) for one, wished in able)
 
 
 def _may_grow(view: View, running: Running, more: int) -> bool:

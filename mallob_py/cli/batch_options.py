@@ -240,8 +240,8 @@ class BatchExperimentOptions(Runs):
         str,
         INPUT,
         "elastic (seconds; --live: twelve minutes), agreement (a minute), mebf, cp (two; --full: half "
-        "an hour), fair (five), malleability (two), sd (ten, on one core) or bags (nine; --full: half an "
-        "hour, over real processes); see docs/batch.md",
+        "an hour), fair (five), malleability (two), sd (ten, on one core), evolving (seconds; --live: "
+        "twelve minutes) or bags (nine; --full: half an hour, over real processes); see docs/batch.md",
     )
     traces: str | None = option(
         "--traces DIR",
@@ -255,8 +255,8 @@ class BatchExperimentOptions(Runs):
         INPUT,
         "whole size: longer or more parts of traces, or more shares of malleable jobs",
     )
-    live: bool = switch_option("--live", INPUT, "run real processes (elastic only)")
-    resume: bool = switch_option("--resume", INPUT, "resume from the output folder (bags, elastic --live)")
+    live: bool = switch_option("--live", INPUT, "run real processes (elastic and evolving only)")
+    resume: bool = switch_option("--resume", INPUT, "resume from the output folder (bags, or with --live)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

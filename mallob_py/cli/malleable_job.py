@@ -2,7 +2,8 @@
 
 `serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or the like, register for orders
 (`mallob_py.malleable`). An order becomes one of `mallob-py resize`, in a thread of the process that started
-the ranks, and that survives each of them.
+the ranks, and that survives each of them. In an evolving job, the rank with the desk of `run` tells the
+scheduler for how many slots there is work (`Wishes`).
 
 Each rank has a slot of its own, all on one host. An order that cannot be carried out is reported, and the job
 is rigid from then on.
@@ -13,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mallob_py.cli import CommandError
+from mallob_py.malleable.expectation import Expectation
+from mallob_py.protocol.progress import Progress
 from mallob_py.runtime.notices import tell
 
 if TYPE_CHECKING:
@@ -27,17 +30,44 @@ if TYPE_CHECKING:
 #: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
+#: number of looks after which an unchanged wish is told again, as the scheduler may have been restarted
+_AGAIN_LOOKS = 10
 
 
 def allotted() -> int | None:
     """Return the number of slots from a scheduler that may change it; None: no such scheduler."""
-    if os.environ.get("ELASTIC") != "malleable" or "JOB_SOCKET" not in os.environ:
+    if os.environ.get("ELASTIC") not in ("malleable", "evolving") or "JOB_SOCKET" not in os.environ:
         return None
     from mallob_py import malleable
 
     with contextlib.suppress(OSError, ValueError):
         return len(malleable.allotted_hosts())
     return None
+
+
+def evolves() -> bool:
+    """Return whether the scheduler expects the job's wishes."""
+    return os.environ.get("ELASTIC") == "evolving" and allotted() is not None
+
+
+class Wishes:
+    """The wishes of an evolving job, told to its scheduler after repeated looks at the job's progress."""
+
+    def __init__(self, tell_scheduler: Callable[[int], None]) -> None:
+        self._tell = tell_scheduler
+        self._expectation = Expectation()
+        self._told: int | None = None
+        self._looks = 0
+
+    def look(self, progress: Progress | None, cpu_s: float) -> None:
+        if progress is None:
+            return
+        wish = self._expectation.look(progress.done, progress.total, cpu_s)
+        self._looks += 1
+        if wish is not None and (wish != self._told or self._looks >= _AGAIN_LOOKS):
+            with contextlib.suppress(OSError):  # the scheduler is being restarted
+                self._tell(wish)
+                self._told, self._looks = wish, 0
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import NoReturn
 import msgspec
 
 from mallob_py.cli import one_shot_desk
+from mallob_py.cli.malleable_job import Wishes, evolves
 from mallob_py.cli.one_shot_desk import Answered, OneShotDesk, write_to
 from mallob_py.cli.rank_options import RunOptions
 from mallob_py.cli.values import far_text
@@ -70,6 +71,12 @@ def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
     return job
 
 
+def _wishes() -> Wishes:
+    from mallob_py.malleable import wish_for_processes
+
+    return Wishes(wish_for_processes)
+
+
 class RunDesk(OneShotDesk):
     """The desk of `run`: one job, then the end of all ranks."""
 
@@ -96,6 +103,7 @@ class RunDesk(OneShotDesk):
             raise boot.DeskError(f"{error.field}: {error.message}") from None
         self._prints_json = options.json or not sys.stdout.isatty()
         self._shows_progress = sys.stderr.isatty() and not options.quiet
+        self._wishes = _wishes() if evolves() else None
         self._tell_answered = tell_answered
         self._is_over = answered.count > 0
         self._began_s = self._read_s = 0.0
@@ -122,7 +130,7 @@ class RunDesk(OneShotDesk):
             self._rank.stop()
             return
         self._began_s = now
-        if self._shows_progress:
+        if self._shows_progress or self._wishes is not None:
             self._next_progress_s = now + self.progress_s
         job = self._job
         self._read(_JOB, job.application, job.files, job.configuration)
@@ -192,7 +200,11 @@ class RunDesk(OneShotDesk):
     # --- progress ---------------------------------------------------------------------------
 
     def _tell_progress(self, now: float) -> None:
-        self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
+        if self._shows_progress:
+            self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
+        if self._wishes is not None and (record := self._rank.node.pe.client.jobs.get(_JOB)) is not None:
+            last = None if record.progression is None else record.progression.last
+            self._wishes.look(last, record.cpu_s)
 
     def _progress(self, now: float) -> str:
         """Return the application's progress as text, if it reports any."""

@@ -19,6 +19,7 @@ from mallob_py.malleable.program import (
     ask_for_processes,
     define_malleable_handler,
     disable_malleable_handler,
+    wish_for_processes,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "ask_for_processes",
     "define_malleable_handler",
     "disable_malleable_handler",
+    "wish_for_processes",
 ]

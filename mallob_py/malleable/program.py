@@ -30,6 +30,7 @@ from mallob_py.malleable.wire import (
     Unready,
     Wanted,
     WireError,
+    Wish,
     notice_line,
     parse_order,
 )
@@ -75,6 +76,20 @@ def ask_for_processes(count: int) -> None:
     _program.ask_for(count)
 
 
+def wish_for_processes(count: int) -> None:
+    """Tell the scheduler for how many processes in all the program has work, until the next wish.
+
+    Any process of the program can do so, for example repeatedly, since a restarted scheduler forgets wishes.
+    Without effect under ElasticJobScheduler, and before the program accepts orders. Raise ValueError for a
+    count below 1, OSError if the scheduler does not listen.
+    """
+    if count < 1:
+        raise ValueError(f"{count} processes are wished for, not 1 or more")
+    scheduler, ours = _addresses() or ("", "")
+    if isinstance(scheduler, str) and isinstance(ours, str) and scheduler:
+        _told(scheduler, Wish(count, ours), 0.0).close()  # a Unix socket accepts a line at once, or fails
+
+
 def disable_malleable_handler() -> None:
     """Stop accepting orders and report this to the scheduler; return after the current order.
 
@@ -96,6 +111,17 @@ def _addresses() -> tuple[Address, Address] | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((ip, int(port)))
         return towards.getpeername(), (towards.getsockname()[0], int(port))
+
+
+def _told(scheduler: Address, notice: Notice, timeout_s: float) -> socket.socket:
+    """Return the connection by which the scheduler received a message. Raises OSError."""
+    connection = connect(scheduler, timeout_s)
+    try:
+        connection.sendall(f"{notice_line(notice)}\n".encode())
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 class _Program:
@@ -171,14 +197,7 @@ class _Program:
         self._told(Wanted(count, self._address)).close()
 
     def _told(self, notice: Notice) -> socket.socket:
-        """Return the connection by which the scheduler received a message. Raises OSError."""
-        connection = connect(self._scheduler, _LINE_S)
-        try:
-            connection.sendall(f"{notice_line(notice)}\n".encode())
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return _told(self._scheduler, notice, _LINE_S)
 
     @property
     def _address(self) -> str:

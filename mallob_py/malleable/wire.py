@@ -6,6 +6,7 @@
                            APGAS-Unready:<address>       orders are accepted no more (an extension)
                            Evolving;Release;<host>:<address>
                            Evolving;Request;<n>:<address>
+                           Evolving;Wish;<n>:<address>   there is work for n processes (an extension)
 
 Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, as each job
 has nodes for itself, and orders go to the port of the scheduler. Where jobs share a host, it is the path of
@@ -62,8 +63,15 @@ class Wanted(msgspec.Struct, frozen=True):
     address: str
 
 
+class Wish(msgspec.Struct, frozen=True):
+    """A notice: a program that accepts orders has work for `count` processes in all, until its next wish."""
+
+    count: int
+    address: str
+
+
 Order = Shrink | Grow
-Notice = Ready | Unready | Release | Wanted
+Notice = Ready | Unready | Release | Wanted | Wish
 
 
 def order_line(order: Order) -> str:
@@ -98,6 +106,8 @@ def notice_line(notice: Notice) -> str:
             return f"Evolving;Release;{host}:{address}"
         case Wanted(count, address):
             return f"Evolving;Request;{count}:{address}"
+        case Wish(count, address):
+            return f"Evolving;Wish;{count}:{address}"
 
 
 def parse_notice(line: str) -> Notice:
@@ -113,6 +123,8 @@ def parse_notice(line: str) -> Notice:
             return Release(host, address)
         if said.startswith("Evolving;") and kind == "Request" and (count := _count(host)):
             return Wanted(count, address)
+        if said.startswith("Evolving;") and kind == "Wish" and (count := _count(host)):
+            return Wish(count, address)
     raise WireError(f"{line[:60]!r} is no notice such as `APGAS-Ready:ADDRESS`")
 
 

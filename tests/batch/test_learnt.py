@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 from workloads import rigid
 
-from mallob_py.batch.job import Workload
+from mallob_py.batch.costs import Delays
+from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
+from mallob_py.batch.live.scheduler import LiveScheduler
 from mallob_py.batch.policies.backfilling import Fcfs
 from mallob_py.batch.policies.learnt import Learnt
 from mallob_py.batch.policy import Action, View
@@ -77,3 +81,24 @@ def test_learn_is_a_setting_of_every_policy_and_says_what_it_takes() -> None:
     assert not isinstance(policy_of("cp:learn=yes"), Learnt)
     with pytest.raises(PolicyTextError, match="learn is 'maybe', not yes, no, queue or user"):
         policy_of("easy:learn=maybe")
+
+
+def test_who_learns_sees_which_jobs_take_orders_and_how_many_nodes_they_can_use() -> None:
+    seen: dict[float, tuple[Kind, int]] = {}
+
+    class Seeing(Fcfs):
+        def decide(self, view: View) -> Iterable[Action]:
+            for one in view.running.values():
+                seen[view.now_s] = one.job.kind, one.job.high
+            return super().decide(view)
+
+    own = Job(0, 0.0, 2, 100.0, Kind.MALLEABLE, 1, 4)
+    workload = Workload([own], [Truth(20.0, wishes=(Wish(0.5, 3),))], 4)
+    simulate(workload, Learnt(Seeing()), delays=Delays(start_s=1.0, ready_s=6.0))
+    assert seen == {6.0: (Kind.MALLEABLE, 4), 11.0: (Kind.MALLEABLE, 3)}
+    jobs = LiveScheduler(Learnt(Seeing()), 4)
+    jobs.submit(own)
+    jobs.decide(1.0)
+    jobs.submit(Job(1, 1.0, 4, 100.0))
+    jobs.decide(2.0)
+    assert seen[2.0] == (Kind.MOLDABLE, 4)

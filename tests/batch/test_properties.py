@@ -85,6 +85,7 @@ class Watched:
         self.name = text
         self.wants_all_arrivals = self._policy.wants_all_arrivals
         self.wants_resize_points = getattr(self._policy, "wants_resize_points", False)
+        self.shares_cores = getattr(self._policy, "shares_cores", False)
         self.done: list[tuple[float, Action]] = []
         self.view = View(0)
         #: now, not the simulator but the policy looks at what there is

@@ -255,6 +255,39 @@ def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy:
     check(schedule)
 
 
+def bounding(policy: str, *others: tuple[Job, Truth], high: int = 4) -> Schedule:
+    """A malleable job on two of four nodes that has work for four after five seconds, in the end for one."""
+    own = Job(0, 0.0, 2, 200.0, Kind.MALLEABLE, 1, high)
+    wishes = (Wish(0.0, 2), Wish(0.25, 4), Wish(0.75, 1))
+    jobs, truths = zip((own, Truth(20.0, wishes=wishes)), *others, strict=True)
+    schedule = simulate(Workload(jobs, truths, 4), policy_of(policy))
+    check(schedule)
+    return schedule
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+def test_a_malleable_job_grows_to_what_it_has_work_for_and_keeps_it_in_an_empty_machine(policy: str) -> None:
+    schedule = bounding(policy)
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5, 2)]
+    assert (len(schedule.allocations[0]), schedule.ends_s[0]) == (4, 5.0 + 15.0 / 2.0)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative", "mebf"])
+def test_a_malleable_job_gives_back_what_it_has_no_work_for_once_another_waits(policy: str) -> None:
+    late = Job(1, 11.0, 3, 30.0, number=1)
+    schedule = bounding(policy, (late, Truth(30.0)))
+    assert len(schedule.allocations[0]) == 1
+    assert schedule.starts_s[1] == 11.0
+
+
+def test_a_wish_of_a_job_that_is_not_ready_is_granted_when_it_is() -> None:
+    own = Job(0, 0.0, 2, 200.0, Kind.MALLEABLE, 1, 4)
+    workload = Workload([own], [Truth(20.0, wishes=(Wish(0.1, 3),))], 4)
+    schedule = simulate(workload, policy_of("easy"), delays=Delays(ready_s=5.0))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5.0, 2)]
+    assert len(schedule.allocations[0]) == 3
+
+
 def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:
     delays = Delays(start_s=1.0, ready_s=3.0, grow_s=2.0, shrink_s=1.0, end_s=0.5)
     shown = dict[float, Kind]()

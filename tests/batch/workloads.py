@@ -65,7 +65,7 @@ def _any_job(draw: st.DrawFn, nodes: int, kinds: Sequence[Kind]) -> tuple[Job, T
     iterations, wishes = 0, ()
     if kind is Kind.MALLEABLE:
         iterations = draw(st.integers(0, 5))
-    elif kind is Kind.EVOLVING:
+    if kind in (Kind.MALLEABLE, Kind.EVOLVING):
         progress = sorted(draw(st.sets(st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9]), max_size=3)))
         wishes = tuple(Wish(share, draw(st.integers(low, high))) for share in progress)
     truth = Truth(run_s, draw(st.none() | _SPEEDUPS), iterations, wishes)

@@ -17,6 +17,7 @@ from mallob_py.malleable.wire import (
     Unready,
     Wanted,
     WireError,
+    Wish,
     notice_line,
     order_line,
     parse_notice,
@@ -62,13 +63,23 @@ def test_notices_are_those_of_the_publication() -> None:
         Ready("/a:b/c.sock"),
         Release("n3", "10.0.0.7"),
         Wanted(3, "/a:b/c.sock"),
+        Wish(1, "/a:b/c.sock"),
     )
     for notice in notices:
         assert parse_notice(notice_line(notice)) == notice
 
 
 @pytest.mark.parametrize(
-    "line", ["APGAS-Ready", "APGAS-Ready:", "Evolving;Release:1.2.3.4", "Evolving;Request;0:a", "hello:1"]
+    "line",
+    [
+        "APGAS-Ready",
+        "APGAS-Ready:",
+        "Evolving;Release:1.2.3.4",
+        "Evolving;Request;0:a",
+        "Evolving;Wish;0:a",
+        "Evolving;Wish;1",
+        "hello:1",
+    ],
 )
 def test_what_is_no_notice_is_refused(line: str) -> None:
     with pytest.raises(WireError):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import gated_bags
 import pytest
 from virtual_cluster import CPUS_PER_NODE, Cluster, virtual_cluster, what_is_missing
 from waiting import poll_until
@@ -94,7 +95,10 @@ class Batch:
         return {line.name: line for line in answer.nodes if line.state is not NodeState.GONE}
 
     def submit(self, nodes: int, body: str) -> int:
-        script = f"#!/bin/bash\n#REQUIRED_TIME 600000\n#NODES {nodes}\n{body}"
+        return self.submit_with(f"REQUIRED_TIME 600000; NODES {nodes}", body)
+
+    def submit_with(self, headers: str, body: str) -> int:
+        script = "#!/bin/bash\n" + "".join(f"#{line}\n" for line in headers.split("; ")) + body
         environment = {"PATH": self.cluster.environment["PATH"]}
         answer = ask(self.batch_dir, Submit(script, "job", str(self.folder), environment))
         assert isinstance(answer, Done)
@@ -193,5 +197,30 @@ def test_a_node_is_given_back_when_its_jobs_have_ended(cluster: Cluster, tmp_pat
         last = batch.submit(1, WHERE)
         assert batch.state(last) == "exit code 0"
         assert batch.output(last) == "n1 n1\n"
+    finally:
+        batch.end()
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_bag_asks_for_slots_of_its_node_and_gives_them_back_in_its_tail(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    batch = Batch(cluster, tmp_path, 1)
+    try:
+        command = [sys.executable, "-m", "mallob_py.cli.main"]
+        path = f"{ROOT}:{ROOT / 'apps'}"
+        job = batch.submit_with(gated_bags.HEADERS, gated_bags.body(command, tmp_path, path))
+        poll_until(
+            lambda: "3 ranks go on" in batch.output(job), lambda: f"{batch.story()}\n{batch.output(job)}"
+        )
+        other = batch.submit(CPUS_PER_NODE - 1, WHERE)
+        (tmp_path / "tail").touch()
+        # The other job starts and ends while the bag waits.
+        assert batch.state(other) == "exit code 0"
+        assert "1 rank goes on" in batch.output(job)
+        (tmp_path / "go").touch()
+        assert batch.state(job) == "exit code 0"
+        assert f'"value":{gated_bags.COUNT},' in batch.output(job)
     finally:
         batch.end()

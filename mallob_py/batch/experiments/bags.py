@@ -117,13 +117,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     """Write the tables. `full`: shares by a fifth, and two batches of each. Raises ReplayError, OSError."""
     slots = os.cpu_count() or 1
     shares, seeds = (SHARES_IN_FULL, SEEDS_IN_FULL) if full else (SHARES, SEEDS)
-    alone = {
-        one.name: [
-            output.done(f"{one.name} alone on {count}", Alone, partial(_alone, one, count))
-            for count in _counts(slots)
-        ]
-        for one in PROGRAMS
-    }
+    alone = times_alone(output, slots)
     tables = [_scaling(alone), _costs(output.done("orders", Orders, _resizes).resized)]
     output.tables(tables, _REMARKS)
     rows = [
@@ -137,12 +131,23 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     output.tables([*tables, Table(title, _HEADER, tuple(rows))], _REMARKS)
 
 
+def times_alone(output: Output, slots: int) -> dict[str, list[Alone]]:
+    """Run each program alone on 1, 2, 4 ... slots. Raises ReplayError."""
+    return {
+        one.name: [
+            output.done(f"{one.name} alone on {count}", Alone, partial(_alone, one, count))
+            for count in _counts(slots)
+        ]
+        for one in PROGRAMS
+    }
+
+
 def _batch_row(
     output: Output, policy: str, share: float, seed: int, slots: int, alone: dict[str, list[Alone]]
 ) -> tuple[Cell, ...]:
     programs, workload = batch_of(seed, share, slots, alone)
     name = f"{policy}, {share:.0%} malleable, batch {seed}"
-    real = output.done(name, Batch, lambda: _played(programs, workload, policy))
+    real = output.done(name, Batch, lambda: played(programs, workload, policy))
     print(f"{name}: done", file=sys.stderr)
     return _row(policy, share, seed, real, _simulated(workload, policy))
 
@@ -239,6 +244,7 @@ def batch_of(
     share: float,
     slots: int,
     alone: dict[str, list[Alone]],
+    flexible_kind: Kind = Kind.MALLEABLE,
 ) -> tuple[list[Program], Workload]:
     """Return jobs with their programs; jobs malleable at a share are so at every larger one."""
     generator = random.Random(f"bags {seed}")
@@ -251,7 +257,7 @@ def batch_of(
     for number, (program, size, submit_s) in enumerate(
         zip(programs, sizes, [0.0] * _AT_ONCE + arrivals, strict=True)
     ):
-        kind = Kind.MALLEABLE if number in flexible else Kind.RIGID
+        kind = flexible_kind if number in flexible else Kind.RIGID
         required_s = _REQUIRED * mean(alone[program.name][0].times_s)
         jobs.append(Job(number, submit_s, size, required_s, kind, 1, slots, ANY_NUMBER, number=number + 1))
         truths.append(_truth(alone[program.name], size))
@@ -268,11 +274,11 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
     return Truth(at[size], Amdahl(serial))
 
 
-def _played(programs: list[Program], workload: Workload, policy: str) -> Batch:
+def played(programs: list[Program], workload: Workload, policy: str) -> Batch:
     """Run the batch as real processes. Raises ReplayError."""
 
     def body(job: Job, truth: Truth) -> str:
-        more = ("--rank-loss", "survive") if job.is_malleable else ("-n", str(job.nodes))
+        more = ("--rank-loss", "survive") if job.kind is not Kind.RIGID else ("-n", str(job.nodes))
         return f"exec {shlex.join(_command(programs[job.id], *more))}"
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -287,7 +293,7 @@ def _played(programs: list[Program], workload: Workload, policy: str) -> Batch:
 
 def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:
     turnarounds = [one.end_s - one.submit_s for one in lives]
-    malleable = [job.is_malleable for job in workload.jobs]
+    malleable = [job.kind is not Kind.RIGID for job in workload.jobs]
     begin_s, end_s = min(one.submit_s for one in lives), max(one.end_s for one in lives)
     count = sum(malleable)
     return Batch(

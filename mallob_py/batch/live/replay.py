@@ -93,7 +93,7 @@ def replay(
 ) -> list[Life]:
     """Return the life of each job; `tell` is called repeatedly with the number of ended jobs.
 
-    The workload must come from `scaled`, with rigid and malleable jobs only; `body` returns their scripts. No
+    The workload must come from `scaled`, without moldable jobs; `body` returns their scripts. No
     process or file is left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
     """
     orders: Counter[tuple[int, str]] = Counter()

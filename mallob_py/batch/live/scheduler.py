@@ -11,7 +11,8 @@ here, and a resize is an order that a program carries out when it can, or never.
 - Where jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
   as it needs no order: its number of cores changes, and it keeps all of its slots.
 - An evolving job requests slots by `wish`; the policy may order them, or else `wishes.grants` does. It
-  releases slots by itself.
+  releases slots by itself. Once it has told by `bound` how many slots it has work for, it is shown as
+  malleable within this bound instead.
 - A job over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
 
 Effects are appended to `effects`; the caller must carry them out and remove them. If a policy raises, such as
@@ -39,7 +40,7 @@ from mallob_py.batch.policy import (
     View,
     Wake,
 )
-from mallob_py.batch.wishes import grants
+from mallob_py.batch.wishes import bounded, grants
 
 #: the shown rest of an overdue job's time
 OVERDUE_S = 5.0
@@ -100,8 +101,10 @@ class LiveScheduler:
         self._launched = 0
         #: the slots that running jobs get by a pending order
         self._coming: dict[int, list[int]] = {}
-        #: the numbers of slots that evolving jobs want
+        #: the numbers of slots that jobs want
         self._wishes: dict[int, int] = {}
+        #: the jobs that are shown with a bound, without it
+        self._unbounded: dict[int, Job] = {}
         self._view = View(slots)
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
@@ -190,21 +193,35 @@ class LiveScheduler:
         running = self._running.get(job)
         self._wishes.pop(job, None)
         if running is not None and running.job.kind is Kind.MALLEABLE:
-            running.job = msgspec.structs.replace(running.job, kind=Kind.MOLDABLE)
+            unbounded = self._unbounded.pop(job, running.job)
+            running.job = msgspec.structs.replace(unbounded, kind=Kind.MOLDABLE)
             self._view.ended = True
 
     def wish(self, job: int, more: int) -> None:
         """Note that an evolving job wants `more` slots, in place of its earlier wish."""
         running = self._running.get(job)
-        if running is not None and running.job.kind is Kind.EVOLVING:
+        if running is not None and running.job.kind is Kind.EVOLVING and not self._shares_cores:
             self._wishes[job] = len(self.slots_of(job)) + more
             self._view.ended = True
+
+    def bound(self, job: int, most: int) -> bool:
+        """Note the most slots that a job has work for, if it accepts orders; return whether that is news."""
+        running = self._running.get(job)
+        if running is None or self._shares_cores or running.job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
+            return False
+        self._unbounded.setdefault(job, running.job)
+        if running.job.is_malleable and self._wishes.get(job) == most:
+            return False
+        self._wishes[job] = most
+        self._show_bound(running)
+        self._view.ended = True
+        return True
 
     def released(self, job: int, slots: Sequence[int]) -> None:
         """Note that a running job has left these slots, which may be fewer or more than ordered."""
         if (running := self._running.get(job)) is None:
             return
-        self._wishes.pop(job, None)
+        self._request_is_answered(running)
         assert 0 < len(slots) < running.size, "a job has a slot until it ends"
         left = [slot for slot in running.nodes if slot not in slots]
         assert len(left) == running.size - len(slots), "only what is its own"
@@ -213,6 +230,7 @@ class LiveScheduler:
         self.moved.add(job)
         if running.target is not None and running.size <= running.target:
             running.target = None
+        self._show_bound(running)
         self._changed()
 
     def grown(self, job: int) -> None:
@@ -221,6 +239,7 @@ class LiveScheduler:
             return
         running.nodes += self._coming.pop(job, [])
         running.target = None
+        self._show_bound(running)
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
@@ -243,6 +262,7 @@ class LiveScheduler:
         running = self._running.pop(job)
         self.moved.add(job)
         self._wishes.pop(job, None)
+        self._unbounded.pop(job, None)
         left = [*running.nodes, *self._coming.pop(job, ())]
         for mate in running.mates:
             mate.guest = None
@@ -360,7 +380,7 @@ class LiveScheduler:
         if self._shares_cores:
             raise self._checks.error(number, "is resized; here jobs share cores, and keep their nodes")
         running = self._checks.resizable(number, (Kind.MALLEABLE, Kind.EVOLVING))
-        self._wishes.pop(number, None)
+        self._request_is_answered(running)
         kept, size = running.nodes, count_of(wanted)
         self._checks.new_size(running.job, size)
         if size == running.size:
@@ -377,6 +397,15 @@ class LiveScheduler:
             self.effects.append(OrderGrow(number, tuple(self._coming[number])))
         running.target = size
         running.resized_s = self._view.now_s
+
+    def _request_is_answered(self, running: Running) -> None:
+        if running.job.kind is Kind.EVOLVING:
+            self._wishes.pop(running.job.id, None)
+
+    def _show_bound(self, running: Running) -> None:
+        """Adapt the shown job to its bound and its size."""
+        if (job := self._unbounded.get(running.job.id)) is not None:
+            running.job = bounded(job, self._wishes[job.id], running.size)
 
     def _take(self, number: int, wanted: int | tuple[int, ...]) -> list[int]:
         slots = self._checks.take(self._free, number, wanted)

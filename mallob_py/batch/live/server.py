@@ -89,6 +89,7 @@ from mallob_py.malleable.wire import (
     Unready,
     Wanted,
     WireError,
+    Wish,
     order_line,
     parse_notice,
 )
@@ -862,6 +863,11 @@ class _Server:
                 self._scheduler.ready(number)
             if isinstance(notice, Wanted):
                 self._scheduler.wish(number, notice.count)
+        elif isinstance(notice, Wish):
+            most = min(notice.count, entry.wishes.nodes_max)
+            if not entry.run.address or not self._scheduler.bound(number, most):
+                return
+            self._say(f"job {number} {entry.wishes.name} has work for {counted(most, 'slot')}")
         elif isinstance(notice, Unready):
             self._give_no_more_orders(entry)
             self._scheduler.unready(number)

@@ -312,7 +312,7 @@ def _least(job: Job) -> int:
 
 
 def _preferred(job: Job) -> int:
-    return job.nodes
+    return min(job.nodes, job.high)
 
 
 def _most(job: Job) -> int:

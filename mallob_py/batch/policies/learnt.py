@@ -121,6 +121,8 @@ class Learnt:
         return Running(job, running.start_s, running.nodes, running.estimated_end_s, running.order)
 
     def _update(self, shown: Running, running: Running, now_s: float) -> None:
+        if (shown.job.kind, shown.job.nodes_max) != (running.job.kind, running.job.nodes_max):
+            shown.job = msgspec.structs.replace(running.job, estimate_s=shown.job.estimate_s)
         part = shown.job.estimate_s / running.job.estimate_s
         end_s = running.start_s + part * (running.estimated_end_s - running.start_s)
         if end_s <= now_s < running.estimated_end_s:

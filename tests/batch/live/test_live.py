@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gated_bags
 import msgspec
 import pytest
 from faults.processes import processes_with
@@ -612,6 +613,38 @@ def test_run_has_a_rank_for_each_slot_that_it_is_given(
     assert scheduler.processes_of(job) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "on a node"])
+def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_tail(
+    make: Callable[..., Scheduler], tmp_path: Path, where: str
+) -> None:
+    # The policy resizes no job.
+    if where == "here":
+        scheduler = make("--policy", "easy", slots=3)
+    else:
+        scheduler = Hosts(tmp_path, make, "--policy", "easy", slots=(3,)).scheduler
+    job = scheduler.submit(gated_bags.HEADERS, gated_bags.body(COMMAND, tmp_path, PATH))
+    poll_until(lambda: "3 ranks go on" in scheduler.output(job), lambda: story_of(scheduler, job))
+    assert scheduler.story().count("has work for") == 1
+    scheduler.kill()
+    scheduler.start()
+    go, waits = the_file(tmp_path, "rigid-go")
+    rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    # The job tells the new scheduler, too.
+    poll_until(lambda: scheduler.story().count("has work for 3 slots") == 2, lambda: story_of(scheduler, job))
+    assert [line.job for line in scheduler.queue().running] == [job]
+    (tmp_path / "tail").touch()
+    poll_until(lambda: "1 rank goes on" in scheduler.output(job), lambda: story_of(scheduler, job))
+    poll_until(lambda: len(scheduler.queue().running) == 2, lambda: story_of(scheduler, job))
+    assert scheduler.story().count("has work for 1 slot") == 1
+    (tmp_path / "go").touch()
+    assert scheduler.ended(job).state == "exit code 0"
+    assert f'"value":{gated_bags.COUNT},' in scheduler.output(job)
+    go.touch()
+    assert scheduler.ended(rigid).state == "exit code 0"
+    assert "counts as rigid" not in scheduler.story()
+
+
 def story_of(scheduler: Scheduler, job: int) -> str:
     return f"{scheduler.story()}\n{scheduler.output(job)}"
 
@@ -825,16 +858,19 @@ cat | setsid --wait "$@"
 
 
 class Hosts:
-    """Hosts that are this one, each with two slots, behind a remote shell."""
+    """Hosts that are this one, each with so many slots, behind a remote shell."""
 
-    def __init__(self, folder: Path, make: Callable[..., Scheduler], *options: str) -> None:
+    def __init__(
+        self, folder: Path, make: Callable[..., Scheduler], *options: str, slots: tuple[int, ...] = (2, 2)
+    ) -> None:
         self.folder = folder / "hosts"
         self.folder.mkdir()
         self.shell = self.folder / "shell"
         self.shell.write_text(SHELL.format(folder=self.folder))
         self.shell.chmod(0o700)
         self.file = self.folder / "nodes"
-        self.file.write_text("n1 slots=2\nn2 slots=2  # the other\n")
+        lines = [f"n{number} slots={count}  # one of them\n" for number, count in enumerate(slots, 1)]
+        self.file.write_text("".join(lines))
         self.scheduler = make(
             "--nodes", str(self.file), "--remote-shell", str(self.shell), *options, slots=None
         )

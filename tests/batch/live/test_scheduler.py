@@ -109,6 +109,91 @@ def test_an_evolving_job_gets_what_it_asks_for_once_that_delays_nobody() -> None
     assert effects_of(scheduler, 7.0) == []
 
 
+def test_a_job_that_has_told_its_work_is_malleable_within_that_bound(policy: Scripted) -> None:
+    scheduler = LiveScheduler(policy, SLOTS)
+    scheduler.submit(job(1, 1, 6, Kind.EVOLVING))
+    policy.next = [Start(1, 2)]
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
+    scheduler.submit(job(2, SLOTS - 1))  # so that the job is given nothing unasked
+    assert scheduler.bound(1, 4)
+    assert not scheduler.bound(1, 4), "a wish that is told again is no news"
+    shown = scheduler.running[1].job
+    assert (shown.is_malleable, shown.low, shown.high) == (True, 1, 4)
+    assert effects_of(scheduler, 1.5) == []
+    scheduler.submit(job(3, SLOTS))
+    policy.next = [Resize(1, 5)]
+    with pytest.raises(PolicyError, match="job 1 is to run on 5 nodes; it runs on 1 to 4"):
+        scheduler.decide(2.0)
+    policy.next = [Resize(1, 3)]
+    assert effects_of(scheduler, 3.0) == [OrderGrow(1, (2,))]
+    scheduler.grown(1)
+    scheduler.bound(1, 100)
+    assert scheduler.running[1].job.high == 6, "of its own bounds it keeps both"
+    scheduler.bound(1, 1)
+    assert scheduler.running[1].job.high == 3, "a policy sees no job above its most nodes"
+    assert effects_of(scheduler, 4.0) == [OrderShrink(1, 2)]
+    scheduler.released(1, [2])
+    scheduler.released(1, [1])
+    assert scheduler.running[1].job.high == 1
+    scheduler.unready(1)
+    assert not scheduler.bound(1, 4)
+    assert (scheduler.running[1].job.kind, scheduler.running[1].job.high) == (Kind.MOLDABLE, 6)
+
+
+def test_what_a_job_has_no_work_for_it_keeps_until_another_waits() -> None:
+    scheduler = LiveScheduler(policy_of("easy"), SLOTS)
+    scheduler.submit(job(1, 1, 6, Kind.EVOLVING))
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0,))]
+    scheduler.bound(1, 4)
+    assert effects_of(scheduler, 2.0) == [OrderGrow(1, (3, 2, 1))], (
+        "free slots, under a policy without resizes"
+    )
+    scheduler.grown(1)
+    scheduler.bound(1, 2)
+    assert effects_of(scheduler, 3.0) == []
+    scheduler.submit(job(2, 6))
+    assert effects_of(scheduler, 4.0) == [OrderShrink(1, 2)]
+    scheduler.released(1, [3])
+    scheduler.released(1, [2])
+    assert effects_of(scheduler, 5.0) == [Launch(2, (2, 3, 4, 5, 6, 7))]
+    scheduler.bound(1, 1)
+    assert effects_of(scheduler, 6.0) == []
+    scheduler.submit(job(3, 1, 3))
+    assert effects_of(scheduler, 7.0) == [OrderShrink(1, 1)]
+    scheduler.released(1, [1])
+    assert effects_of(scheduler, 8.0) == [Launch(3, (1,))]
+    scheduler.ready(3)
+    scheduler.bound(1, 3)
+    scheduler.ended(2)
+    assert effects_of(scheduler, 9.0) == [OrderGrow(1, (3, 2))]
+
+
+def test_jobs_give_back_what_the_first_waiting_job_lacks_and_nothing_if_it_cannot_start_then(
+    policy: Scripted,
+) -> None:
+    scheduler = LiveScheduler(policy, SLOTS)
+    for number in (1, 2):
+        scheduler.submit(job(number, 1, 6))
+        policy.next = [Start(number, 3)]
+        effects_of(scheduler, 1.0)
+        scheduler.ready(number)
+        scheduler.bound(number, 1)
+    assert effects_of(scheduler, 2.0) == []
+    scheduler.submit(job(3, 7))
+    scheduler.submit(job(4, 3))
+    assert effects_of(scheduler, 3.0) == []
+    scheduler.withdraw(3)
+    scheduler.submit(job(5, 7))
+    assert effects_of(scheduler, 4.0) == [OrderShrink(1, 1)]
+    assert effects_of(scheduler, 5.0) == []
+    scheduler.withdraw(4)
+    scheduler.order_failed(1, was_taken=False)
+    assert effects_of(scheduler, 6.0) == []
+    scheduler.withdraw(5)
+    scheduler.submit(job(6, 4))
+    assert effects_of(scheduler, 7.0) == [OrderShrink(2, 2)]
+
+
 def test_slots_are_free_only_when_the_job_has_named_them(scheduler: LiveScheduler, policy: Scripted) -> None:
     scheduler.ready(1)
     policy.next = [Resize(1, 2)]
@@ -294,7 +379,7 @@ class Cluster:
     def step(self) -> None:
         self.now_s += self.random.choice((0.0, 0.5, 7.0, 70.0))
         deeds = [self.submit, self.submit, self.ready, self.obey, self.obey, self.end, self.withdraw]
-        deeds += [self.maintain]
+        deeds += [self.maintain, self.wish, self.wish]
         self.random.choice(deeds)()
         if self.random.random() < 0.05:
             self.restart()
@@ -320,6 +405,13 @@ class Cluster:
         able = [one for one in self.scheduler.running if self.kinds[one] is Kind.MALLEABLE]
         if able:
             self.scheduler.ready(self.random.choice(able))
+
+    def wish(self) -> None:
+        """A job that takes orders has more work or less, or an evolving one requests slots."""
+        if self.scheduler.running:
+            wishing = self.random.choice(list(self.scheduler.running))
+            tell = self.random.choice((self.scheduler.bound, self.scheduler.wish))
+            tell(wishing, self.random.randint(1, SLOTS))
 
     def obey(self) -> None:
         if not self.orders:
@@ -361,7 +453,8 @@ class Cluster:
         self.scheduler.offer(set(range(SLOTS)) - self.withheld)
         for one in before.running.values():
             if one.factor == 1.0:
-                self.scheduler.restore(one.job, one.start_s, before.slots_of(one.job.id))
+                job = before._unbounded.get(one.job.id, one.job)
+                self.scheduler.restore(job, one.start_s, before.slots_of(one.job.id))
         for one in before.running.values():
             if one.factor < 1.0:
                 self.scheduler.restore_guest(one.job, one.start_s, one.nodes, one.factor)
