@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 class Wish(msgspec.Struct, frozen=True, gc=False):
     """An evolving job wants `nodes` nodes when `progress` (0 to 1) of its work is done; a malleable job has
-    work for at most so many from then on.
+    work for at most so many from then on, if it has no `iterations`.
     """
 
     progress: float

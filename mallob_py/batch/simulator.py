@@ -388,7 +388,8 @@ class _Run:
             self._take(job)
         elif (wishes := self._truths[job].wishes) and (told := self._told.get(job, 0)) < len(wishes):
             self._told[job] = told + 1
-            if not (self._shares_cores and self._jobs[job].is_malleable):
+            has_bound = not (self._shares_cores or self._truths[job].iterations)
+            if has_bound or not self._jobs[job].is_malleable:
                 self._wishes[job] = wishes[told].nodes
                 self._show_bound(job)
             self._bring_up_to_date(job)
