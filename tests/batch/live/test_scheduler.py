@@ -374,6 +374,7 @@ class Cluster:
         self.count = 0
         self.orders: list[OrderShrink | OrderGrow] = []
         self.kinds: dict[int, Kind] = {}
+        self.jobs: dict[int, Job] = {}
         self.withheld: set[int] = set()
 
     def step(self) -> None:
@@ -399,7 +400,8 @@ class Cluster:
         kind = self.random.choice(list(Kind))
         high = low if kind is Kind.RIGID else self.random.randint(low, SLOTS)
         self.kinds[self.count] = kind
-        self.scheduler.submit(job(self.count, low, high, kind, self.random.choice((5.0, 60.0, 600.0))))
+        self.jobs[self.count] = job(self.count, low, high, kind, self.random.choice((5.0, 60.0, 600.0)))
+        self.scheduler.submit(self.jobs[self.count])
 
     def ready(self) -> None:
         able = [one for one in self.scheduler.running if self.kinds[one] is Kind.MALLEABLE]
@@ -453,8 +455,7 @@ class Cluster:
         self.scheduler.offer(set(range(SLOTS)) - self.withheld)
         for one in before.running.values():
             if one.factor == 1.0:
-                job = before._unbounded.get(one.job.id, one.job)
-                self.scheduler.restore(job, one.start_s, before.slots_of(one.job.id))
+                self.scheduler.restore(self.jobs[one.job.id], one.start_s, before.slots_of(one.job.id))
         for one in before.running.values():
             if one.factor < 1.0:
                 self.scheduler.restore_guest(one.job, one.start_s, one.nodes, one.factor)
