@@ -240,8 +240,8 @@ class BatchExperimentOptions(Runs):
         str,
         INPUT,
         "elastic (seconds; --live: twelve minutes), agreement (a minute), mebf, cp (two; --full: half "
-        "an hour), fair (five), malleability (two), sd (ten, on one core), evolving (seconds; --live: "
-        "twelve minutes) or bags (nine; --full: half an hour, over real processes); see docs/batch.md",
+        "an hour), fair (five), malleability (two), sd (ten, on one core), evolving (seconds) or bags "
+        "(nine; --full: half an hour, over real processes); see docs/batch.md",
     )
     traces: str | None = option(
         "--traces DIR",

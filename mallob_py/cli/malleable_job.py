@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mallob_py.cli import CommandError
-from mallob_py.malleable.expectation import Expectation
-from mallob_py.protocol.progress import Progress
 from mallob_py.runtime.notices import tell
 
 if TYPE_CHECKING:
     from mallob_py.malleable import Place
+    from mallob_py.malleable.expectation import Expectation
+    from mallob_py.protocol.progress import Progress
     from mallob_py.service.store.lock import DirectoryLock
 
 #: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
@@ -53,9 +53,9 @@ def evolves() -> bool:
 class Wishes:
     """The wishes of an evolving job, told to its scheduler after repeated looks at the job's progress."""
 
-    def __init__(self, tell_scheduler: Callable[[int], None]) -> None:
+    def __init__(self, expectation: Expectation, tell_scheduler: Callable[[int], None]) -> None:
+        self._expectation = expectation
         self._tell = tell_scheduler
-        self._expectation = Expectation()
         self._told: int | None = None
         self._looks = 0
 

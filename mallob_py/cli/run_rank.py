@@ -73,8 +73,9 @@ def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
 
 def _wishes() -> Wishes:
     from mallob_py.malleable import wish_for_processes
+    from mallob_py.malleable.expectation import Expectation
 
-    return Wishes(wish_for_processes)
+    return Wishes(Expectation(), wish_for_processes)
 
 
 class RunDesk(OneShotDesk):

@@ -8,6 +8,7 @@ import pytest
 
 from mallob_py.cli.malleable_job import Wishes, allotted, evolves
 from mallob_py.malleable import wish_for_processes
+from mallob_py.malleable.expectation import Expectation
 from mallob_py.protocol.progress import Progress
 
 
@@ -35,7 +36,7 @@ def test_a_wish_is_told_again_now_and_then_and_when_the_scheduler_did_not_hear_i
             raise OSError("nobody listens")
         told.append(wish)
 
-    wishes = Wishes(tell)
+    wishes = Wishes(Expectation(), tell)
     wishes.look(None, 0.0)
     for at in range(8):
         wishes.look(Progress(float(at), float(at) + 20.0), float(at))
