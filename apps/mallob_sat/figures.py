@@ -32,6 +32,22 @@ class Figures:
     pid: int = 0
 
 
+class FiguredSearch:
+    """A search whose child tells figures, for `Search` and `NativeSearch`."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._board, self._figures = FiguresBoard(), Figures()
+
+    def figures(self) -> Figures:
+        """Return what the solver's process has counted so far."""
+        return self._board.read()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the solver's process."""
+        return self._board.cpu_s()
+
+
 class FiguresBoard:
     """A place where a child writes its figures, for its parent."""
 

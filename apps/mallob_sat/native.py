@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from mallob_py.kit import Result
 from mallob_sat.clauses import SIGNATURE_BYTES, ClausePipe, Clauses, HeldBack, KnownClauses, union
 from mallob_sat.cryptominisat import CryptoMiniSatSearch
-from mallob_sat.figures import Figures, FiguresBoard
+from mallob_sat.figures import FiguredSearch
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
@@ -361,12 +361,13 @@ def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
     return Search(formula, strategy)
 
 
-class NativeSearch:
+class NativeSearch(FiguredSearch):
     """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
 
     def __init__(
         self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(strategy.title)
         self._formula = formula
         self._strategy = strategy
         self._clock = clock
@@ -376,7 +377,6 @@ class NativeSearch:
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._known = KnownClauses()
         self._pipe, self._childs_pipe = ClausePipe.pair()
-        self._board, self._figures = FiguresBoard(), Figures()
         self.fds: tuple[int, ...] = (self._childs_pipe.fileno(),)
 
     # --- in the worker process ----------------------------------------------------------------
@@ -404,18 +404,6 @@ class NativeSearch:
         new = self._known.take_new(clauses)
         self._n_short += int(np.count_nonzero(new.lengths <= 2))
         return new
-
-    @property
-    def title(self) -> str:
-        return self._strategy.title
-
-    def figures(self) -> Figures:
-        """Return what the solver's process has counted so far."""
-        return self._board.read()
-
-    def cpu_s(self) -> float:
-        """Return the CPU time of the solver's process."""
-        return self._board.cpu_s()
 
     def close(self) -> None:
         self._board.close()

@@ -23,7 +23,7 @@ import numpy as np
 from mallob_py.kit import Result
 from mallob_sat.clauses import ClausePipe, Clauses, HeldBack, KnownClauses, ProofStream
 from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
-from mallob_sat.figures import Figures, FiguresBoard
+from mallob_sat.figures import FiguredSearch
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
@@ -152,12 +152,13 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
         raise RuntimeError(f"{strategy.title} gave a wrong model: an assumption is false")
 
 
-class Search:
+class Search(FiguredSearch):
     """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
 
     def __init__(
         self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(strategy.title)
         self._formula = formula
         self._strategy = strategy
         self._clock = clock
@@ -165,7 +166,6 @@ class Search:
         self._undisturbed_until_s = clock() + (UNDISTURBED_S if goes_its_way else 0.0)
         #: byte shared with the child: 1 if it must leave stable phases to another solver
         self._focuses = mmap.mmap(-1, 1)
-        self._board, self._figures = FiguresBoard(), Figures()
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
@@ -207,18 +207,6 @@ class Search:
         together = self._missed.with_new(new)
         self._inlet.send(self._renaming.apply_to_clauses(together))
         return len(together)
-
-    @property
-    def title(self) -> str:
-        return self._strategy.title
-
-    def figures(self) -> Figures:
-        """Return what the solver's process has counted so far."""
-        return self._board.read()
-
-    def cpu_s(self) -> float:
-        """Return the CPU time of the solver's process."""
-        return self._board.cpu_s()
 
     @property
     def _is_undisturbed(self) -> bool:

@@ -158,7 +158,8 @@ class RunDesk(OneShotDesk):
             ended = msgspec.structs.replace(ended, outcome=Outcome.TIME_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
-            self._rank.log.write(now, LogEvent.ANSWERED, wire.answered(_JOB, ended.body))
+            event = wire.answered(_JOB, ending.code, ending.name, ending.fields)
+            self._rank.log.write(now, LogEvent.ANSWERED, event)
         self._answer(ending, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
 
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:

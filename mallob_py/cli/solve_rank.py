@@ -320,7 +320,8 @@ class SolveDesk(OneShotDesk):
                 self._tell(file, f"the time limit is reached, after {stats.turns_s:.2f} s with a PE")
         else:
             body = wire.decode_result(answer)
-            self._rank.log.write(now, LogEvent.ANSWERED, wire.answered(ended.job, answer))
+            event = wire.answered(ended.job, body.code, body.name, body.fields)
+            self._rank.log.write(now, LogEvent.ANSWERED, event)
             fields = wire.decode_fields(body.fields)
             by = f" by {fields['solver']}" if "solver" in fields else ""
             seconds = now - (file.begun_s or 0.0)

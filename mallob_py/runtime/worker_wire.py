@@ -411,11 +411,10 @@ def decode_fields(fields: bytes) -> dict[str, Any]:
     return _FIELDS_DECODER.decode(fields or b"{}")
 
 
-def answered(job: int, body: bytes) -> dict[str, Any]:
-    """Return the fields of the log's event that an application has a result."""
-    result = decode_result(body)
-    event = {"job": job, "code": result.code, "result": result.name}
-    figures = decode_fields(result.fields).get("figures")
+def answered(job: int, code: int, name: str, fields: bytes) -> dict[str, Any]:
+    """Return the fields of the log's event that an application has this result."""
+    event = {"job": job, "code": code, "result": name}
+    figures = decode_fields(fields).get("figures")
     return event if figures is None else event | {"figures": figures}
 
 

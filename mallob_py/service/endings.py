@@ -81,7 +81,8 @@ class Endings:
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
         ending = ending_of(ended)
         if ended.body is not None and self._rank.log.is_kept:
-            self._rank.log.write(now, LogEvent.ANSWERED, worker_wire.answered(ended.job, ended.body))
+            event = worker_wire.answered(ended.job, ending.code, ending.name, ending.fields)
+            self._rank.log.write(now, LogEvent.ANSWERED, event)
         return ending
 
     # --- before the PE ----------------------------------------------------------------------------
