@@ -37,6 +37,7 @@ from mallob_py.kit.calls.wire import (
     FrameWriter,
     NotTrusted,
     PeerGone,
+    let_hold_arrays,
     peer_user,
     prove_and_check,
 )
@@ -170,7 +171,9 @@ class Worker:
                 why = f"{address}: {str(error) or type(error).__name__}"
                 connection.close()
                 continue
-            if family == socket.AF_INET:
+            if family == socket.AF_UNIX:
+                let_hold_arrays(connection)
+            else:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
         if self._context.index > 0:

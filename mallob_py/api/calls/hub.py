@@ -48,6 +48,7 @@ from mallob_py.kit.calls.wire import (
     Handshake,
     NotTrusted,
     PeerGone,
+    let_hold_arrays,
     peer_user,
 )
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
@@ -567,10 +568,12 @@ class Hub:
             return
         if connection is None:
             return
-        if connection.family == socket.AF_UNIX and peer_user(connection) not in self._users:
-            connection.close()
-            return
-        if connection.family == socket.AF_INET:
+        if connection.family == socket.AF_UNIX:
+            if peer_user(connection) not in self._users:
+                connection.close()
+                return
+            let_hold_arrays(connection)
+        else:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:

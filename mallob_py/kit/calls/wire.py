@@ -34,6 +34,9 @@ _VIEWS_AT_ONCE = 256
 #: largest buffers that are copied together
 _JOIN_BYTES_MAX = 1 << 13
 _STAGE_BYTES = 1 << 16
+#: what a Unix socket may hold, as far as the kernel allows: several times less, and both ends take many turns
+#: for one array; sockets of the network adapt by themselves
+_SENT_BYTES_MAX = 1 << 20
 _HANDSHAKE_S = 10.0
 
 
@@ -183,6 +186,11 @@ class FrameReader:
             self._head, self._buffers, self._sizes, self._filled = None, [], (), 0
         if begin:
             del stage[:begin]
+
+
+def let_hold_arrays(connection: socket.socket) -> None:
+    """Let a Unix socket take in about a megabyte before its sender must wait."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES_MAX)
 
 
 # --- the proof ------------------------------------------------------------------------------------
