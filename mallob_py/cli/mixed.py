@@ -2,8 +2,8 @@
 
 Real jobs, on a real service. One stream of jobs, drawn from a seed, is played in three ways, in turns: on the
 *pool*, where jobs share the PEs; through a *queue* before the same service, which gives a job one PE for as
-long as the job takes, first come first served, as many jobs at a time as there are PEs; and each kind of job
-*alone* on the pool.
+long as the job takes, first come first served, as many jobs at a time as there are PEs; and *alone*, one job
+after the other, each with the whole pool.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mallob_sat import generate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PES, SECONDS, ROUNDS = 2, 60.0, 3
+PES, SECONDS, ROUNDS = 2, 40.0, 5
 WAYS = ("pool", "queue", "alone")
 USERS = ("ada", "bob", "cyd", "dan")
 #: the limit of an optimisation job, and of any other one [s with a PE]
@@ -47,13 +47,16 @@ OPTIMISE_S, LIMIT_S = 8.0, 60.0
 BETWEEN_S = 4.5
 _LOOK_S = 0.25
 _REVISIONS = 6
+#: the ratio of costs that counts for a worse solution, and for none
+_RATIO_MAX = 2.0
+_GRID = 160
 _REMARKS = """\
-Response: from a job's arrival to its answer, in s. PAR-2: the mean response of formulas, twice the limit for
-one without an answer. Cost: the mean of best costs over the least cost found in any way. Area: the same, as a
-mean over the time from the arrival to the limit, where no solution yet counts as 2. Fairness: Jain's index of
-the users' mean responses, 1: all the same. Behind ±: half of a 95 % interval over the rounds. Queue / pool:
-geometric mean of each job's response through the queue over its response on the pool, with a 95 % interval
-over the jobs; alone: in the first round only."""
+Response: from a job's arrival to its answer, in s; alone: from its beginning. PAR-2: the mean response of
+formulas, twice the limit for one without an answer. Cost: the mean of best costs over the least cost found in
+any way. Area: the same, as a mean over the time from the arrival to the limit, where no solution yet counts
+as 2. Slowdown: a job's response over its response alone, as a mean over the jobs. Fairness: Jain's index of
+the users' mean slowdowns, 1: all the same. Behind ±: half of a 95 % interval over the rounds. Queue / pool,
+pool / alone: geometric mean of the quotient of each job's responses, with a 95 % interval over the jobs."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -228,8 +231,8 @@ def stream(seed: int, seconds: float, pes: int, names: Sequence[str]) -> list[Ar
     return jobs
 
 
-def play(seed: int, jobs: Sequence[Arrival], pes: int, is_queue: bool) -> Played:
-    """Play a stream on a service of its own. Raises CommandError."""
+def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str) -> Played:
+    """Play a stream in one of the `WAYS`, on a service of its own. Raises CommandError."""
     try:
         ranks = OwnRanks(pes)
     except ServiceError as error:
@@ -237,13 +240,22 @@ def play(seed: int, jobs: Sequence[Arrival], pes: int, is_queue: bool) -> Played
     try:
         inputs = ranks.api_dir.parent / "inputs"
         inputs.mkdir()
-        runner = Jobs(ranks.api_dir, inputs, seed, 1 if is_queue else 0)
-        return _play(runner, jobs, pes if is_queue else None)
+        runner = Jobs(ranks.api_dir, inputs, seed, 1 if way == "queue" else 0)
+        if way == "alone":
+            ended = [runner.run(msgspec.structs.replace(job, at_s=0.0), time.monotonic()) for job in jobs]
+        else:
+            # A job of the pool never waits for a thread.
+            ended = _arriving(runner, jobs, pes if way == "queue" else len(jobs))
+        runner.close()
+        return Played(ended)
+    except ServiceError as error:
+        raise CommandError(str(error)) from None
     finally:
         ranks.stop()
 
 
-def _play(runner: Jobs, jobs: Sequence[Arrival], slots: int | None) -> Played:
+def _arriving(runner: Jobs, jobs: Sequence[Arrival], slots: int) -> list[Ended]:
+    """Hand in each job when it arrives, by one of `slots` threads; return their ends by number."""
     waiting = queue.SimpleQueue[Arrival | None]()
     ended, errors = list[Ended](), list[Exception]()
     begun_s = time.monotonic()
@@ -255,8 +267,7 @@ def _play(runner: Jobs, jobs: Sequence[Arrival], slots: int | None) -> Played:
             except (CommandError, ServiceError) as error:
                 errors.append(error)
 
-    # A job of the pool never waits for a thread.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(slots or len(jobs))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(slots)]
     for thread in threads:
         thread.start()
     for job in jobs:
@@ -268,40 +279,45 @@ def _play(runner: Jobs, jobs: Sequence[Arrival], slots: int | None) -> Played:
         thread.join()
     if errors:
         raise CommandError(str(errors[0]))
-    runner.close()
-    return Played(sorted(ended, key=lambda one: one.number))
+    return sorted(ended, key=lambda one: one.number)
 
 
 # --- tables and the figure ------------------------------------------------------------------------
 
-
-def _text(values: Sequence[float]) -> str:
-    return interval(values).text() if values else ""
+Rounds = Sequence[dict[str, Played]]
 
 
-def _responses(played: Played, kind: str) -> dict[int, float]:
-    """Return the responses by the jobs' numbers."""
-    return {one.number: one.response_s for one in played.ended if kind in ("all", one.kind)}
+def _text(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return interval(there).text() if there else ""
 
 
-def table_of_responses(rounds: Sequence[dict[str, Played]], names: Sequence[str]) -> Table:
-    """Mean response by kind and way, and how many times as long a job takes through the queue."""
+def _of_kind(played: Played, kind: str) -> list[Ended]:
+    return [one for one in played.ended if kind in ("all", one.kind)]
+
+
+def table_of_responses(rounds: Rounds, names: Sequence[str]) -> Table:
+    """Return the mean responses by kind and way, and their quotients job by job."""
     rows = list[tuple[Cell, ...]]()
     for kind in (*names, "all"):
-        row: list[Cell] = [kind, sum(len(_responses(one["pool"], kind)) for one in rounds)]
+        row: list[Cell] = [kind, sum(len(_of_kind(one["pool"], kind)) for one in rounds)]
         for way in WAYS:
-            found = [values for one in rounds if way in one and (values := _responses(one[way], kind))]
-            row.append(_text([fmean(one.values()) for one in found]))
-        rows.append((*row, _ratio(rounds, kind)))
-    return Table("Response of mixed jobs", ("kind", "jobs", *WAYS, "queue / pool"), tuple(rows))
+            found = [ended for one in rounds if (ended := _of_kind(one[way], kind))]
+            row.append(_text([fmean(each.response_s for each in ended) for ended in found]))
+        rows.append(
+            (*row, _quotient(rounds, kind, "queue", "pool"), _quotient(rounds, kind, "pool", "alone"))
+        )
+    header = ("kind", "jobs", *WAYS, "queue / pool", "pool / alone")
+    return Table("Response of mixed jobs", header, tuple(rows))
 
 
-def _ratio(rounds: Sequence[dict[str, Played]], kind: str) -> str:
-    """Return the geometric mean of the jobs' responses, queue over pool, with its interval."""
-    logs = list[float]()
-    for one in rounds:
-        pool, queued = (_responses(one[way], kind) for way in ("pool", "queue"))
-        logs += [math.log(queued[number] / pool[number]) for number in pool.keys() & queued.keys()]
+def _quotient(rounds: Rounds, kind: str, above: str, below: str) -> str:
+    """Return the geometric mean of the quotients of the jobs' responses, with its interval."""
+    logs = [
+        math.log(one.response_s / other.response_s)
+        for ways in rounds
+        for one, other in zip(_of_kind(ways[above], kind), _of_kind(ways[below], kind), strict=True)
+    ]
     if len(logs) < 2:
         return ""
     found = interval(logs)
@@ -309,87 +325,102 @@ def _ratio(rounds: Sequence[dict[str, Played]], kind: str) -> str:
     return f"{math.exp(found.mean):.2f} ({low:.2f} .. {high:.2f})"
 
 
-def table_of_measures(rounds: Sequence[dict[str, Played]]) -> Table:
-    """PAR-2 of formulas, quality of optimisation, fairness among users, and the time of the last answer."""
-    least = {
-        (place, one.number): min(
-            cost
-            for played in ways.values()
-            for other in played.ended
-            if other.number == one.number
-            for _, cost in other.costs
-        )
-        for place, ways in enumerate(rounds)
-        for one in ways["pool"].ended
-        if one.costs
+def table_of_measures(rounds: Rounds) -> Table:
+    """Return PAR-2, quality of optimisation, slowdown, fairness and the time of the last answer, by way."""
+    measures: dict[str, Callable[[dict[str, Played], str], float | None]] = {
+        "PAR-2 of formulas [s]": _par2,
+        "cost": partial(_quality, [math.inf]),
+        "area": partial(_quality, [(place + 0.5) * OPTIMISE_S / _GRID for place in range(_GRID)]),
+        "slowdown": lambda ways, way: fmean(_slowdowns(ways, way)),
+        "fairness": _fairness,
+        "last answer [s]": _last_answer_s,
     }
-    ways = WAYS[:2]
-
-    def row(name: str, value: Callable[[int, Played], float | None]) -> tuple[Cell, ...]:
-        cells = []
-        for way in ways:
-            values = [value(place, one[way]) for place, one in enumerate(rounds)]
-            cells.append(_text([each for each in values if each is not None]))
-        return (name, *cells)
-
-    return Table(
-        "The mixed stream on the pool and through a queue",
-        ("measure", *ways),
-        (
-            row("PAR-2 of formulas [s]", lambda _, played: _par2(played)),
-            row("cost", lambda place, played: _quality(played, place, least, is_area=False)),
-            row("area", lambda place, played: _quality(played, place, least, is_area=True)),
-            row("fairness", lambda _, played: _fairness(played)),
-            row("last answer [s]", lambda _, played: max(one.at_s + one.response_s for one in played.ended)),
-        ),
-    )
+    rows = []
+    for name, measure in measures.items():
+        values = {way: [measure(one, way) for one in rounds] for way in WAYS}
+        less = [
+            None if queued is None or pool is None else queued - pool
+            for queued, pool in zip(values["queue"], values["pool"], strict=True)
+        ]
+        rows.append((name, *(_text(values[way]) for way in WAYS), _text(less)))
+    title = "The mixed stream, by way; the last column is the difference, round by round"
+    return Table(title, ("measure", *WAYS, "queue less pool"), tuple(rows))
 
 
-def _par2(played: Played) -> float | None:
-    formulas = [one for one in played.ended if one.kind == "SAT"]
+def _par2(ways: dict[str, Played], way: str) -> float | None:
+    formulas = _of_kind(ways[way], "SAT")
     return fmean(one.response_s if one.is_answered else 2 * LIMIT_S for one in formulas) if formulas else None
 
 
-def _fairness(played: Played) -> float:
-    users = {one.user for one in played.ended}
-    means = [fmean(one.response_s for one in played.ended if one.user == user) for user in users]
+def _last_answer_s(ways: dict[str, Played], way: str) -> float | None:
+    return None if way == "alone" else max(one.at_s + one.response_s for one in ways[way].ended)
+
+
+def _slowdowns(ways: dict[str, Played], way: str) -> list[float]:
+    pairs = zip(ways[way].ended, ways["alone"].ended, strict=True)
+    return [one.response_s / alone.response_s for one, alone in pairs]
+
+
+def _by_user(ways: dict[str, Played], way: str) -> dict[str, float]:
+    """Return the mean slowdown of each user's jobs."""
+    slowdowns = dict[str, list[float]]()
+    for one, slowdown in zip(ways[way].ended, _slowdowns(ways, way), strict=True):
+        slowdowns.setdefault(one.user, []).append(slowdown)
+    return {user: fmean(slowdowns[user]) for user in sorted(slowdowns)}
+
+
+def _fairness(ways: dict[str, Played], way: str) -> float:
+    means = _by_user(ways, way).values()
     return sum(means) ** 2 / (len(means) * sum(one * one for one in means))
 
 
-def _quality(played: Played, place: int, least: dict[tuple[int, int], int], *, is_area: bool) -> float | None:
-    """Return the mean of best costs over the least ones, at the end or over the time to the limit."""
+def _quality(times_s: Sequence[float], ways: dict[str, Played], way: str) -> float | None:
+    """Return the mean over jobs and times since the arrival of best costs over the least ones."""
     found = list[float]()
-    for one in played.ended:
-        if one.kind != "MaxSAT" or (place, one.number) not in least:
-            continue
-        best = max(1, least[place, one.number])
-        if not is_area:
-            found.append(min(2.0, one.costs[-1][1] / best) if one.costs else 2.0)
-            continue
-        steps = [(when_s, min(2.0, cost / best)) for when_s, cost in one.costs if when_s < OPTIMISE_S]
-        area, since_s, ratio = 0.0, 0.0, 2.0
-        for when_s, then in [*steps, (OPTIMISE_S, 0.0)]:
-            area, since_s, ratio = area + ratio * (when_s - since_s), when_s, then
-        found.append(area / OPTIMISE_S)
+    for place, one in enumerate(ways[way].ended):
+        costs = [cost for played in ways.values() for _, cost in played.ended[place].costs]
+        if one.kind == "MaxSAT" and costs:
+            found += [_ratio_at(one, min(costs), when_s) for when_s in times_s]
     return fmean(found) if found else None
 
 
-def draw(rounds: Sequence[dict[str, Played]], names: Sequence[str], figure: Figure) -> None:
-    """Draw for each kind the share of jobs that are answered within a time: pool, queue and alone."""
-    rows = (len(names) + 2) // 3
-    for axes, kind in zip(figure.subplots(rows, 3).flat, names, strict=False):
+def _ratio_at(one: Ended, least: int, when_s: float) -> float:
+    so_far = [cost / max(1, least) for at_s, cost in one.costs if at_s <= when_s]
+    return min([_RATIO_MAX, *so_far])
+
+
+def draw(rounds: Rounds, names: Sequence[str], figure: Figure) -> None:
+    """Draw the share of jobs answered within a time, by kind; MaxSAT's costs over time; users' slowdowns."""
+    panels = list(figure.subplots(2, (len(names) + 3) // 2).flat)
+    for axes, kind in zip(panels, names, strict=False):
         for way in WAYS:
-            times = sorted(
-                each for one in rounds if way in one for each in _responses(one[way], kind).values()
-            )
-            if times:
-                axes.step(
-                    times, [(place + 1) / len(times) for place in range(len(times))], where="post", label=way
-                )
-        axes.set(title=kind, xscale="log", ylim=(0, 1))
+            times = sorted(one.response_s for ways in rounds for one in _of_kind(ways[way], kind))
+            shares = [place / max(1, len(times)) for place in range(len(times) + 1)]
+            axes.step([0.0, *times], shares, where="post", label=way)
+        axes.set_title(f"{kind}: share answered", fontsize="small")
+        axes.set(ylim=(0, 1.02), xlim=(0, None))
+    times_s = [2 * OPTIMISE_S * place / _GRID for place in range(_GRID)]
+    for way in WAYS:
+        curve = [[_quality([when_s], ways, way) for ways in rounds] for when_s in times_s]
+        means = [fmean([one for one in of_rounds if one is not None] or [math.nan]) for of_rounds in curve]
+        panels[len(names)].plot(times_s, means)
+    panels[len(names)].set_title("MaxSAT: cost / least", fontsize="small")
+    for place, way in enumerate(WAYS[:2]):
+        of_rounds = [_by_user(ways, way) for ways in rounds]
+        slowdowns = [fmean([one[user] for one in of_rounds if user in one] or [0.0]) for user in USERS]
+        panels[len(names) + 1].bar(
+            [user + 0.4 * place for user in range(len(USERS))],
+            slowdowns,
+            0.4,
+            tick_label=USERS if place else None,
+        )
+    panels[len(names) + 1].set_title("slowdown by user", fontsize="small")
+    for axes in panels:
         axes.tick_params(labelsize="x-small")
+    for axes in panels[len(names) + 2 :]:
+        axes.set_visible(False)
     figure.legend(WAYS, loc="outside lower center", ncols=3)
-    figure.suptitle("Share of jobs answered within a time [s]", fontsize="medium")
+    figure.suptitle("Mixed jobs of four users; all times in s since the arrival", fontsize="medium")
 
 
 def run(folder: Path, pes: int = PES, seconds: float = SECONDS, rounds: int = ROUNDS) -> None:
@@ -400,21 +431,11 @@ def run(folder: Path, pes: int = PES, seconds: float = SECONDS, rounds: int = RO
         jobs = stream(seed, seconds, pes, names)
         if not jobs:
             raise CommandError(f"--seconds {seconds:g}: no job arrives in that time; give more")
-        ways: dict[str, Callable[[], Played]] = {
-            "pool": partial(play, seed, jobs, pes, False),
-            "queue": partial(play, seed, jobs, pes, True),
-        }
         found = {}
-        for way, go in ways.items():
-            found[way] = output.done(f"{pes} PEs, {seconds:g} s, seed {seed}, {way}", Played, go)
+        for way in WAYS:
+            name = f"{pes} PEs, {seconds:g} s, seed {seed}, {way}"
+            found[way] = output.done(name, Played, partial(play, seed, jobs, pes, way))
             print(f"seed {seed}, {way}: {len(found[way].ended)} jobs", file=sys.stderr, flush=True)
-        alone = list[Ended]()
-        for kind in names if seed == 0 else ():  # once: it takes as long as all other runs together
-            if not (those := [job for job in jobs if job.kind == kind]):
-                continue
-            go = partial(play, seed, those, pes, False)
-            alone += output.done(f"{pes} PEs, {seconds:g} s, seed {seed}, {kind} alone", Played, go).ended
-            print(f"seed {seed}, {kind} alone: {len(those)} jobs", file=sys.stderr, flush=True)
-        played.append(found | ({"alone": Played(alone)} if alone else {}))
+        played.append(found)
     output.tables([table_of_responses(played, names), table_of_measures(played)], _REMARKS)
     output.figure("mixed", lambda figure: draw(played, names, figure))

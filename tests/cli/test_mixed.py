@@ -33,25 +33,34 @@ def _played(factor: float, costs: list[tuple[float, int]]) -> Played:
     )
 
 
-def test_tables_have_means_ratios_and_the_quality_over_time() -> None:
+def test_tables_have_means_quotients_and_the_quality_over_time() -> None:
     half = OPTIMISE_S / 2
-    rounds = [{"pool": _played(1.0, [(half, 10)]), "queue": _played(3.0, [(half, 20)])}] * 2
-    responses = {row[0]: row[1:] for row in mixed.table_of_responses(rounds, ["SAT", "MaxSAT"]).rows}
-    assert responses["SAT"] == (4, "2.00 ± 0.00", "6.00 ± 0.00", "", "3.00 (3.00 .. 3.00)")
-    assert responses["MaxSAT"][-1] == "1.00 (1.00 .. 1.00)"
-    measures = {row[0]: row[1:] for row in mixed.table_of_measures(rounds).rows}
-    par2_s = [(1.0 * factor + 2 * mixed.LIMIT_S) / 2 for factor in (1, 3)]
-    assert measures["PAR-2 of formulas [s]"] == tuple(f"{one:.2f} ± 0.00" for one in par2_s)
-    assert measures["cost"] == ("1.00 ± 0.00", "2.00 ± 0.00")
-    assert measures["area"] == ("1.50 ± 0.00", "2.00 ± 0.00")
-    assert measures["last answer [s]"] == ("11.00 ± 0.00", "11.00 ± 0.00")
+    ways = {
+        "pool": _played(2.0, [(half, 10)]),
+        "queue": _played(6.0, [(half, 20)]),
+        "alone": _played(1.0, [(0.0, 15), (half, 10)]),
+    }
+    responses = {row[0]: row[1:] for row in mixed.table_of_responses([ways] * 2, ["SAT", "MaxSAT"]).rows}
+    means = ("4.00 ± 0.00", "12.00 ± 0.00", "2.00 ± 0.00")
+    assert responses["SAT"] == (4, *means, "3.00 (3.00 .. 3.00)", "2.00 (2.00 .. 2.00)")
+    assert responses["MaxSAT"][-2:] == ("1.00 (1.00 .. 1.00)",) * 2
+    measures = {row[0]: row[1:] for row in mixed.table_of_measures([ways] * 2).rows}
+    par2_s = [(1.0 * factor + 2 * mixed.LIMIT_S) / 2 for factor in (2, 6, 1, 4)]
+    assert measures["PAR-2 of formulas [s]"][:3] == tuple(f"{one:.2f} ± 0.00" for one in par2_s[:3])
+    assert measures["PAR-2 of formulas [s]"][3] == "2.00 ± 0.00"
+    assert measures["cost"][:3] == ("1.00 ± 0.00", "2.00 ± 0.00", "1.00 ± 0.00")
+    assert measures["area"][:3] == ("1.50 ± 0.00", "2.00 ± 0.00", "1.25 ± 0.00")
+    # Of ada's job and the two of bob: 2 and (2 + 1) / 2 times as long as alone.
+    assert measures["slowdown"][0] == "1.67 ± 0.00"
+    assert measures["fairness"][0] == f"{3.5**2 / (2 * (2**2 + 1.5**2)):.2f} ± 0.00"
+    assert measures["last answer [s]"] == ("11.00 ± 0.00", "20.00 ± 0.00", "", "9.00 ± 0.00")
 
 
 @needs_mpiexec
-@pytest.mark.parametrize("is_queue", [False, True])
-def test_jobs_of_a_stream_are_played_on_a_service(is_queue: bool) -> None:
+@pytest.mark.parametrize("way", mixed.WAYS)
+def test_jobs_of_a_stream_are_played_on_a_service(way: str) -> None:
     jobs = [Arrival(kind, place, "ada", 0.1 * place) for place, kind in enumerate(("incremental", "bag"))]
-    (chain, bag) = mixed.play(3, jobs if is_queue else jobs[1:] + jobs[:1], 2, is_queue).ended
+    (chain, bag) = mixed.play(3, jobs, 2, way).ended
     assert (chain.kind, bag.kind) == ("incremental", "bag")
     assert chain.is_answered
     assert bag.is_answered
@@ -64,17 +73,23 @@ def test_all_ways_are_played_kept_and_not_played_again(
     pytest.importorskip("matplotlib")
     played = []
 
-    def play(seed: int, jobs: Sequence[Arrival], _pes: int, is_queue: bool) -> Played:
-        played.append((seed, len({job.kind for job in jobs}), is_queue))
-        return Played([Ended(job.kind, job.number, job.user, job.at_s, 1.0, True) for job in jobs])
+    def play(seed: int, jobs: Sequence[Arrival], _pes: int, way: str) -> Played:
+        played.append((seed, way))
+        costs = {"MaxSAT": [(1.0, 20), (3.0, 10)]}
+        return Played(
+            [
+                Ended(job.kind, job.number, job.user, job.at_s, 1.0, True, costs.get(job.kind, []))
+                for job in jobs
+            ]
+        )
 
     monkeypatch.setattr(mixed, "play", play)
-    monkeypatch.setattr(mixed, "kinds", lambda: ["SAT", "bag"])
+    monkeypatch.setattr(mixed, "kinds", lambda: ["SAT", "MaxSAT", "bag"])
     for _ in range(2):
         mixed.run(tmp_path, seconds=100.0, rounds=2)
-    assert played == [(0, 2, False), (0, 2, True), (0, 1, False), (0, 1, False), (1, 2, False), (1, 2, True)]
+    assert played == [(seed, way) for seed in range(2) for way in mixed.WAYS]
     responses, _ = (table["rows"] for table in json.loads((tmp_path / "mixed.json").read_text()))
-    assert [row[0] for row in responses] == ["SAT", "bag", "all"]
+    assert [row[0] for row in responses] == ["SAT", "MaxSAT", "bag", "all"]
     assert (tmp_path / "mixed.png").stat().st_size > 0
 
 
