@@ -10,6 +10,9 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
+#: the most resizes of a job, beyond one per node of the machine, between which it does no work and no job
+#: arrives, starts or ends
+_ROUNDS_MAX = 1000
 
 
 class Checks:
@@ -23,6 +26,8 @@ class Checks:
         self._policy = policy
         self._view = view
         self._numbers = numbers or {}
+        #: by job: its rest of work and the numbers of jobs that wait and run, and the resizes since a change
+        self._rounds: dict[int, tuple[tuple[float, int, int], int]] = {}
 
     def error(self, job: int, what: str) -> PolicyError:
         number = self._numbers.get(job, job)
@@ -56,6 +61,15 @@ class Checks:
         """Check that a running job can go on with this many nodes."""
         if not job.low <= nodes <= job.high:
             raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
+
+    def no_round(self, job: int, left_s: float) -> None:
+        """Check that a job is not resized again and again without work; `left_s` is its rest of work."""
+        state = left_s, len(self._view.queue), len(self._view.running)
+        before, count = self._rounds.get(job, (state, 0))
+        count = count + 1 if before == state else 1
+        self._rounds[job] = state, count
+        if count > _ROUNDS_MAX + self._view.nodes:
+            raise self.error(job, f"is resized {count} times and never works: decisions go round")
 
     def mates(self, job: Job, share: Share) -> list[Running]:
         """Return the jobs whose nodes a waiting job will share."""

@@ -309,22 +309,24 @@ class _Run:
         self._refuse_leftovers()
 
     def _decide(self) -> None:
-        view = self._view
-        actions = iter(self._policy.decide(view))
-        # A generator reads the view only now.
-        action = next(actions, None)
-        view.arrived = 0
-        view.ended = False
-        self._departed.clear()
-        while action is not None:
-            self._act(action)
+        """Ask the policy; ask again for as long as granted wishes free nodes."""
+        view, is_asked = self._view, True
+        while is_asked:
+            actions = iter(self._policy.decide(view))
+            # A generator reads the view only now.
             action = next(actions, None)
-        if self._wishes:
-            self._grant()
+            view.arrived = 0
+            view.ended = False
+            self._departed.clear()
+            while action is not None:
+                self._act(action)
+                action = next(actions, None)
+            is_asked = bool(self._wishes) and self._grant()
 
-    def _grant(self) -> None:
-        """Grant unanswered wishes where possible; after a grant, the policy begins its plans anew, and is
-        asked again if nodes have become free.
+    def _grant(self) -> bool:
+        """Grant unanswered wishes where possible, and tell whether nodes have become free.
+
+        After a grant, the policy begins its plans anew.
         """
         granted, free = False, self._view.free
         for resize in grants(self._view):
@@ -333,8 +335,7 @@ class _Run:
         if granted:
             self._policy.begin(self._view.nodes)
             self._view.arrived, self._view.ended = len(self._queue), True
-        if self._view.free > free:
-            self._decide()
+        return self._view.free > free
 
     def _refuse_leftovers(self) -> None:
         if self._queue:
@@ -566,6 +567,7 @@ class _Run:
         """Move a job to other nodes."""
         running, now = self._running[number], self._view.now_s
         self._bring_up_to_date(number)
+        self._checks.no_round(number, self._left[number])
         self._resizes += 1
         before, after = running.nodes, self._taking.pop(number)
         if now > self._piece_starts[number]:

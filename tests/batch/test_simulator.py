@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from workloads import malleable, rigid, rigid_workloads
 
-from mallob_py.batch.costs import Delays
+from mallob_py.batch.costs import Delays, PerResize
 from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
 from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policy import Action, PolicyError, Resize, Start, View, Wake
@@ -358,3 +358,41 @@ def test_a_machine_and_times_that_nothing_can_count_are_refused_at_once() -> Non
         number = workload.jobs[-1].number
         with pytest.raises(ValueError, match=f"job {number}: it comes or runs after more than 1e\\+12 s"):
             simulate(workload, Fcfs())
+
+
+@pytest.mark.parametrize(
+    ("delays", "pause_s", "time_s"),
+    [(Delays(), 0.0, 5), (Delays(0, 0, 1e-30, 1e-30), 0.0, 5), (Delays(), 2.0, 2011)],
+)
+def test_decisions_that_go_round_are_refused(delays: Delays, pause_s: float, time_s: float) -> None:
+    """Within a decision, by several decisions at one time, and at times between which a job stands still."""
+
+    def decide(view: View) -> Iterable[Action]:
+        yield from start_all(view)
+        if view.now_s < 5.0:
+            yield Wake(5.0)
+        while view.now_s >= 5.0 and (job := view.running[0]).target is None:
+            yield Resize(0, 3 - job.size)
+            if pause_s:
+                yield Wake(view.now_s + pause_s)
+                return
+
+    workload = malleable((0, 1, 1, 2, 10), (0, 1, 1, 2, 1e6), nodes=3)
+    refused = (
+        rf"^scripted: job 1 is resized 1004 times and never works: decisions go round \(at {time_s} s\)$"
+    )
+    with pytest.raises(PolicyError, match=refused):
+        simulate(workload, Scripted(decide), delays=delays, costs=PerResize(pause_s, pause_s))
+
+
+def test_a_job_may_be_resized_at_one_time_by_each_of_many_arrivals() -> None:
+    count = 1500
+
+    def decide(view: View) -> Iterable[Action]:
+        if view.running:
+            yield Resize(0, 3 - view.running[0].size)
+        yield from start_all(view)
+
+    jobs = [(0, 1, 1, 2, 10), *[(0, 1, 1, 1, 10)] * count]
+    schedule = simulate(malleable(*jobs, nodes=count + 2), Scripted(decide), order=EventOrder.PYSS)
+    assert schedule.resizes >= count
