@@ -26,6 +26,7 @@ from mallob_py.batch.simulator import EventOrder
 from mallob_py.batch.workload.changes import HALF_TO_DOUBLE, LINEAR_SPEED, make_malleable
 from mallob_py.batch.workload.elastisim import read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
+from mallob_py.batch.workload.job_table import SUFFIX, read_job_table
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.batch_options import (
@@ -70,7 +71,8 @@ def _read(options: TraceOptions) -> Workload:
         return read_eurora(path)[0]
     if ".json" in path.suffixes:
         return read_elastisim(path, options.nodes or None)
-    swf = read_swf(path, options.strict)
+    read = read_job_table if SUFFIX in path.suffixes else read_swf
+    swf = read(path, options.strict)
     for line in swf.damaged:
         say(f"mallob-py: left out: {line}")
     workload = workload_of(

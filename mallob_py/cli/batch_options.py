@@ -95,7 +95,9 @@ def policies(text: str) -> tuple[str, ...]:
 class TraceOptions(Config):
     """Options that name a trace and say how to read it."""
 
-    trace: str = positional("TRACE", values.path, INPUT, "workload in SWF; plain, .gz, .bz2 or .xz")
+    trace: str = positional(
+        "TRACE", values.path, INPUT, "workload in SWF, or a job table of ALCF (.csv); plain, .gz, .bz2 or .xz"
+    )
     nodes: int = option(
         "-m --nodes M", values.count, 0, INPUT, "size of the machine in nodes (default: the trace's)"
     )

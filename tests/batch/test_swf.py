@@ -4,10 +4,13 @@ import bz2
 import gzip
 import itertools
 import lzma
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 
@@ -238,3 +241,68 @@ def test_a_field_that_is_missing_here_and_too_much_there_is_noticed(tmp_path: Pa
         f"{path}, line 3: 19 fields instead of 18",
     )
     assert swf.rows.tolist() == [[float(word) for word in words]] * 2
+
+
+#: how headers of the archive are written, as far as they are not as its definition says
+_NOISE = st.sampled_from(
+    [
+        b";",
+        b"; ",
+        b";   --- SWF file converted from SACCT ---",
+        b"; Note: hybrid nodes are not taken into account in the MaxNodes",
+        b";\tand MaxProcs: fields, see: http://www.example.org/",
+        b"; Note: MaxNodes: 7 until 2009",
+        b"; Installation: Universit\xe9 de Li\xe8ge",
+        b"; Queue: 1 interactive, MaxProcs: 16",
+        b"; Partition:  1  test",
+        b"; StartTime: Tue Feb 01 15:38:44 CET 2011",
+        b"",
+    ]
+)
+
+
+@given(
+    st.data(),
+    st.sampled_from([(144, 1152), (1152, 9216), (2388, 152832), (14, 806), (0, 2048), (219, 0)]),
+    st.sampled_from([b"\n", b"\r\n"]),
+)
+def test_headers_as_archives_have_them_are_read(
+    data: st.DataObject, machine: tuple[int, int], line_end: bytes
+) -> None:
+    def entry(name: str, value: int) -> bytes:
+        before = data.draw(st.sampled_from(["; ", ";", ";\t", ";    "]))
+        colon = data.draw(st.sampled_from([": ", ":", ":\t", ":   "]))
+        text = data.draw(st.sampled_from([f"{value}", f"{value:,}"]))
+        return f"{before}{name}{colon}{text}{data.draw(st.sampled_from(['', ' ', ' (it varied)']))}".encode()
+
+    told = [
+        entry(name, value) for name, value in zip(("MaxNodes", "MaxProcs"), machine, strict=True) if value
+    ]
+    header = [line for one in told for line in [*data.draw(st.lists(_NOISE, max_size=3)), one]]
+    jobs = b"1 0 -1 10 8 -1 -1 8 20 -1 1 7 1 -1 1 1 -1 -1"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.swf"
+        path.write_bytes(line_end.join([*header, *data.draw(st.lists(_NOISE, max_size=3)), jobs, b""]))
+        swf = read_swf(path, strict=True)
+    assert (swf.header_number("MaxNodes"), swf.header_number("MaxProcs")) == machine
+    per_node = 8 if machine[1] == 8 * machine[0] else 1
+    workload = workload_of(swf)
+    assert [job.nodes for job in workload.jobs] == [8 // per_node]
+    assert workload.nodes == (machine[0] if per_node == 8 or not machine[1] else machine[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,152", 1152),
+        ("144, later 159", 144),
+        ("1,15", 1),
+        ("~806", 0),
+        ("-1", 0),
+        ("", 0),
+        ("93312;", 93312),
+    ],
+)
+def test_a_number_of_a_header_ends_where_its_digits_end(tmp_path: Path, text: str, number: int) -> None:
+    swf = read_swf(trace(tmp_path, f"; MaxProcs: {text}\n{LINES}"))
+    assert swf.header_number("MaxProcs") == number

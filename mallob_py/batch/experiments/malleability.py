@@ -2,8 +2,8 @@
 
 The question of a study of three supercomputers' traces (arXiv 2602.17318): how much is gained when only
 some jobs are malleable, and does it pay to keep jobs at their preferred number of nodes (`size=keep`)? That
-study's job tables are not read here; the jobs are a part of each of two public traces, if these are
-available, and generated ones. A malleable job runs on half to twice its nodes with a speedup of n^(1-rho),
+study's job tables are not at hand; the jobs are a part of each of two public traces, if these are available,
+and generated ones. A malleable job runs on half to twice its nodes with a speedup of n^(1-rho),
 rho evenly from 0 to 0.3, and is resized at any time, at no cost.
 """
 

@@ -26,7 +26,7 @@ from mallob_py.batch.workload.machine import Header, demand_of, machine_of, over
 
 FIELDS = 18
 #: the largest value of a field: integers are exact up to it, and some way beyond
-_VALUE_MAX = 1e15
+VALUE_MAX = 1e15
 #: the mark of an unknown time of submission
 _UNKNOWN_S = -1.0
 #: three years; a larger number of seconds counts from 1970 on
@@ -58,8 +58,8 @@ class Swf(msgspec.Struct, frozen=True):
 
     def header_number(self, key: str) -> int:
         """Return an integer of the header; 0 if it is missing."""
-        match = re.match(r"\d+", self.header.get(key, ""))
-        return int(match[0]) if match else 0
+        match = re.match(r"\d{1,3}(,\d{3})+(?![\d,])|\d+", self.header.get(key, ""))
+        return int(match[0].replace(",", "")) if match else 0
 
 
 def read_swf(path: Path, strict: bool = False) -> Swf:
@@ -68,7 +68,7 @@ def read_swf(path: Path, strict: bool = False) -> Swf:
     Lines that are no job are left out and listed in `damaged`; with `strict`, the first raises SwfError, as
     does a file without any job. Raises OSError if the file cannot be read.
     """
-    content = _content(path).removeprefix(_BYTE_ORDER_MARK)
+    content = content_of(path).removeprefix(_BYTE_ORDER_MARK)
     head = content[: content.find(b"\n", content.rfind(b"\n;") + 1) + 1] if b";" in content else b""
     header = {key.decode(): value.decode(errors="replace") for key, value in _HEADER.findall(head)}
     rows, damaged = _rows_at_once(content), tuple[str, ...]()
@@ -79,7 +79,8 @@ def read_swf(path: Path, strict: bool = False) -> Swf:
     return Swf(rows, header, damaged)
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """Return a file's content, unpacked. Raises OSError, and SwfError for a damaged archive."""
     try:
         return _UNPACK.get(path.suffix, bytes)(path.read_bytes())
     except (EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -102,7 +103,7 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
         except (ValueError, DeprecationWarning):
             continue
         values = numbers.astype(np.float64)
-        if len(values) == fields.sum() and (abs(values) <= _VALUE_MAX).all():
+        if len(values) == fields.sum() and (abs(values) <= VALUE_MAX).all():
             return values.reshape(-1, FIELDS)
     return None
 
@@ -125,7 +126,7 @@ def _rows_by_line(path: Path, content: bytes, strict: bool) -> tuple[NDArray[np.
         try:
             row = [float(word) for word in words]
             problem = "" if len(row) == FIELDS else f"{len(row)} fields instead of {FIELDS}"
-            if not (problem or all(abs(value) <= _VALUE_MAX for value in row)):
+            if not (problem or all(abs(value) <= VALUE_MAX for value in row)):
                 problem = "a field is too large, or nan"
         except ValueError:
             problem = "a field is no number"
