@@ -366,8 +366,9 @@ _WORDS = {
     "docs/writing-an-application.md": 2800,
     "docs/results/cp.md": 290,
     "docs/results/euro-par.md": 700,
-    "docs/results/glb.md": 640,
+    "docs/results/glb.md": 690,
     "docs/results/mebf.md": 610,
+    "docs/results/mixed.md": 560,
     "docs/results/mechanisms.md": 1560,
     "docs/results/sd.md": 600,
 }
