@@ -115,25 +115,31 @@ def run_results(options: ResultsOptions) -> int:
     chosen = [find_group(groups, name, options.user) for name in options.groups or (None,)]
     if options.plot is not None:
         _draw(Path(options.plot), chosen, options.cutoff_s)
-    is_first = True
-    for group in chosen:
-        if options.json:
-            for row in rows_of(api_dir, group, group.cutoff_s(options.cutoff_s)):
-                print(msgspec.json.encode({"group": group.name} | row.cells()).decode())
-        elif options.csv:
-            _print_csv(group, rows_of(api_dir, group, group.cutoff_s(options.cutoff_s)), is_first)
-        else:
-            print("" if is_first else "\n", end="")
-            print_results(api_dir, group, options.cutoff_s)
-        is_first = False
+    if options.csv or options.json:
+        cells = [
+            {"group": group.name} | row.cells()
+            for group in chosen
+            for row in rows_of(api_dir, group, group.cutoff_s(options.cutoff_s))
+        ]
+        if options.csv:
+            _print_csv(cells)
+        for row in cells if options.json else ():
+            print(msgspec.json.encode(row).decode())
+        return 0
+    has_table = options.plot is None
+    for place, group in enumerate(chosen):
+        print("\n" if place and has_table else "", end="")
+        print_results(api_dir, group, options.cutoff_s, has_table=has_table)
     return 0
 
 
-def print_results(api_dir: Path, group: Group, cutoff_s: float | None = None) -> None:
-    """Print the table of a group, and below it the whole group."""
+def print_results(
+    api_dir: Path, group: Group, cutoff_s: float | None = None, *, has_table: bool = True
+) -> None:
+    """Print the table of a group if wanted, and below it the whole group."""
     cutoff_s = group.cutoff_s(cutoff_s)
     rows = rows_of(api_dir, group, cutoff_s)
-    if rows:
+    if rows and has_table:
         _print_rows(rows)
         print()
     (state,) = states_of(api_dir, [group])
@@ -210,13 +216,11 @@ def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
         yield f"{counts.total()} {kind}" + (f" ({told})" if told else "")
 
 
-def _print_csv(group: Group, rows: Sequence[ResultRow], has_header: bool) -> None:
-    cells = [{"group": group.name} | row.cells() for row in rows]
-    columns = list(dict.fromkeys(key for row in cells for key in row))
+def _print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    if has_header:
-        writer.writeheader()
-    for row in cells:
+    writer.writeheader()
+    for row in rows:
         writer.writerow({key: _csv_cell(value) for key, value in row.items()})
 
 

@@ -341,6 +341,15 @@ def test_results_for_programs_are_whole(service: Service) -> None:
     assert [json.loads(line)["outcome"] for line in lines] == ["result", "failed"]
 
 
+def test_groups_with_other_settings_have_one_table_for_programs(service: Service) -> None:
+    for group, key in (("g", "n"), ("h", "deep")):
+        for value in (1, 2):
+            service.end(f"{key}{value}", group=group, reply={"configuration": {key: value}})
+    rows = list(csv.DictReader(io.StringIO(service.printed("results", "g", "h", "--csv"))))
+    assert [row["configuration.n"] for row in rows] == ["1", "2", "", ""]
+    assert [row["configuration.deep"] for row in rows] == ["", "", "1", "2"]
+
+
 def test_without_a_name_it_is_the_last_group_of_the_caller(service: Service) -> None:
     assert "jobs get one by submit --group NAME" in service.error("results")
     service.end("theirs", user="bob", group="b")
@@ -391,8 +400,11 @@ def test_a_cactus_plot_of_groups_is_drawn(name: str, service: Service, tmp_path:
     for number in range(5):
         service.end(f"j{number}", code=10, turns_s=float(number))
         service.end(f"j{number}", "time-limit" if number else "result", group="h", turns_s=9.0)
-    service.printed("results", "g", "h", "--plot", str(tmp_path / name))
+    printed = service.printed("results", "g", "h", "--plot", str(tmp_path / name))
     assert (tmp_path / name).stat().st_size > 1000
+    assert "JOB" not in printed  # the table is for those who ask for it
+    assert [line.split()[0] for line in printed.splitlines()] == [f"{ME}.g", "5", f"{ME}.h", "1"]
+    assert "JOB" in service.printed("results", "g", "h")
 
 
 def test_a_plot_that_cannot_be_is_one_line(service: Service, tmp_path: Path) -> None:
