@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 from mallob_py.api import optimization
 from mallob_py.api.formulas import FormulaLike, clauses_of, literals_of, raw_content
 from mallob_py.api.replies import NewFiles
+from mallob_py.api.settled import SettledOnce
 from mallob_py.api.shown import BAR_PERIOD_S, Bar, check_progress, html_table, progress_bar
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
@@ -134,33 +135,16 @@ class Answer:
         return f"<Answer {', '.join(words)}>"
 
 
-class JobFuture(Future[Answer]):
-    """The future answer to one job; `name` is the job's."""
+class JobFuture(SettledOnce[Answer]):
+    """The future answer to one job, which cancelling ends; `name` is the job's."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self._mutex = threading.Lock()
-        self._is_decided = False
-
-    def cancel(self) -> bool:
-        """End the job, unless it is answered."""
-        is_cancelled = super().cancel()
-        if is_cancelled:
-            self.wants_answer()  # notifies waiters for several futures
-        return is_cancelled
-
-    def wants_answer(self) -> bool:
-        """Tell whether the future must get its answer or exception now; true only once."""
-        with self._mutex:
-            if self._is_decided:
-                return False
-            self._is_decided = True
-            return self.set_running_or_notify_cancel()
 
     def end(self, ending: Answer | Exception) -> None:
         """End the future with an answer or an exception, unless it has ended."""
-        if self.wants_answer():
+        if self.wants_outcome():
             if isinstance(ending, Exception):
                 self.set_exception(ending)
             else:

@@ -25,7 +25,7 @@ import time
 import types
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -255,7 +255,7 @@ class Executor(concurrent.futures.Executor):
             call = snapshot_of_call(args, kwargs)
         except CannotSend as error:
             error.add_note(f"{function.name}({shown_arguments(args, kwargs)})")
-            future.set_running_or_notify_cancel()
+            future.wants_outcome()
             future.set_exception(error)
             call = None
         self._check_process()
@@ -379,12 +379,12 @@ class Executor(concurrent.futures.Executor):
             how["bar"] = progress_bar(progress, None, "call")
             if given:
                 terms = terms._replace(map=uuid.uuid4().hex)
-            submit, abandon = self._one_by_one(fn, terms, retries)
-            return LazyResults(submit, zip(*iterables, strict=False), buffersize, abandon=abandon, **how)
+            submit = self._one_by_one(fn, terms, retries)
+            return LazyResults(submit, zip(*iterables, strict=False), buffersize, **how)
         items = list(zip(*iterables, strict=False))
         how["bar"] = progress_bar(progress, len(items), "call")
         if self._inner is not None:
-            submit, abandon = self._one_by_one(fn, terms, retries)
+            submit = self._one_by_one(fn, terms, retries)
             return _inner_map(submit, items, lambda cancel: MapResults(len(items), cancel=cancel, **how))
         assert self._hub is not None
         function = self._pickled(fn)
@@ -412,23 +412,19 @@ class Executor(concurrent.futures.Executor):
 
     def _one_by_one(
         self, fn: Callable[..., _T], terms: Terms, retries: int
-    ) -> tuple[
-        Callable[[tuple[Any, ...]], concurrent.futures.Future[_T]],
-        Callable[[Sequence[concurrent.futures.Future[_T]]], None],
-    ]:
-        """Return a function that submits one call of a map, and a function that cancels calls."""
+    ) -> Callable[[tuple[Any, ...]], concurrent.futures.Future[_T]]:
+        """Return a function that submits one call of a map."""
         if (inner := self._inner) is not None:
             wanted = _Retried(fn, retries) if retries else fn
             called, known = self._initialized(wanted), self._known(wanted)
-            return (lambda item: self._submit_inner(inner, called, known, item, {})), _cancel_all
-        assert self._hub is not None
-        function, abandon = self._pickled(fn), self._hub.abandon
+            return lambda item: self._submit_inner(inner, called, known, item, {})
+        function = self._pickled(fn)
 
         def submit(item: tuple[Any, ...], _keeping: object = fn) -> CallFuture[_T]:
             """Submit a call, and keep the objects that `fn` shares."""
             return self._submit(terms, function, item, {}, retries)
 
-        return submit, abandon  # type: ignore[return-value]
+        return submit
 
     def _known(self, fn: Callable[..., Any]) -> Pickled | None:
         """Return the pickle of a function in its present state; None: it can only be called here."""
@@ -446,6 +442,19 @@ class Executor(concurrent.futures.Executor):
     def _initialized(self, fn: Callable[..., _T]) -> Callable[..., _T]:
         """Return the function, preceded by the initializer if there is one."""
         return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
+
+    def interrupt(self) -> None:
+        """End all calls without an outcome with CancelledError, also running ones; take further calls."""
+        self._check_process()
+        if self._hub is not None:
+            self._hub.cancel_all()
+        _cancel_all(tuple(self._inner_futures))
+
+    def __exit__(self, exc_type: type[BaseException] | None, *further: object) -> None:
+        """Shut down when all calls are done; Ctrl-C ends the calls."""
+        if exc_type is KeyboardInterrupt:
+            self.interrupt()
+        self.shutdown()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no further calls, and end when all calls are done.

@@ -100,9 +100,7 @@ def test_a_bar_of_results_without_a_length_counts_what_is_taken(bars: list[FakeT
         return future
 
     settings: dict[str, Any] = {"is_ordered": True, "is_collecting": False, "deadline_s": None}
-    results = LazyResults(
-        submit, zip(range(5)), 2, abandon=lambda _: None, bar=progress_bar(True, None, "call"), **settings
-    )
+    results = LazyResults(submit, zip(range(5)), 2, bar=progress_bar(True, None, "call"), **settings)
     assert list(results) == list(range(5))
     assert [(bar.total, bar.n, bar.is_closed) for bar in bars] == [(None, 5, True)]
 

@@ -177,7 +177,6 @@ def test_cancelled_calls_are_not_begun(service: Running, tmp_path: Path) -> None
         waiting = executor.submit(called.touch_and_wait, str(tmp_path / "never"), go)
         others = executor.map(called.touch_and_wait, [str(tmp_path / "neither")], [go])
         assert waiting.cancel()
-        assert not running.cancel()
         executor.shutdown(wait=False, cancel_futures=True)
         Path(go).touch()
         assert running.result() == str(tmp_path / "begun")
@@ -262,6 +261,23 @@ def test_ranks_of_its_own_end_with_it() -> None:
         assert folder.exists()
     assert started not in _children()
     assert not folder.exists()
+
+
+def test_what_calls_print_on_ranks_of_its_own_is_printed_by_the_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed: list[str] = []
+
+    def has_printed(words: str) -> bool:
+        printed.append(capsys.readouterr().out)
+        return words in "".join(printed)
+
+    with Executor(ranks=1) as executor:
+        executor.submit(print, "at work", flush=True).result(DEADLINE_S)
+        poll_until(lambda: has_printed("at work\n"), "the output")  # while the ranks run
+        executor.submit(print, "at the end").result(DEADLINE_S)
+    assert has_printed("at the end\n")
+    assert "".join(printed).count("at work") == 1
 
 
 def test_ranks_of_its_own_outlive_the_thread_that_has_started_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import gc
@@ -124,6 +125,58 @@ def test_futures_that_shutdown_cancels_are_cancelled(service: Running, tmp_path:
     Path(go).touch()
     assert running.result(DEADLINE_S) == str(tmp_path / "begun")
     executor.shutdown()
+
+
+def test_a_running_call_that_is_cancelled_gives_its_worker_back(service: Running, tmp_path: Path) -> None:
+    with Executor(service.api_dir, max_workers=1) as executor:
+        running = executor.submit(called.naps_long, str(tmp_path / "begun"))
+        poll_until((tmp_path / "begun").exists, "the call")
+        assert running.running()
+        assert repr(running) == "<CallFuture running>"
+        assert running.cancel()
+        assert running.cancelled()
+        assert not running.running()
+        assert repr(running) == "<CallFuture cancelled>"
+        assert concurrent.futures.wait([running], DEADLINE_S).done == {running}
+        assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+def test_a_call_awaited_in_a_task_ends_with_the_task(service: Running, tmp_path: Path) -> None:
+    async def times_out(executor: Executor) -> None:
+        call = asyncio.wrap_future(executor.submit(called.naps_long, str(tmp_path / "begun")))
+        while not (tmp_path / "begun").exists():
+            await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(call, 0)
+
+    with Executor(service.api_dir, max_workers=1) as executor:
+        asyncio.run(times_out(executor))
+        assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+def test_an_executor_that_is_interrupted_ends_its_calls_and_takes_others(
+    executor: Executor, tmp_path: Path
+) -> None:
+    calls = [executor.submit(called.naps_long, str(tmp_path / str(call))) for call in range(4)]
+    results = executor.map(called.naps_long, [str(tmp_path / str(call)) for call in range(4, 8)])
+    poll_until(lambda: any(tmp_path.iterdir()), "a call")
+    executor.interrupt()
+    assert concurrent.futures.wait(calls, DEADLINE_S).done == set(calls)
+    assert all(call.cancelled() for call in calls)
+    with pytest.raises(CancelledError):
+        next(results)
+    assert executor.submit(abs, -4).result(DEADLINE_S) == 4
+
+
+def test_an_interrupt_ends_the_calls_of_an_executor_that_is_left(service: Running, tmp_path: Path) -> None:
+    def is_interrupted() -> None:
+        with Executor(service.api_dir) as executor:
+            executor.submit(called.naps_long, str(tmp_path / "begun"))
+            poll_until((tmp_path / "begun").exists, "the call")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        is_interrupted()
 
 
 # --- parameters ------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class _Connection:
 class _OpenGroup:
     """A group of submitted calls of one function that may still grow."""
 
-    def __init__(self, lane: Lane, terms: Terms, function: Pickled, retries: int) -> None:
+    def __init__(self, lane: Lane, terms: Terms, function: Pickled, retries: int, sink: FutureSink) -> None:
         self._lane = lane
         self._terms = terms
         self._retries = retries
@@ -132,7 +132,7 @@ class _OpenGroup:
         self._group: Group | None = None
         self._count = 0
         self.items: list[Any] = []
-        self.sink = FutureSink()
+        self.sink = sink
 
     def fits(self, terms: Terms, function: Pickled, retries: int) -> bool:
         """Tell whether a call may be added."""
@@ -276,18 +276,13 @@ class Hub:
             self.call(lambda: calls.begin(function))
         return calls, results
 
-    def abandon(self, futures: Sequence[CallFuture[Any]]) -> None:
-        """End calls whose outcomes are not wanted."""
+    def _abandon(self, sink: FutureSink, number: int) -> None:
+        """End a submitted call whose outcome is not wanted."""
 
         def abandon() -> None:
-            now = time.monotonic()
-            for future in futures:
-                if (place := future._place) is not None and not future.done():
-                    for lane in self._all_lanes:
-                        lane.abandon(*place, now)
+            for lane in self._all_lanes:
+                lane.abandon(sink, number, time.monotonic())
 
-        for future in futures:
-            future.cancel()
         self.call(abandon)
 
     def share(self, mark: str, region: Region) -> None:
@@ -347,6 +342,21 @@ class Hub:
 
         self.call(cancel)
 
+    def cancel_all(self) -> None:
+        """Cancel all calls, also running ones."""
+
+        def cancel() -> None:
+            if self._submitted:  # calls that are not in groups yet
+                self.call(cancel)
+                return
+            now = time.monotonic()
+            for lane in self._all_lanes:
+                for group in lane.groups:
+                    if isinstance(group.content, CallSet):
+                        lane.cancel(group, now)
+
+        self.call(cancel)
+
     def break_off(self, error_of: Callable[[str], BaseException]) -> None:
         """End all calls, also later ones, with an error made from the call's name."""
 
@@ -394,7 +404,7 @@ class Hub:
             while self._submitted:
                 future = self._submitted.popleft()[3]
                 with suppress(BaseException):
-                    if future.set_running_or_notify_cancel():
+                    if future.wants_outcome():
                         future.set_exception(over())
             while self._commands:
                 command = self._commands.popleft()
@@ -468,10 +478,10 @@ class Hub:
             one = self._open_group
             if one is None or not one.fits(terms, function, retries):
                 self._close_group()
-                one = self._open_group = _OpenGroup(self._lane(terms), terms, function, retries)
-            future._place = one.sink, len(one.items)
+                sink = FutureSink(self._abandon)
+                one = self._open_group = _OpenGroup(self._lane(terms), terms, function, retries, sink)
             one.items.append(call)
-            one.sink.futures.append(future)
+            one.sink.add(future)
         self._close_group()
         if self._submitted:
             self._call()

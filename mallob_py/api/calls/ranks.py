@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -13,10 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from mallob_py.runtime.processes import die_with, python
+from mallob_py.runtime.workers.output import OUTPUT_FOLDER
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 from mallob_py.service.client import service_is_running
+from mallob_py.service.telemetry.printed import Printed
 
+#: period of passing on what calls print
+_PRINTING_S = 0.1
 _START_S = 60.0
 _LOOK_S = 0.005
 _STOP_S = 10.0
@@ -39,6 +45,7 @@ class OwnRanks:
             raise ServiceError(str(error)) from None
         self.api_dir = folder.path / "api"
         self._output = folder.path / "output"
+        prints = _Prints(self.api_dir)
         command = [*python(), "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
@@ -46,7 +53,7 @@ class OwnRanks:
         # The kernel ends a process with the thread that started it, and the caller's thread may end early.
         threading.Thread(
             target=_look_after,
-            args=(command, self._output, started, self.ended),
+            args=(command, self._output, prints, started, self.ended),
             name="mallob-py-ranks",
             daemon=True,
         ).start()
@@ -55,7 +62,7 @@ class OwnRanks:
         except BaseException:
             folder.remove()
             raise
-        self._end = weakref.finalize(self, _end, os.getpid(), self._process, folder)
+        self._end = weakref.finalize(self, _end, os.getpid(), self._process, prints, folder)
         try:
             self._wait()
         except BaseException:
@@ -79,8 +86,34 @@ class OwnRanks:
         self._end()
 
 
+class _Prints:
+    """The output of calls, which is passed on to the program's standard output."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._api_dir = api_dir
+        self._mutex = threading.Lock()
+        #: per job: what it has printed, and the size of its file at the last look
+        self._jobs: dict[int, tuple[Printed, int]] = {}
+
+    def pass_on(self) -> None:
+        """Print what is new."""
+        with self._mutex, suppress(OSError, ValueError):  # no folder, or nowhere to print
+            for entry in sorted(os.scandir(self._api_dir / OUTPUT_FOLDER), key=lambda one: one.name):
+                job, _, rest = entry.name.partition(".")
+                size_bytes = entry.stat(follow_symlinks=False).st_size
+                printed, before_bytes = self._jobs.get(int(job)) or (Printed(self._api_dir, int(job)), 0)
+                if rest == "log" and size_bytes != before_bytes:
+                    self._jobs[int(job)] = printed, size_bytes
+                    sys.stdout.write(printed.news().decode(errors="replace"))
+                    sys.stdout.flush()
+
+
 def _look_after(
-    command: list[str], output: Path, started: Future[subprocess.Popen[bytes]], ended: Future[None]
+    command: list[str],
+    output: Path,
+    prints: _Prints,
+    started: Future[subprocess.Popen[bytes]],
+    ended: Future[None],
 ) -> None:
     """Start the ranks, and wait until they have ended."""
     ours = os.getpid()
@@ -98,11 +131,17 @@ def _look_after(
         started.set_exception(error)
         return
     started.set_result(process)
+    pidfd = os.pidfd_open(process.pid)
+    is_over = select.poll()
+    is_over.register(pidfd)
+    while not is_over.poll(1000 * _PRINTING_S):
+        prints.pass_on()
+    os.close(pidfd)
     process.wait()
     ended.set_result(None)
 
 
-def _end(ours: int, process: subprocess.Popen[bytes], folder: PrivateFolder) -> None:
+def _end(ours: int, process: subprocess.Popen[bytes], prints: _Prints, folder: PrivateFolder) -> None:
     if os.getpid() != ours:  # a fork of the program that started the ranks
         return
     if process.poll() is None:
@@ -113,4 +152,5 @@ def _end(ours: int, process: subprocess.Popen[bytes], folder: PrivateFolder) -> 
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    prints.pass_on()
     folder.remove()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from mallob_py.api.settled import SettledOnce
 from mallob_py.api.shown import BAR_PERIOD_S, NO_BAR, Bar
 from mallob_py.kit.calls.values import no_stop
 
@@ -47,17 +48,34 @@ class Sink(Protocol):
         ...
 
 
-class CallFuture(Future[_T]):
-    """The future outcome of one call."""
+class CallFuture(SettledOnce[_T]):
+    """The future outcome of one call; cancelling it ends the call, also a running one."""
 
     #: the call's last report by `mallob_py.report_progress`; (0, None) without one; (1, 1) at the end
     _progress = CallProgress(0, None)
-    #: sink and number of the call, once the hub has taken the call in
+    #: sink and number of the call, from when the hub takes the call in until its outcome
     _place: tuple[FutureSink, int] | None = None
+    #: whether the call has been sent to a worker
+    _has_begun = False
 
     def __init__(self) -> None:
         super().__init__()
         self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running() else self._state.partition("_")[0].lower()
+        return f"<CallFuture {state}>"
+
+    def running(self) -> bool:
+        return self._has_begun and not self.done()
+
+    def cancel(self) -> bool:
+        """End the call, unless it has its outcome; a worker that runs the call is stopped after a second."""
+        is_cancelled = super().cancel()
+        if is_cancelled and (place := self._place) is not None:
+            self._place = None
+            place[0].abandon(*place)
+        return is_cancelled
 
     def result(self, timeout: float | None = None) -> _T:
         self._check_process()
@@ -82,41 +100,41 @@ class CallFuture(Future[_T]):
 class FutureSink:
     """Futures of calls submitted one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, abandon: Callable[[FutureSink, int], None]) -> None:
+        """Create a sink; `abandon` ends a call, and may be called by any thread."""
+        self.abandon = abandon
         #: futures by number of the call; None: the call has its outcome
         self.futures: list[CallFuture[Any] | None] = []
-        self._begun: set[int] = set()
+
+    def add(self, future: CallFuture[Any]) -> None:
+        future._place = self, len(self.futures)
+        self.futures.append(future)
 
     def begin(self, calls: Sequence[int]) -> Sequence[int]:
-        return [call for call in calls if call in self._begun or self._begins(call)]
+        return [call for call in calls if self._begins(call)]
 
     def _begins(self, call: int) -> bool:
         future = self.futures[call]
-        try:
-            is_wanted = future is not None and future.set_running_or_notify_cancel()
-        except Exception:  # the future was given an outcome by other code
+        if future is None or future.done():  # cancelled, or other code gave the outcome
             return False
-        if is_wanted:
-            self._begun.add(call)
-        return is_wanted
+        future._has_begun = True
+        return True
 
     def deliver(self, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]) -> None:
         for call, ok, value in zip(calls, is_ok, values, strict=True):
             future, self.futures[call] = self.futures[call], None
             if future is None:
                 continue
+            future._place = None
             # Callbacks are the user's code, and other code may have given the future an outcome.
             with suppress(BaseException):
-                if call not in self._begun:
-                    if isinstance(value, CancelledError):
-                        future.cancel()
-                    if not future.set_running_or_notify_cancel():
-                        continue
-                self._begun.discard(call)
-                if ok:
-                    future.set_result(value)
-                else:
-                    future.set_exception(value)
+                if isinstance(value, CancelledError):
+                    future.cancel()
+                elif future.wants_outcome():
+                    if ok:
+                        future.set_result(value)
+                    else:
+                        future.set_exception(value)
 
     def told(self, call: int, progress: CallProgress) -> None:
         if (future := self.futures[call]) is not None:
@@ -326,7 +344,6 @@ class LazyResults(Iterator[_T]):
         is_ordered: bool,
         is_collecting: bool,
         deadline_s: float | None,
-        abandon: Callable[[Sequence[Future[_T]]], None],
         bar: Bar,
     ) -> None:
         self._has_begun = False
@@ -337,7 +354,6 @@ class LazyResults(Iterator[_T]):
         self._items: Iterator[tuple[Any, ...]] | None = items
         self._is_collecting = is_collecting
         self._deadline_s = deadline_s
-        self._abandon = abandon
         self._arrived: SimpleQueue[Future[_T]] | None = None if is_ordered else SimpleQueue()
         self._done = 0
         try:
@@ -401,7 +417,8 @@ class LazyResults(Iterator[_T]):
     def cancel(self) -> None:
         """Begin no further call and stop the running ones; open calls end with CancelledError."""
         self._items = None
-        self._abandon(tuple(self._under_way))
+        for future in tuple(self._under_way):
+            future.cancel()
 
     def close(self) -> None:
         """End the iteration, and cancel the open calls."""

@@ -1,0 +1,37 @@
+"""Futures that can be cancelled until they have an outcome.
+
+A standard future cannot be cancelled once it is running. These futures stay pending until their outcome, so
+that whoever cancels them can have the work ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class SettledOnce(Future[_T]):
+    """A future that several threads may cancel and settle; the first one wins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mutex = threading.Lock()
+        self._is_decided = False
+
+    def cancel(self) -> bool:
+        """Cancel, unless there is an outcome."""
+        is_cancelled = super().cancel()
+        if is_cancelled:
+            self.wants_outcome()  # notifies waiters for several futures
+        return is_cancelled
+
+    def wants_outcome(self) -> bool:
+        """Tell whether the future must get its result or exception now; true only once."""
+        with self._mutex:
+            if self._is_decided:
+                return False
+            self._is_decided = True
+            return self.set_running_or_notify_cancel()
