@@ -132,12 +132,24 @@ def open_result(path: str, root: str) -> int:
 
 def remove_result(path: str, root: str, before_s: float) -> None:
     """Remove a plain file of ours below `root` that was written before a time. Raises OSError."""
-    name = os.path.basename(path)
     with _parent_of(path, root) as parent:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if is_ours and status.st_mtime < before_s:
-            os.unlink(name, dir_fd=parent)
+        remove_old(os.path.basename(path), parent, before_s)
+
+
+def is_old(name: str, folder: int, before_s: float) -> bool:
+    """Tell whether a name in a folder is a plain file of ours that was written before a time.
+
+    Raises OSError, ValueError.
+    """
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return is_ours and status.st_mtime < before_s
+
+
+def remove_old(name: str, folder: int, before_s: float) -> None:
+    """Remove a file if it `is_old`. Raises OSError, ValueError."""
+    if is_old(name, folder, before_s):
+        os.unlink(name, dir_fd=folder)
 
 
 def discard(path: str) -> None:

@@ -11,8 +11,6 @@ A sweep runs in steps within the event loop: a few milliseconds, then a pause.
 from __future__ import annotations
 
 import math
-import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.kit.result_file import ResultFileError, ResultsFolder, remove_result
+from mallob_py.kit.result_file import ResultFileError, ResultsFolder, is_old, remove_old, remove_result
 from mallob_py.runtime.workers.output import OUTPUT_FOLDER, log_names
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.jobs.reply import REFUSED
@@ -65,8 +63,7 @@ class Folders:
             replies.append(refusal_name(job.name))
         with suppress(OSError), own_folder.opened(self.client_dir / "out") as out:
             for name in replies:
-                if _is_ours(name, out, before_s):
-                    self._remove_results(name, out, before_s)
+                self._remove_results(name, out, before_s)
             _remove([f"{identity}.{job.id}.solution"], out, before_s)
             with suppress(OSError), own_folder.opened(self.output) as output:
                 _remove(log_names(job.id), output, before_s)
@@ -74,7 +71,9 @@ class Folders:
 
     def _remove_results(self, reply: str, out: int, before_s: float) -> None:
         folder = ResultsFolder(self.results, "")
-        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with suppress(OSError, ValueError, msgspec.MsgspecError, RecursionError):
+            if not is_old(reply, out, before_s):
+                return
             told = msgspec.json.decode(own_folder.read_file(reply, out, _REPLY_BYTES_MAX), type=_Reply)
             for path in told.result.files.values():
                 if isinstance(path, str):
@@ -82,20 +81,11 @@ class Folders:
                         remove_result(folder.resolve(path), folder.path, before_s)
 
 
-def _is_ours(name: str, folder: int, before_s: float) -> bool:
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except (OSError, ValueError):
-        return False
-    is_old = status.st_mtime < before_s
-    return is_old and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-
-
 def _remove(names: list[str] | tuple[str, ...], folder: int, before_s: float) -> None:
     for name in names:
-        if "/" not in name and _is_ours(name, folder, before_s):
-            with suppress(OSError):
-                os.unlink(name, dir_fd=folder)
+        if "/" not in name:
+            with suppress(OSError, ValueError):
+                remove_old(name, folder, before_s)
 
 
 class Retention:

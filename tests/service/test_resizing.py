@@ -113,9 +113,11 @@ def test_orders_are_looked_for_where_the_kernel_has_no_further_watch(
     assert told == [f"inotify does not work here (Too many open files); polling {folder.path}"]
 
 
-def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resizing:
+def taking_orders(
+    rank: FakeRank, api_dir: Path, *, is_new: bool = True, watching: Watching = Watching.AUTO
+) -> Resizing:
     fake: Any = rank
-    return Resizing(fake, OrderFolder(api_dir, is_new), [])
+    return Resizing(fake, OrderFolder(api_dir, is_new, watching), [])
 
 
 @pytest.mark.parametrize(
@@ -448,19 +450,22 @@ def turns_until_quiet(resizing: Resizing, now: float) -> int:
     return 50
 
 
+@pytest.mark.parametrize("watching", [Watching.AUTO, Watching.POLL])
 @pytest.mark.parametrize("order", [Resize(by=2), Resize(by=-1), Drain("1", 60.0)])
-def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(order: Order, tmp_path: Path) -> None:
+def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(
+    order: Order, watching: Watching, tmp_path: Path
+) -> None:
     rank = FakeRank(4)
-    resizing = taking_orders(rank, tmp_path)
+    resizing = taking_orders(rank, tmp_path, watching=watching)
     give(tmp_path, order)
     assert 1 <= turns_until_quiet(resizing, 0.0) <= 3
     assert rank.grown or rank.drains
     give(tmp_path, Resize(by=-1))  # it has to wait, and is not forgotten
-    assert 1 <= turns_until_quiet(resizing, 0.1) <= 3
+    assert 1 <= turns_until_quiet(resizing, 10.0) <= 3  # polling looks by then
     if rank.done is not None:
         rank.begin(*range(6))
         rank.done({})
-        turns_until_quiet(resizing, 0.2)
+        turns_until_quiet(resizing, 20.0)
         assert [each for each, _ in rank.drains] == [5]
 
 

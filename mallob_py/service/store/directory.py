@@ -122,25 +122,22 @@ class JobDirectory:
         try:
             self._journal.create()
             self._lock = DirectoryLock(self.path, log)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._lock.close)
+                format_mark.settle(self.path, self._flush_policy)
+                #: ended jobs with their outcomes, for dependencies
+                self.finished = self._finished.load()
+                leave_mark(self.path, self._flush_policy)
+                self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
+                claimed, decided, lost = self._journal.recover(log)
+                self._recovered = deque(claimed)
+                self._checkpoints.recover({one.internal_id for one in claimed})
+                decided = [self._with_outcome(entry) for entry in decided]
+                self.finished |= {entry.identity: entry.outcome for entry in (*decided, *lost)}
+                self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
+                self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
+                undo.pop_all()
         except OSError as error:
-            raise _unusable(self.path, error) from error
-        try:
-            format_mark.settle(self.path, self._flush_policy)
-            #: ended jobs with their outcomes, for dependencies
-            self.finished = self._finished.load()
-            leave_mark(self.path, self._flush_policy)
-            self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
-            claimed, decided, lost = self._journal.recover(log)
-            self._recovered = deque(claimed)
-            self._checkpoints.recover({one.internal_id for one in claimed})
-            decided = [self._with_outcome(entry) for entry in decided]
-            self.finished |= {entry.identity: entry.outcome for entry in (*decided, *lost)}
-            self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
-            self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
-        except (OSError, ServiceError) as error:
-            self._lock.close()
-            if isinstance(error, ServiceError):
-                raise
             raise _unusable(self.path, error) from error
         self._replies.add_recovered(decided)
         for entry in lost:
