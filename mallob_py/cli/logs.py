@@ -16,6 +16,7 @@ from mallob_py.cli.values import printable
 from mallob_py.runtime.notices import say
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
+from mallob_py.service.telemetry.history import read_history
 from mallob_py.service.telemetry.printed import Printed, number_of
 from mallob_py.service.telemetry.status import read_live_status
 
@@ -48,6 +49,9 @@ def run_logs(options: LogsOptions) -> int:
             break
         time.sleep(_PERIOD_S)
     if not has_printed:
+        is_number = options.job.isdecimal() and not goes_on
+        if is_number and all(int(options.job) != job.id for job in read_history(api_dir)):
+            raise CommandError(client.unknown_job(client_dir, options.job))
         say(f"mallob-py logs: {options.job} has printed nothing")
     return 0
 

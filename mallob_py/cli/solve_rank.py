@@ -131,8 +131,6 @@ class SolveDesk(OneShotDesk):
         self._under_way = 0
         self._output = output
         self._table = table
-        if table is not None and not answered.count:
-            self._write(table, [_csv_line("file", "answer", "time_s", "pe_time_s", "workers")])
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
             # Until the grace is over, an offered answer counts; a job without an offer is interrupted.
@@ -145,6 +143,8 @@ class SolveDesk(OneShotDesk):
         self._code = answered.code
         #: result of the last file
         self._result = answered.result
+        if table is not None and not answered.count:
+            self._write(table, [_csv_line("file", "answer", "time_s", "pe_time_s", "workers")])
 
     @property
     def exit_code(self) -> int:
@@ -452,7 +452,8 @@ class SolveDesk(OneShotDesk):
         """Write lines; if that fails, write no further answers."""
         if (problem := write_to(stream, lines)) is not None:
             if problem:
-                self._complain(f"the answer cannot be written: {problem}")
+                what = "table" if stream is self._table else "answer"
+                self._complain(f"the {what} cannot be written: {problem}")
             self._rank.stop()
 
     def _complain(self, message: str) -> None:

@@ -58,7 +58,8 @@ def run_service_install(options: ServiceInstallOptions) -> int:
     if options.account is not None:
         _check_account(options.account)
     path = _folder(options) / f"{options.name}.service"
-    _write(path, text)
+    hint = "--print shows the unit" if options.for_user else "run this as root, or use --user or --print"
+    _write(path, text, hint)
     for line in _verified(path, options):
         print(f"systemd-analyze: {line}", file=sys.stderr)
     manage = "systemctl --user" if options.for_user else "systemctl"
@@ -163,7 +164,7 @@ def _folder(options: ServiceInstallOptions) -> Path:
     return Path(home, "systemd", "user")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, hint: str) -> None:
     try:
         with path.open(encoding="utf-8", errors="replace") as old:
             if old.readline().rstrip() != _MARK:
@@ -178,8 +179,7 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        hint = "; run this as root, or use --user or --print" if isinstance(error, PermissionError) else ""
-        raise CommandError(f"{path} cannot be written: {error.strerror}{hint}") from None
+        raise CommandError(f"{path} cannot be written: {error.strerror}; {hint}") from None
 
 
 def _verified(path: Path, options: ServiceInstallOptions) -> list[str]:

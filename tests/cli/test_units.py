@@ -101,6 +101,9 @@ def test_a_unit_is_written_and_replaced_but_nobody_elses(
     assert main(["service", "install", "--user"]) == 2
     assert "is not ours" in capsys.readouterr().err
     assert unit.read_text() == "[Unit]\n"
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")
+    assert main(["service", "install", "--user"]) == 2
+    assert capsys.readouterr().err.endswith("No such file or directory; --print shows the unit\n")
     assert main(["service", "install", "--user", "--unit", "../x"]) == 2
     assert main(["service", "install", "--user", "--print", "--api-dir", "a\nb"]) == 2
 

@@ -44,8 +44,10 @@ def test_prints_of_functions_are_in_the_log_of_their_job_and_not_in_that_of_the_
         nothing = logs(service, "u.silent")
         assert (nothing.returncode, nothing.stdout) == (0, "")
         assert "has printed nothing" in nothing.stderr
-        unknown = logs(service, "u.unknown")
-        assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+        assert logs(service, str(silent["internal_id"])).returncode == 0
+        for unknown in ("u.unknown", "12345"):
+            told = logs(service, unknown)
+            assert (told.returncode, told.stderr.count("\n")) == (2, 1)
         assert service.stop() == 0
         poll_until(lambda: service.processes() == [], "nothing is left")
         assert logs(service, reply.stem).stdout == said.stdout  # without a service, too

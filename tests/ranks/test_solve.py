@@ -468,6 +468,13 @@ def test_an_answer_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert done.err == "mallob-py solve: the answer cannot be written: No space left on device\n"
 
 
+def test_a_table_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    files = write(tmp_path, SMALL, "a.cnf"), write(tmp_path, CONTRADICTION, "b.cnf")
+    done = run("solve", "-n", "1", "--table", "/dev/full", *files)
+    assert done.code == ERROR
+    assert "mallob-py solve: the table cannot be written: No space left on device\n" in done.err
+
+
 def test_a_reader_of_answers_who_leaves_early_is_no_error(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "solve", "-n", "2", str(write(tmp_path, SMALL))],
