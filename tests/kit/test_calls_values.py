@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import sys
 import traceback
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +78,20 @@ def test_an_exception_comes_with_where_it_was_raised_and_which_call_it_was() -> 
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "in failing" in str(error.__cause__)
     assert error.__notes__ == ["call 3 of 4: f(1)"]
+
+
+def test_source_lines_that_only_the_caller_knows_are_in_the_traceback() -> None:
+    cell = "def half(number):\n    return 1 / number\n"
+    names: dict[str, Any] = {}
+    exec(compile(cell, "/a notebook/cell.py", "exec"), names)  # as IPython does
+    try:
+        names["half"](0)
+    except ZeroDivisionError as raised:
+        dumped = dump_error(raised, "nowhere.py")
+    linecache.cache["/a notebook/cell.py"] = len(cell), None, cell.splitlines(True), "cell"
+    cause = str(load_error(dumped, "half(0)").__cause__)
+    assert '  File "/a notebook/cell.py", line 2, in half\n    return 1 / number\nZeroDivisionError' in cause
+    assert cause.count('names["half"](0)\n') == 1  # what the worker knew
 
 
 def test_an_exception_of_two_arguments_arrives_as_itself() -> None:

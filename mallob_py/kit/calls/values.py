@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import io
+import linecache
 import pickle
+import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +33,8 @@ _MAIN = b"__main__"
 ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
 _NESTED_MAX = 20
 _TRACEBACK_CHARACTERS_MAX = 64_000
+#: frame of a traceback without its source line
+_BARE_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in .+\n(?!    )', re.MULTILINE)
 
 
 class CannotSend(pickle.PicklingError):
@@ -294,8 +298,14 @@ def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseExcepti
             loaded = pickle.loads(data)
             if isinstance(loaded, BaseException):
                 error = loaded
-    _dress(error, RemoteTraceback(text), where)
+    _dress(error, RemoteTraceback(_BARE_FRAME.sub(_with_source, text)), where)
     return no_stop(error)
+
+
+def _with_source(frame: re.Match[str]) -> str:
+    """Add the source line of a frame that only the caller knows, as of a notebook's cell."""
+    line = linecache.getline(frame["file"], int(frame["line"])).strip()
+    return frame[0] + (f"    {line}\n" if line else "")
 
 
 def no_stop(error: BaseException) -> BaseException:
