@@ -8,12 +8,13 @@ if TYPE_CHECKING:
 
     from mallob_py.api.async_client import AsyncClient
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
-    from mallob_py.api.cpmpy_solver import register_cpmpy_solver
+    from mallob_py.api.cpmpy_solver import register_cpmpy_solver as register_cpmpy_solver
     from mallob_py.api.executor import Executor, Shared, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
-    from mallob_py.api.joblib_backend import register_joblib_backend
+    from mallob_py.api.joblib_backend import register_joblib_backend as register_joblib_backend
     from mallob_py.api.maxsat import RC2, Ipamir
 
+#: without the names of `_NEEDS`, so that a star import needs no optional package
 __all__ = [
     "RC2",
     "Answer",
@@ -27,8 +28,6 @@ __all__ = [
     "JobError",
     "JobFuture",
     "Shared",
-    "register_cpmpy_solver",
-    "register_joblib_backend",
     "report_progress",
     "solve",
 ]

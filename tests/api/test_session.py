@@ -19,6 +19,11 @@ def test_an_optimum_is_shown_in_a_few_words(is_optimal: bool, value: int | None,
     assert repr(Optimum(value is not None, is_optimal, value, None, 2, reply)) == f"<Optimum {shown}>"
 
 
+def test_a_star_import_needs_no_optional_package() -> None:
+    hide = "import sys; sys.modules |= dict.fromkeys(('pindakaas', 'cpmpy', 'joblib'))"
+    subprocess.run([sys.executable, "-c", f"{hide}; from mallob_py import *; Client"], check=True)
+
+
 @pytest.mark.parametrize(
     ("name", "missing", "install"),
     [
