@@ -40,6 +40,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, as_completed, wait
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -364,11 +365,11 @@ class Client:
         job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
         job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
         limits_s = {"time": time_limit_s, "wallclock": wallclock_limit_s, "cpu": cpu_limit_s}
-        job |= {
-            f"{kind}-limit": format_duration(limit_s)
-            for kind, limit_s in limits_s.items()
-            if limit_s is not None
-        }
+        for kind, limit_s in limits_s.items():
+            if isinstance(limit_s, Real):
+                job[f"{kind}-limit"] = format_duration(float(limit_s))
+            elif limit_s is not None:
+                raise TypeError(f"{kind}_limit_s is a number of seconds, not {limit_s!r}")
         input_file = self._put_formula(job, formula, literals_of(assumptions, "assumptions"))
         if job.get("incremental"):
             self._keep(job, input_file)

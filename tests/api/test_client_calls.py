@@ -109,6 +109,14 @@ def test_who_waits_for_a_service_that_stays_away_is_told(desk: Desk) -> None:
     assert list((desk.directory.path / "journal").iterdir())
 
 
+def test_a_limit_that_is_no_number_is_told(desk: Desk) -> None:
+    with (
+        Client(desk.directory.path.parent) as client,
+        pytest.raises(TypeError, match="time_limit_s is a number of seconds"),
+    ):
+        client.submit([[1]], time_limit_s="5m")  # type: ignore[arg-type]
+
+
 def test_an_executor_gives_answers_in_the_order_of_formulas(desk: Desk) -> None:
     with FormulaExecutor(desk.directory.path.parent, user="u") as executor:
         assert isinstance(executor, concurrent.futures.Executor)
