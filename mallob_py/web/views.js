@@ -378,7 +378,8 @@ function carry(fields) {
 
 /** Hand in again, under the same names, what has ended without a result. */
 async function resubmitGroup(query) {
-  let offset = 0, again = 0, gone = 0;
+  let offset = 0, again = 0;
+  const refused = new Map(); // jobs by reason
   for (let total = 1; offset < total;) {
     const told = JSON.parse(await ask("api/group" + query + "&limit=200&offset=" + offset));
     total = told.total;
@@ -386,11 +387,15 @@ async function resubmitGroup(query) {
     for (const job of told.jobs.filter(one => one.ended && !(one.ended.outcome === "result" && one.ended.resultcode !== 0))) {
       try {
         const fields = JSON.parse(await ask(keyOf(job) + "/file" + clientOf(job)));
-        if (needsUpload(fields)) throw new Error(GONE);
+        if (needsUpload(fields)) throw new Error("the input was uploaded and is gone");
         await ask("api/jobs", { method: "POST", body: JSON.stringify(fields), headers: { "Content-Type": "application/json" } });
         again++;
-      } catch (error) { if (error.status === 401) throw error; gone++; }
+      } catch (error) {
+        if (error.status === 401) throw error;
+        refused.set(error.message, [...(refused.get(error.message) ?? []), job.name]);
+      }
     }
   }
-  present("Resubmit", count(again, "job") + " handed in again" + (gone ? "; " + count(gone, "job") + " not: refused, or the input was uploaded and is gone" : "") + ".");
+  const reasons = [...refused].map(([reason, names]) => "; " + (names.length > 1 ? count(names.length, "job") : shown(names[0])) + " not: " + reason);
+  present("Resubmit", count(again, "job") + " handed in again" + reasons.slice(0, 10).join("") + (reasons.length > 10 ? "; " + (reasons.length - 10) + " further reasons" : "") + ".");
 }

@@ -825,6 +825,25 @@ def test_a_group_has_a_page_and_ends_as_a_whole(web: WebServer) -> None:
 
 
 @needs_browser
+def test_it_is_told_why_jobs_of_a_group_are_not_handed_in_again(web: WebServer) -> None:
+    broken = web.upload(b"p cnf 1 1\nno 0\n", "user=again&group=g&name=uploaded").json["id"]
+    web.post_job(user="again", name="slept", application="SLEEP", group="g")
+    web.ask("POST", "/api/jobs/again.slept/interrupt")
+    for job in (broken, "again.slept"):
+        assert web.get(f"/api/jobs/{job}?wait=60").json["ended"]
+    with browsing() as browser:
+        enter(browser, web)
+        go_to(browser, "#group/again/g")
+        browser.await_truth("at('group-why').textContent.includes('2 of 2 jobs have ended')")
+        browser.evaluate("at('group-actions').querySelector('button').click()")
+        told = "1 job handed in again; uploaded not: the input was uploaded and is gone."
+        browser.await_truth(f"at('result').textContent === '{told}'")
+        assert browser.complaints == []
+    web.ask("POST", "/api/jobs/again.slept/interrupt")
+    poll_until(lambda: volume_of(web, "again") == 0, "all have ended")
+
+
+@needs_browser
 def test_every_view_is_reached_by_keyboard_alone(web: WebServer) -> None:
     with browsing() as browser:
         enter(browser, web)

@@ -97,7 +97,7 @@ class _Prints:
 
     def pass_on(self) -> None:
         """Print what is new."""
-        with self._mutex, suppress(Exception):  # no folder, or whatever a program's stream raises
+        with self._mutex, suppress(Exception):  # no folder yet, or no stream that prints
             for entry in sorted(os.scandir(self._api_dir / OUTPUT_FOLDER), key=lambda one: one.name):
                 job, _, rest = entry.name.partition(".")
                 size_bytes = entry.stat(follow_symlinks=False).st_size
