@@ -33,6 +33,7 @@ from mallob_py.api import optimization
 from mallob_py.api.client import Client
 from mallob_py.api.cpmpy_pairs import Integers
 from mallob_py.api.formulas import clauses_of, wcnf_text
+from mallob_py.api.settled import awaited
 
 #: name of the solver in CPMpy
 NAME = "mallob"
@@ -155,12 +156,12 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
         clauses = np.array(self.to_dimacs().split("\n", 1)[1].split(), dtype=np.int64)
         with Client(self._api_dir) if self._client is None else nullcontext(self._client) as client:
             if self.soft is None:
-                answer = client.submit(clauses, assumed, time_limit_s=limit_s).result()
+                (answer,) = awaited(client.submit(clauses, assumed, time_limit_s=limit_s))
                 yield _Found(answer.satisfiable, answer.model, answer.core)
                 return
             hard = np.append(clauses_of(clauses), clauses_of([[literal] for literal in assumed]))
             task = optimization.Task(None, wcnf_text(hard, self.soft))
-            best = client.optimize(task, time_limit_s=limit_s).result()
+            (best,) = awaited(client.optimize(task, time_limit_s=limit_s))
         self.is_optimal = best.is_optimal
         yield _Found(best.satisfiable, best.model, None)
 

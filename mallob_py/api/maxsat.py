@@ -15,6 +15,7 @@ import numpy as np
 from mallob_py.api.client import Client
 from mallob_py.api.formulas import clauses_of, literal_of, literals_of, wcnf_text, weight_of, weighted_of
 from mallob_py.api.optimization import Optimum, Task
+from mallob_py.api.settled import awaited
 
 
 class RC2:
@@ -60,7 +61,7 @@ class RC2:
             TimeoutError: a limit ended the job before an optimum was known.
         """
         task = Task(None, wcnf_text(np.concatenate(self._hard), self._soft))
-        best = self._client.optimize(task, **self._fields).result()
+        (best,) = awaited(self._client.optimize(task, **self._fields))
         if best.satisfiable is False:
             return None
         if not best.is_optimal:
@@ -115,7 +116,8 @@ class Ipamir:
         hard = clauses_of([*self._hard, *([literal] for literal in self._assumptions)])
         soft = [(weight, [-literal]) for literal, weight in self._weights.items()]
         self._assumptions = []
-        self._best = self._client.optimize(Task(None, wcnf_text(hard, soft)), **self._fields).result()
+        task = Task(None, wcnf_text(hard, soft))
+        (self._best,) = awaited(self._client.optimize(task, **self._fields))
         code: int = self._best.reply["result"]["resultcode"]
         return code
 

@@ -35,3 +35,13 @@ class SettledOnce(Future[_T]):
                 return False
             self._is_decided = True
             return self.set_running_or_notify_cancel()
+
+
+def awaited(*futures: Future[_T]) -> list[_T]:
+    """Return the results of futures that nobody else has; if the wait ends early, cancel the futures."""
+    try:
+        return [future.result() for future in futures]
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise

@@ -6,7 +6,7 @@ import concurrent.futures
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,28 @@ def test_an_answer_is_short_to_look_at(desk: Desk) -> None:
 def test_jobs_of_others_can_be_interrupted(desk: Desk) -> None:
     desk.client.interrupt("a")
     assert desk.take()[1] == {"user": "u", "name": "a", "interrupt": True, "quiet": True}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.solve([[1]]),
+        lambda client: client.run("QUEENS", n=30),
+        lambda client: client.minimize([[1]], {1: 1}),
+    ],
+)
+def test_an_interrupted_wait_for_an_answer_ends_the_job(
+    call: Callable[[Client], object], desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(desk.client)
+    name = desk.take()[1]["name"]
+    order = desk.take()[1]
+    assert (order["interrupt"], order["name"]) == (True, name)
 
 
 def test_the_status_is_that_of_a_service_that_runs(desk: Desk) -> None:
