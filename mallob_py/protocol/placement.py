@@ -6,6 +6,7 @@ by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -111,7 +112,7 @@ def heir_of(address: int, members: tuple[int, ...]) -> int:
 
     A rank that has missed generations finds the same, since addresses only grow.
     """
-    return max((member for member in members if member <= address), default=members[0])
+    return members[max(0, bisect_right(members, address) - 1)]
 
 
 class Succession:

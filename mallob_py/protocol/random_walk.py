@@ -18,7 +18,6 @@ Requests are single (`count` 1). The random numbers are the PE's own, from its n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -175,18 +174,23 @@ class RandomWalk:
             self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))
 
     def flush(self, now: float) -> float:
-        for key in [key for key, walked in self._resting.items() if walked.again_s <= now]:
-            self._asks[key] = self._resting.pop(key).request
-        for key, request in self._asks.items():
-            self._away[key] = _Walked(request, now + WALK_PERIOD_S)
-            self._out.send(self._ranks.draw(), Walk(self._hops - 1, request))
-        self._asks.clear()
-        self._behind.flush(now)
-        return self.next_deadline()
+        if self._resting:
+            for key in [key for key, walked in self._resting.items() if walked.again_s <= now]:
+                self._asks[key] = self._resting.pop(key).request
+        if self._asks:
+            for key, request in self._asks.items():
+                self._away[key] = _Walked(request, now + WALK_PERIOD_S)
+                self._out.send(self._ranks.draw(), Walk(self._hops - 1, request))
+            self._asks.clear()
+        return self._deadline_s(self._behind.flush(now))
 
     def next_deadline(self) -> float:
-        deadline_s = min((walked.again_s for walked in self._resting.values()), default=math.inf)
-        return min(deadline_s, self._behind.next_deadline())
+        return self._deadline_s(self._behind.next_deadline())
+
+    def _deadline_s(self, behind_s: float) -> float:
+        if not self._resting:  # as for most messages
+            return behind_s
+        return min(behind_s, *(walked.again_s for walked in self._resting.values()))
 
     # --- for checks ---------------------------------------------------------------------
 

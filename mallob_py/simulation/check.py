@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
+from mallob_py.protocol.pe import PE
 from mallob_py.protocol.rotation import fair_shares
 from mallob_py.protocol.worker import Worker, WorkerState
 from mallob_py.simulation.desks import DeskFolders
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster
     from mallob_py.simulation.processes import Process
 
+#: the present PEs with their places
+Present: TypeAlias = Sequence[tuple[int, PE]]
+
 #: states of a worker in a tree, at rest
 _AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
 
@@ -29,22 +33,23 @@ _AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
 def check_invariants(cluster: Cluster) -> None:
     """Raise AssertionError with the seed if a resting cluster violates an invariant."""
     try:
-        live = _check_jobs(cluster)
-        volumes = _check_volumes(cluster, live)
-        _check_trees(cluster, volumes)
-        _check_capacities(cluster, volumes)
-        _check_idle(cluster)
-        _check_nothing_left(cluster, live)
+        present = list(cluster.present())
+        live = _check_jobs(cluster, present)
+        volumes = _check_volumes(cluster, present, live)
+        _check_trees(cluster, present, volumes)
+        _check_capacities(cluster, present, volumes)
+        _check_idle(present)
+        _check_nothing_left(cluster, present, live)
     except AssertionError as error:
         raise AssertionError(
             f"seed {cluster.seed}, m {cluster.size}, t {cluster.now:.6f}: {error}"
         ) from error
 
 
-def _check_jobs(cluster: Cluster) -> set[int]:
+def _check_jobs(cluster: Cluster, present: Present) -> set[int]:
     """Check that every job handed in is in exactly one state: at a desk, live at its client, or ended."""
     live: set[int] = set()
-    for _, pe in cluster.present():
+    for _, pe in present:
         live |= set(pe.client.jobs)
     assert not live & set(cluster.ended), "a job has ended and lives"
     at_desks = cluster.folders.at_desks()
@@ -56,12 +61,12 @@ def _check_jobs(cluster: Cluster) -> set[int]:
     return live
 
 
-def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
+def _check_volumes(cluster: Cluster, present: Present, live: set[int]) -> dict[int, int]:
     """Check that all images agree, and C1, C2 hold."""
-    _, some = next(iter(cluster.present()))
+    _, some = present[0]
     first = some.balancer
     assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
-    for _, pe in cluster.present():
+    for _, pe in present:
         assert pe.balancer.epoch == first.epoch, "two PEs rest in different epochs"
         assert pe.balancer.jobs == first.jobs, "two PEs have different images"
         if isinstance(first, DistributedBalancer):
@@ -91,10 +96,10 @@ def _check_rotation(volumes: dict[int, int], shares: dict[int, float]) -> None:
         assert volumes[job] in rounded, f"job {job} has {volumes[job]} PEs, its share is {share}"
 
 
-def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
+def _check_trees(cluster: Cluster, present: Present, volumes: dict[int, int]) -> None:
     """Check that each job has workers 0..v-1, and that each worker runs and is linked with its parent."""
     workers: dict[int, dict[int, tuple[int, Worker]]] = {job: {} for job in volumes}
-    for place, pe in cluster.present():
+    for place, pe in present:
         if (worker := pe.workers.active) is not None:
             assert worker.job in workers, f"rank {pe.rank} works for job {worker.job}, which is over"
             assert worker.index not in workers[worker.job], f"two workers {worker.index} of job {worker.job}"
@@ -131,7 +136,7 @@ def _check_process(process: Process, index: int, volume: int, tree: Collection[i
     assert set(process.children) == {child for child in children_of(index) if child in tree}
 
 
-def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
+def _check_capacities(cluster: Cluster, present: Present, volumes: dict[int, int]) -> None:
     """Check that processes run within each rank's capacity, and as the volumes say."""
     running: Counter[int] = Counter()
     for (pe, _), process in cluster.processes.items():
@@ -139,27 +144,27 @@ def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
     for rank, count in running.items():
         capacity = len(cluster.places_of(rank))
         assert count <= capacity, f"rank {rank} of capacity {capacity} runs {count} workers"
-    active = [pe.workers.active for _, pe in cluster.present()]
+    active = [pe.workers.active for _, pe in present]
     dead = sum(worker is not None and worker.is_bereft for worker in active)
     assert running.total() + dead == sum(volumes.values()), f"{running} run, {dead} dead, for {volumes}"
 
 
-def _check_idle(cluster: Cluster) -> None:
+def _check_idle(present: Present) -> None:
     """Check that the tree's root knows exactly the idle PEs, and no open request that is still wanted.
 
     Without idle PEs, a request without a taker may have outlived its parent: it waits for the next idle PE or
     epoch. All trees are whole (`_check_trees`), so no other request is open.
     """
-    idle = sum(pe.workers.active is None for _, pe in cluster.present())
-    supplies = [pe.matcher.supply() for _, pe in cluster.present() if pe.matcher.is_root()]
-    orphans = 0 if idle else sum(len(pe.matcher.carried()) for _, pe in cluster.present())
+    idle = sum(pe.workers.active is None for _, pe in present)
+    supplies = [pe.matcher.supply() for _, pe in present if pe.matcher.is_root()]
+    orphans = 0 if idle else sum(len(pe.matcher.carried()) for _, pe in present)
     assert supplies == [(orphans, idle)], f"matching knows {supplies}, idle PEs are {idle}"
 
 
-def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
+def _check_nothing_left(cluster: Cluster, present: Present, live: set[int]) -> None:
     """Check that ended jobs left no trace, caches are within bounds, and each process has a worker."""
     held: set[tuple[int, int]] = set()
-    for place, pe in cluster.present():
+    for place, pe in present:
         workers = list(pe.workers.suspended.values())
         roots = sum(worker.index == 0 for worker in workers)
         assert roots <= cluster.config.roots_kept(pe.size)

@@ -124,11 +124,20 @@ class Delayed(NamedTuple):
     number: int
 
 
+class _Stream:
+    """The delays of one kind between two ranks: the hash of what they have in common, and their number."""
+
+    __slots__ = ("number", "state")
+
+    def __init__(self, state: int) -> None:
+        self.state = state
+        self.number = 0
+
+
 class HashedDelays(InfinitelyFast):
     """Delays that follow from the seed and from what is delayed.
 
-    If `special` is given, all other things take the shortest time. `counts` has the number of things of each
-    kind.
+    If `special` is given, all other things take the shortest time.
     """
 
     def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:
@@ -140,10 +149,22 @@ class HashedDelays(InfinitelyFast):
             What.START: (2, ranges.process_start_s),
             What.FETCH: (3, ranges.fetch_s),
         }
-        self.counts: dict[tuple[What, int, int], int] = {}
+        self._message_code, (self._message_s, longest_s) = self._ranges[What.MESSAGE]
+        self._message_range_s = longest_s - self._message_s
+        #: by code of a kind, and two ranks
+        self._streams: dict[tuple[int, int, int], _Stream] = {}
 
     def message_s(self, source: int, dest: int) -> float:
-        return self._next(What.MESSAGE, source, dest)
+        if self._special is not None:
+            return self._next(What.MESSAGE, source, dest)
+        # As `_next`, in place, since this is done for each message.
+        key = self._message_code, source, dest
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._begin(key)
+        share = splitmix64(stream.state + stream.number) / 2**64
+        stream.number += 1
+        return self._message_s + self._message_range_s * math.pow(share, self._skew)
 
     def process_start_s(self, rank: int) -> float:
         return self._next(What.START, rank, rank)
@@ -152,9 +173,14 @@ class HashedDelays(InfinitelyFast):
         return self._next(What.FETCH, rank, rank)
 
     def _next(self, what: What, source: int, dest: int) -> float:
-        number = self.counts.get((what, source, dest), 0)
-        self.counts[what, source, dest] = number + 1
-        return self.delay_s(what, source, dest, number)
+        key = self._ranges[what][0], source, dest
+        stream = self._streams.get(key) or self._begin(key)
+        stream.number += 1
+        return self.delay_s(what, source, dest, stream.number - 1)
+
+    def _begin(self, key: tuple[int, int, int]) -> _Stream:
+        stream = self._streams[key] = _Stream(mixed(self._seed, *key))
+        return stream
 
     def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
         """Return a delay, begun or not."""
@@ -166,7 +192,12 @@ class HashedDelays(InfinitelyFast):
 
     def all_so_far(self) -> list[Delayed]:
         """Return everything delayed so far."""
-        return [Delayed(*key, number) for key, count in self.counts.items() for number in range(count)]
+        kinds = {code: what for what, (code, _) in self._ranges.items()}
+        return [
+            Delayed(kinds[code], source, dest, number)
+            for (code, source, dest), stream in self._streams.items()
+            for number in range(stream.number)
+        ]
 
 
 def mixed(*numbers: int) -> int:

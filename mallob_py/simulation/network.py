@@ -184,7 +184,8 @@ class Network(ABC):
         quiet = False
         heap = self._heap
         while heap and heap[0][0] <= until_s:
-            if on_quiescent is None:
+            if on_quiescent is None or self.messages_sent != self._messages_received:
+                quiet = False
                 self._step()
             else:
                 if not quiet and heap[0][0] > self.now and self.is_quiescent():
