@@ -119,6 +119,7 @@ class Scenario:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self._bound_s = rest_bound_s(plan)
         self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
         self.cluster = Cluster(
             plan.size,
@@ -165,7 +166,7 @@ class Scenario:
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
         if cluster.is_ending:
-            cluster.run(until_s=cluster.now + rest_bound_s(plan))
+            cluster.run(until_s=cluster.now + self._bound_s)
             cluster.check_generations()
             return
         self._rest_if_turns_let_it()
@@ -178,7 +179,7 @@ class Scenario:
 
     def _rest_if_turns_let_it(self) -> None:
         """Rest, unless jobs have turns: each turn is news, so the cluster may never rest."""
-        config, bound_s, cluster = self.plan.config, rest_bound_s(self.plan), self.cluster
+        config, bound_s, cluster = self.plan.config, self._bound_s, self.cluster
         pes = [pe for _, pe in cluster.present()]
         live = len(cluster.folders.open)
         take_turns = live > len(pes) or any(pe.balancer.rotation.is_on for pe in pes)
@@ -190,7 +191,7 @@ class Scenario:
 
     def _rest(self) -> None:
         """Play without further deeds: the cluster must come to rest in time, and be fair at rest."""
-        cluster, bound_s = self.cluster, rest_bound_s(self.plan)
+        cluster, bound_s = self.cluster, self._bound_s
         news_s = cluster.now
         live = len(cluster.folders.open)
         cluster.settle(within_s=bound_s * (1 + live))
