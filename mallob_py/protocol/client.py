@@ -20,50 +20,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mallob_py.protocol import effects, messages
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import (
-    JobEnded,
-    JobGivenUp,
-    JobRests,
-    JobSaved,
-    JobSought,
-    JobStats,
-    Log,
-    Outbox,
-    Outcome,
-    Spent,
-)
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_life import Happening, JobState, follow
 from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matching import Matcher
-from mallob_py.protocol.messages import (
-    JOB_AGAIN,
-    NEW_JOB,
-    Blamed,
-    Checkpoint,
-    CheckpointGiven,
-    CheckpointWanted,
-    ChildLeft,
-    DemandChanged,
-    Denied,
-    Description,
-    JobEvent,
-    LeaveWanted,
-    Offer,
-    Offered,
-    Prefer,
-    Progressed,
-    Remember,
-    Request,
-    RequestFailed,
-    ResultFound,
-    RootLeft,
-    RootStarted,
-    Used,
-    WorkerFailed,
-)
 from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.stimuli import JobParameters
@@ -113,7 +76,7 @@ class _RootPort:
 
     def __init__(
         self,
-        out: Outbox,
+        out: effects.Outbox,
         matcher: Matcher,
         workers: LocalWorkers,
         now: Callable[[], float],
@@ -134,11 +97,11 @@ class _RootPort:
         self._is_granted = is_granted
         self._near = pe if pe is not None and pe != self._out.rank and pe < self._out.size else None
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: messages.Request) -> None:
         near, self._near = self._near, None
         if near is not None:
             is_granted = self._is_granted and request.description is not None
-            self._out.send(near, Prefer(msgspec.structs.replace(request, count=1), is_granted))
+            self._out.send(near, messages.Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
             # No other PE hears of the request, so only the root of a bulk request is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
@@ -178,7 +141,7 @@ class ClientJob:
         self.submitted_s = now
         self.balanced_s: float | None = None
         self.scheduled_s: float | None = None
-        before = parameters.spent or Spent(None, 0.0, 0.0, 0, 0, 0.0)
+        before = parameters.spent or effects.Spent(None, 0.0, 0.0, 0, 0, 0.0)
         self.started_s: float | None = before.started_s
         self.volume = 0
         #: whether the job has never had a volume, not even 0
@@ -198,7 +161,7 @@ class ClientJob:
         self.interim: Interim | None = None
         self.root: int | None = None
         #: PE of the root as told to other PEs
-        self.told_root = NEW_JOB if parameters.spent is None else JOB_AGAIN
+        self.told_root = messages.NEW_JOB if parameters.spent is None else messages.JOB_AGAIN
         #: PEs that failed to start the root since it last ran
         self.lost_at: list[int] = []
         #: time to publish the job, or its demand for more workers than its root
@@ -269,7 +232,7 @@ class ClientJob:
         """Begin anew in a new generation, unknown to all PEs. `root`: the PE of its first root."""
         self.root = root
         self.version = self.volume = 0
-        self.told_root = JOB_AGAIN if self.state is JobState.SETTLED else NEW_JOB
+        self.told_root = messages.JOB_AGAIN if self.state is JobState.SETTLED else messages.NEW_JOB
         self.lost_at.clear()
         self.since_epoch = 0
         if self.checkpoint is not None:
@@ -292,7 +255,7 @@ class ClientJob:
         spent = self.parameters.spent
         return self.pe_s - (0.0 if spent is None else spent.pe_s) >= self.parameters.turn_s
 
-    def used_up(self, now: float, threads: int) -> Outcome | None:
+    def used_up(self, now: float, threads: int) -> effects.Outcome | None:
         """Return the limit that is reached, if any; budgets must be counted up to `now`."""
         if self.started_s is None:
             return None
@@ -303,24 +266,24 @@ class ClientJob:
         """Return when a limit will be reached at the present volume."""
         return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
 
-    def _limits(self, threads: int) -> Iterator[tuple[float, Outcome]]:
+    def _limits(self, threads: int) -> Iterator[tuple[float, effects.Outcome]]:
         """Yield when each limit will be reached at the present volume, counted from the last `count`."""
         if self.started_s is None:
             return
         if self.parameters.wallclock_limit_s:
-            yield self.started_s + self.parameters.wallclock_limit_s, Outcome.WALLCLOCK_LIMIT
+            yield self.started_s + self.parameters.wallclock_limit_s, effects.Outcome.WALLCLOCK_LIMIT
         if self.parameters.time_limit_s and self._has_turn:
             left_s = self.parameters.time_limit_s - self.turns_s
-            yield self._counted_until_s + max(0.0, left_s), Outcome.TIME_LIMIT
+            yield self._counted_until_s + max(0.0, left_s), effects.Outcome.TIME_LIMIT
         if self.parameters.cpu_limit_s and (workers := self._workers()):
             left_s = (self.parameters.cpu_limit_s - self.pe_s) / (workers * threads)
-            yield self._counted_until_s + max(0.0, left_s), Outcome.CPU_LIMIT
+            yield self._counted_until_s + max(0.0, left_s), effects.Outcome.CPU_LIMIT
 
-    def stats(self, now: float) -> JobStats:
+    def stats(self, now: float) -> effects.JobStats:
         def since_submission(moment: float | None) -> float | None:
             return None if moment is None else moment - self.submitted_s
 
-        return JobStats(
+        return effects.JobStats(
             balanced_s=since_submission(self.balanced_s),
             scheduled_s=since_submission(self.scheduled_s),
             started_s=since_submission(self.started_s),
@@ -340,7 +303,7 @@ class ClientJobs:
 
     def __init__(
         self,
-        out: Outbox,
+        out: effects.Outbox,
         config: Config,
         balancer: AnyBalancer,
         matcher: Matcher,
@@ -368,7 +331,7 @@ class ClientJobs:
         self,
         job: int,
         parameters: JobParameters,
-        description: Description,
+        description: messages.Description,
         now: float,
         checkpoint: bytes | None = None,
     ) -> None:
@@ -381,7 +344,7 @@ class ClientJobs:
             record.checkpoint = LastCheckpoint(checkpoint)
         record.since_epoch = self._balancer.epoch
         fields = {"job": job, "priority": parameters.priority, "demand": self._demand_max(record)}
-        self._out.act(Log("submitted", fields))
+        self._out.act(effects.Log("submitted", fields))
         is_plenty = self._turnover.is_plenty(self._balancer.total_volume)
         may_wait = record.is_first and not is_plenty
         if self._turnover.submit(job, record.standing, may_wait, self._balancer.jobs.keys()):
@@ -410,7 +373,7 @@ class ClientJobs:
                 self._demand(record, 1)
 
     def _seats_of(
-        self, job: int, description: Description | None, near: int | None
+        self, job: int, description: messages.Description | None, near: int | None
     ) -> tuple[_RootPort, Seats]:
         port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, near)
         seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
@@ -452,7 +415,7 @@ class ClientJobs:
         """End a job early, if it is live here."""
         self._now = now
         if (record := self.jobs.get(job)) is not None:
-            self._end(record, Outcome.INTERRUPTED)
+            self._end(record, effects.Outcome.INTERRUPTED)
 
     def set_back(self, job: int, now: float) -> None:
         """Give a job up as soon as it rests, if it is live here: `JobGivenUp` follows, or its end.
@@ -473,7 +436,7 @@ class ClientJobs:
         record.seats.close()
         if record.has_run and record.is_saved_by_root and record.rests_at >= 0:
             record.happens(Happening.LEAVES)
-            self._out.send(record.rests_at, LeaveWanted(record.job, self._balancer.epoch))
+            self._out.send(record.rests_at, messages.LeaveWanted(record.job, self._balancer.epoch))
         else:
             self._retract(record)
 
@@ -488,9 +451,9 @@ class ClientJobs:
     def _tell_given_up(self, record: ClientJob) -> None:
         record.happens(Happening.GIVEN_UP)
         used = record.pe_s, record.cpu_s, record.max_volume, record.peak_memory_bytes, record.turns_s
-        spent = Spent(record.started_s, *used)
-        self._out.act(Log("given up", {"job": record.job, "pe_s": record.pe_s}))
-        self._out.act(JobGivenUp(record.job, spent))
+        spent = effects.Spent(record.started_s, *used)
+        self._out.act(effects.Log("given up", {"job": record.job, "pe_s": record.pe_s}))
+        self._out.act(effects.JobGivenUp(record.job, spent))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         """Change a job's priority and bound (0: none), if it is live here.
@@ -516,7 +479,7 @@ class ClientJobs:
         record.version += 1
         record.told_root = record.root_pe if record.root_pe >= 0 else record.told_root
         self._balancer.author(
-            JobEvent(
+            messages.JobEvent(
                 record.job,
                 record.version,
                 record.demand,
@@ -571,9 +534,11 @@ class ClientJobs:
                 self._rest(record)
             if volume and record.balanced_s is None:
                 record.balanced_s = now
-                self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
+                self._out.act(effects.Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
             self._schedule(record)  # by the job's new charge, so only after the first volume is known
-            self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
+            self._out.act(
+                effects.Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch})
+            )
             self._tell_of_root(record)
             if self._balancer.rotation.is_on:
                 record.seats.prefer_root(self._balancer.rotation.places.get(job))
@@ -585,7 +550,7 @@ class ClientJobs:
         record.rests_at = record.root_pe
         if record.state is JobState.WORKS and record.had_turn and self._balancer.rotation.is_on:
             record.happens(Happening.HAD_TURN)
-            self._out.act(JobRests(record.job))
+            self._out.act(effects.JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
         """Publish the place of the root of a job beyond its first moment, if the job's turns depend on it."""
@@ -596,7 +561,7 @@ class ClientJobs:
     def _fit(self, record: ClientJob, volume: int, now: float) -> None:
         if volume and not record.is_sought:
             record.is_sought, record.sought_s = True, now
-            self._out.act(JobSought(record.job))
+            self._out.act(effects.JobSought(record.job))
         record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
@@ -613,7 +578,7 @@ class ClientJobs:
 
     # --- the root's seat --------------------------------------------------------------------
 
-    def receive_offer(self, source: int, offer: Offer, now: float) -> None:
+    def receive_offer(self, source: int, offer: messages.Offer, now: float) -> None:
         self._now = now
         record = self.jobs.get(offer.job)
         if record is None or record.is_withdrawn or offer.epoch < record.since_epoch:
@@ -628,20 +593,22 @@ class ClientJobs:
             record.root = source
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
-            self._out.act(Log("scheduled", {"job": offer.job, "root": source, "latency_s": latency_s}))
+            self._out.act(
+                effects.Log("scheduled", {"job": offer.job, "root": source, "latency_s": latency_s})
+            )
         self._tell_of_root(record)
 
-    def receive_denied(self, source: int, message: Denied, now: float) -> None:
+    def receive_denied(self, source: int, message: messages.Denied, now: float) -> None:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.seats.receive_denied(source, message, self._volume(record), self._balancer.epoch)
 
-    def receive_failed(self, message: RequestFailed, now: float) -> None:
+    def receive_failed(self, message: messages.RequestFailed, now: float) -> None:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.seats.receive_failed(0, self._volume(record), self._balancer.epoch, now)
 
-    def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
+    def receive_left(self, source: int, message: messages.ChildLeft, now: float) -> None:
         self._now = now
         if (record := self.jobs.get(message.job)) is None:
             return
@@ -654,12 +621,12 @@ class ClientJobs:
                 reason = (
                     f"no PE could start the job, {len(record.lost_at)} have tried; the last: {message.lost}"
                 )
-                self._end(record, Outcome.FAILED, reason=reason)
+                self._end(record, effects.Outcome.FAILED, reason=reason)
                 return
         record.seats.fit(self._volume(record), self._balancer.epoch, now)
         self._schedule(record)
 
-    def receive_remember(self, message: Remember) -> None:
+    def receive_remember(self, message: messages.Remember) -> None:
         if (record := self.jobs.get(message.job)) is None:
             return
         root = record.seats.seat(0)
@@ -673,10 +640,10 @@ class ClientJobs:
     def _blame(self, record: ClientJob, source: int) -> None:
         """Blame the PEs that could not start the root: the root runs now, so the job is not at fault."""
         for rank in set(record.lost_at) - {source}:
-            self._out.send(rank, Blamed(record.job))
+            self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
 
-    def receive_started(self, source: int, message: RootStarted, now: float) -> None:
+    def receive_started(self, source: int, message: messages.RootStarted, now: float) -> None:
         record = self.jobs.get(message.job)
         if record is not None:
             self._blame(record, source)
@@ -693,7 +660,7 @@ class ClientJobs:
                 record.announce_at_s = now + self._turnover.growth_delay_s(delay_s)
             self._schedule(record)
 
-    def receive_root_left(self, message: RootLeft) -> None:
+    def receive_root_left(self, message: messages.RootLeft) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.is_saved_by_root = False
             if record.is_withdrawn:
@@ -704,54 +671,54 @@ class ClientJobs:
         """Whether, at the system's end, jobs wait for their roots' last checkpoints."""
         return any(record.is_saved_by_root for record in self.jobs.values())
 
-    def receive_demand(self, message: DemandChanged) -> None:
+    def receive_demand(self, message: messages.DemandChanged) -> None:
         record = self.jobs.get(message.job)
         if record is not None and not record.is_withdrawn:
             self._turnover.fresh.discard(record.job)  # the job goes on without an announcement
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
-    def receive_result(self, source: int, message: ResultFound, now: float) -> None:
+    def receive_result(self, source: int, message: messages.ResultFound, now: float) -> None:
         """Take in a result: the first one ends the job, later ones are ignored."""
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
             # Else a worker of a former generation has found the result, and a root may not know.
             is_of_root = record.seats.is_held(0, source, message.stay)
-            self._end(record, Outcome.RESULT, body=message.body, is_of_root=is_of_root)
+            self._end(record, effects.Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
-    def receive_used(self, message: Used) -> None:
+    def receive_used(self, message: messages.Used) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_bytes)
 
-    def receive_progress(self, message: Progressed, now: float) -> None:
+    def receive_progress(self, message: messages.Progressed, now: float) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.progression = record.progression or Progression()
             record.progression.note(message.progress, now)
 
-    def receive_offered(self, message: Offered) -> None:
+    def receive_offered(self, message: messages.Offered) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             known, offered = record.interim, message.interim
             record.interim = offered if known is None else known.joined(offered)
 
-    def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
+    def receive_checkpoint(self, source: int, message: messages.Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
             if record.seats.is_held(0, source, message.stay):  # a root that was suspended
                 record.checkpoint.begin(source, message.stay)
             if record.checkpoint.replace(source, message.stay, message.data):
-                self._out.act(JobSaved(message.job, message.data))
+                self._out.act(effects.JobSaved(message.job, message.data))
 
-    def receive_checkpoint_wanted(self, source: int, message: CheckpointWanted) -> None:
+    def receive_checkpoint_wanted(self, source: int, message: messages.CheckpointWanted) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
             data = record.checkpoint.begin(source, message.stay)
-            self._out.send(source, CheckpointGiven(message.job, message.stay, data))
+            self._out.send(source, messages.CheckpointGiven(message.job, message.stay, data))
 
-    def receive_failure(self, message: WorkerFailed, now: float) -> None:
+    def receive_failure(self, message: messages.WorkerFailed, now: float) -> None:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
-            self._end(record, Outcome.FAILED, reason=message.reason)
+            self._end(record, effects.Outcome.FAILED, reason=message.reason)
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -814,8 +781,8 @@ class ClientJobs:
         """Return when a job will next be published, or ask for more than its root."""
         return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
-    def _final_event(self, record: ClientJob) -> JobEvent:
-        return JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
+    def _final_event(self, record: ClientJob) -> messages.JobEvent:
+        return messages.JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
 
     def _remove(self, record: ClientJob) -> None:
         del self.jobs[record.job]
@@ -826,7 +793,7 @@ class ClientJobs:
     def _end(
         self,
         record: ClientJob,
-        outcome: Outcome,
+        outcome: effects.Outcome,
         body: bytes | None = None,
         reason: str | None = None,
         is_of_root: bool = False,
@@ -853,5 +820,5 @@ class ClientJobs:
             "max_volume": stats.max_volume,
             "peak_memory_bytes": stats.peak_memory_bytes,
         }
-        self._out.act(Log("ended", fields))
-        self._out.act(JobEnded(record.job, outcome, body, reason, stats, record.interim))
+        self._out.act(effects.Log("ended", fields))
+        self._out.act(effects.JobEnded(record.job, outcome, body, reason, stats, record.interim))

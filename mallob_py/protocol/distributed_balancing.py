@@ -16,30 +16,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, messages, volume_search
 from mallob_py.protocol.balancing import Balancer, PendingNews
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.messages import (
-    AnyBalancerMessage,
-    Events,
-    JobEvent,
-    VolumeAnswer,
-    VolumeQuestion,
-    VolumesSettled,
-)
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.rotation import OFF
-from mallob_py.protocol.volume_search import (
-    NO_JOBS,
-    AnyAnswer,
-    Deputy,
-    EpochVolumes,
-    Hint,
-    Volumes,
-    VolumeSearch,
-    deputy_of,
-    merged,
-)
 
 
 class DistributedBalancer:
@@ -56,17 +37,17 @@ class DistributedBalancer:
         self._on_epoch = on_epoch
         self._pending = PendingNews(delay_s)
         self.epoch = 0
-        self.jobs: dict[int, JobEvent] = {}
-        self._volumes = Volumes(NO_JOBS)
+        self.jobs: dict[int, messages.JobEvent] = {}
+        self._volumes = volume_search.Volumes(volume_search.NO_JOBS)
         self._known_volumes: dict[int, int] = {}
         #: news of the epoch under computation
-        self._news: list[JobEvent] = []
-        self._deputy = Deputy()
-        self._answer: AnyAnswer | None = None
+        self._news: list[messages.JobEvent] = []
+        self._deputy = volume_search.Deputy()
+        self._answer: volume_search.AnyAnswer | None = None
         self._answers_missing = 0
         #: at the tree's root: the running computation
-        self._search: VolumeSearch | None = None
-        self._hint = Hint()
+        self._search: volume_search.VolumeSearch | None = None
+        self._hint = volume_search.Hint()
 
     # --- the present epoch ------------------------------------------------------------------
 
@@ -93,13 +74,13 @@ class DistributedBalancer:
         return self.epoch_volumes.total_volume
 
     @property
-    def epoch_volumes(self) -> EpochVolumes:
+    def epoch_volumes(self) -> volume_search.EpochVolumes:
         """The part of the present epoch that all PEs know."""
         return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------
 
-    def author(self, event: JobEvent) -> None:
+    def author(self, event: messages.JobEvent) -> None:
         """Publish news of a job whose client is here."""
         self._pending.take(event)
 
@@ -111,7 +92,7 @@ class DistributedBalancer:
         if self._search is None and self._pending.is_due(now):
             events = self._pending.take_all(now)
             if self.parent is not None:
-                self._out.send(self.parent, Events(events))
+                self._out.send(self.parent, messages.Events(events))
             else:
                 self._begin(events, now)
         return self.next_deadline()
@@ -121,21 +102,21 @@ class DistributedBalancer:
 
     # --- questions, answers, outcome ------------------------------------------------------------
 
-    def receive(self, message: AnyBalancerMessage, now: float) -> None:
+    def receive(self, message: messages.AnyBalancerMessage, now: float) -> None:
         """Take a message from another PE's balancer."""
         match message:
-            case Events():
+            case messages.Events():
                 self._pending.take(*message.events)
-            case VolumeQuestion():
+            case messages.VolumeQuestion():
                 self._receive_question(message, now)
-            case VolumeAnswer():
+            case messages.VolumeAnswer():
                 self._receive_answer(message, now)
-            case VolumesSettled():
+            case messages.VolumesSettled():
                 self._receive_settled(message, now)
             case _:
                 raise PeerViolation("another PE has another kind of balancing")
 
-    def _begin(self, events: tuple[JobEvent, ...], now: float) -> None:
+    def _begin(self, events: tuple[messages.JobEvent, ...], now: float) -> None:
         """Count the jobs of the next epoch, and open it; at the root."""
         jobs = len(self.jobs)
         for event in events:
@@ -145,21 +126,21 @@ class DistributedBalancer:
             new = event if event.demand else None
             jobs += (new is not None) - (known is not None)
             self._hint.replace(known, new)
-        self._search = VolumeSearch(self._out.size, jobs, self._hint)
+        self._search = volume_search.VolumeSearch(self._out.size, jobs, self._hint)
         self._go_on(events, now)
 
-    def _go_on(self, events: tuple[JobEvent, ...], now: float) -> None:
+    def _go_on(self, events: tuple[messages.JobEvent, ...], now: float) -> None:
         """Take the next step of the computation; at the root. Only the first step has `events`."""
         search = self._search
         assert search is not None
         if search.question is not None:
-            self._receive_question(VolumeQuestion(self.epoch + 1, events, search.question), now)
+            self._receive_question(messages.VolumeQuestion(self.epoch + 1, events, search.question), now)
         else:
             assert search.epoch_volumes is not None
             self._search = None
-            self._receive_settled(VolumesSettled(self.epoch + 1, events, search.epoch_volumes), now)
+            self._receive_settled(messages.VolumesSettled(self.epoch + 1, events, search.epoch_volumes), now)
 
-    def _receive_question(self, message: VolumeQuestion, now: float) -> None:
+    def _receive_question(self, message: messages.VolumeQuestion, now: float) -> None:
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"question for epoch {message.epoch} in {self.epoch}")
         if self._answer is not None:
@@ -171,10 +152,10 @@ class DistributedBalancer:
         self._answers_missing = len(self._children)
         self._report(now)
 
-    def _receive_answer(self, message: VolumeAnswer, now: float) -> None:
+    def _receive_answer(self, message: messages.VolumeAnswer, now: float) -> None:
         if self._answer is None or not self._answers_missing:
             raise PeerViolation("an answer to no question")
-        self._answer = merged(self._answer, message.answer)
+        self._answer = volume_search.merged(self._answer, message.answer)
         self._answers_missing -= 1
         self._report(now)
 
@@ -185,25 +166,25 @@ class DistributedBalancer:
         answer, self._answer = self._answer, None
         assert answer is not None
         if self.parent is not None:
-            self._out.send(self.parent, VolumeAnswer(answer))
+            self._out.send(self.parent, messages.VolumeAnswer(answer))
         else:
             assert self._search is not None
             self._search.take(answer)
             self._go_on((), now)
 
-    def _note(self, events: tuple[JobEvent, ...]) -> None:
+    def _note(self, events: tuple[messages.JobEvent, ...]) -> None:
         """Note news of the coming epoch: the deputy uses them at once, the image changes with the epoch."""
         for event in events:
             known = self.jobs.get(event.job)
             self._news.append(event)
-            if deputy_of(event.job, self._out.size) != self._out.rank:
+            if volume_search.deputy_of(event.job, self._out.size) != self._out.rank:
                 continue
             if event.demand == 0:
                 self._deputy.drop(event.job)
             elif known is None or known.version < event.version:
                 self._deputy.put(event)
 
-    def _receive_settled(self, message: VolumesSettled, now: float) -> None:
+    def _receive_settled(self, message: messages.VolumesSettled, now: float) -> None:
         """Begin the epoch."""
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
@@ -221,7 +202,7 @@ class DistributedBalancer:
                 self.jobs[event.job] = event
         self._news.clear()
         self._known_volumes.clear()
-        self._volumes = Volumes(message.volumes)
+        self._volumes = volume_search.Volumes(message.volumes)
         if message.volumes.jobs != len(self.jobs):
             raise PeerViolation("the image is not that of the tree's root")
         self._on_epoch(now, ended)

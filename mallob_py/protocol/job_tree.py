@@ -37,22 +37,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.messages import (
-    Accepted,
-    ChildLeft,
-    Denied,
-    Described,
-    Description,
-    Offer,
-    PastWorker,
-    Query,
-    Rejected,
-    Release,
-    Remember,
-    Request,
-)
 from mallob_py.trees import level_below, parent_of
 
 _PER_INDEX_MAX = 4
@@ -80,10 +67,10 @@ class PastWorkers:
     """Past workers by index, most recent last; each rank is remembered once."""
 
     def __init__(self) -> None:
-        self._by_index: dict[int, list[PastWorker]] = {}
+        self._by_index: dict[int, list[messages.PastWorker]] = {}
         self._index_of: dict[int, int] = {}
 
-    def add(self, past: Iterable[PastWorker]) -> None:
+    def add(self, past: Iterable[messages.PastWorker]) -> None:
         for worker in past:
             self.forget(worker.rank)
             known = self._by_index.setdefault(worker.index, [])
@@ -103,17 +90,17 @@ class PastWorkers:
         else:
             del self._by_index[index]
 
-    def most_recent(self, index: int) -> PastWorker | None:
+    def most_recent(self, index: int) -> messages.PastWorker | None:
         known = self._by_index.get(index)
         return known[-1] if known else None
 
-    def of_index(self, index: int) -> list[PastWorker]:
+    def of_index(self, index: int) -> list[messages.PastWorker]:
         return list(self._by_index.get(index, ()))
 
     def knows_below(self, subtree: int) -> bool:
         return any(in_subtree(index, subtree) for index in self._by_index)
 
-    def take_below(self, subtree: int) -> tuple[PastWorker, ...]:
+    def take_below(self, subtree: int) -> tuple[messages.PastWorker, ...]:
         """Remove and return all past workers of a subtree."""
         taken = tuple(
             worker
@@ -125,7 +112,7 @@ class PastWorkers:
             self.forget(worker.rank)
         return taken
 
-    def take_all(self) -> tuple[PastWorker, ...]:
+    def take_all(self) -> tuple[messages.PastWorker, ...]:
         return self.take_below(0)
 
     def __len__(self) -> int:
@@ -135,7 +122,7 @@ class PastWorkers:
 class AskPort(Protocol):
     """The matcher, as seats use it. `ask` may find a taker at once."""
 
-    def ask(self, request: Request) -> None: ...
+    def ask(self, request: messages.Request) -> None: ...
 
     def is_asking(self, job: int, subtree: int) -> bool: ...
 
@@ -162,14 +149,14 @@ class Seat:
         #: number of workers lost in this place for want of a process
         self.losses = 0
         #: past workers that are busy now, remembered when the seat is taken
-        self.kept: tuple[PastWorker, ...] = ()
+        self.kept: tuple[messages.PastWorker, ...] = ()
         self.clear()
 
     def clear(self) -> None:
         self.state = SeatState.EMPTY
         self.rank = -1
         #: the past worker that is queried
-        self.queried: PastWorker | None = None
+        self.queried: messages.PastWorker | None = None
         self.stay = -1
         #: whether the root in this seat is known to have had its process
         self.has_run = False
@@ -211,7 +198,7 @@ class Seats:
         self.leaves = False
         #: lost children of the last generation, whose children look for a parent
         self.gone: frozenset[int] = frozenset()
-        self.description: Description | None = None
+        self.description: messages.Description | None = None
 
     def _remembers(self, index: int) -> bool:
         """Tell whether past workers with this index may be resumed."""
@@ -251,7 +238,7 @@ class Seats:
         if seat.state is SeatState.TAKEN and seat.rank == rank:
             seat.has_run = True
             for other in seat.elsewhere:
-                self._out.send(other, Release(self._job))
+                self._out.send(other, messages.Release(self._job))
             seat.elsewhere = ()
 
     def prefer_root(self, rank: int | None) -> None:
@@ -274,7 +261,7 @@ class Seats:
                     # that case.
                     is_kept = seat.index > 0 or seat.has_run or not self._hands_memory_down
                     if is_kept and self._remembers(seat.index):
-                        self.past.add([PastWorker(seat.index, seat.rank, epoch)])
+                        self.past.add([messages.PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
                 if seat.state is not SeatState.EMPTY:
@@ -302,7 +289,7 @@ class Seats:
         seat.rank = past.rank
         seat.queried = past
         seat.queries += 1
-        self._out.send(past.rank, Query(self._request(seat, 1, epoch)))
+        self._out.send(past.rank, messages.Query(self._request(seat, 1, epoch)))
 
     def _ask(self, seat: Seat, volume: int, epoch: int) -> None:
         """Ask for the whole subtree at once if so configured, unless past workers below could be reused."""
@@ -312,8 +299,8 @@ class Seats:
         count = 1 if alone else subtree_size(seat.index, volume)
         self._matcher.ask(self._request(seat, count, epoch))
 
-    def _request(self, seat: Seat, count: int, epoch: int) -> Request:
-        return Request(
+    def _request(self, seat: Seat, count: int, epoch: int) -> messages.Request:
+        return messages.Request(
             job=self._job,
             subtree=seat.index,
             position=0,
@@ -332,7 +319,7 @@ class Seats:
         known = [*self.past.of_index(seat.index), *seat.kept] if seat.index == 0 else ()
         return max(known, key=lambda past: past.epoch).rank if known else -1
 
-    def _description_to_spread(self) -> Description | None:
+    def _description_to_spread(self) -> messages.Description | None:
         description = self.description
         if description is None or (
             description.inline is not None and len(description.inline) > _INLINE_IN_REQUEST_MAX
@@ -340,7 +327,7 @@ class Seats:
             return None
         return description
 
-    def remember(self, message: Remember, volume: int, epoch: int) -> None:
+    def remember(self, message: messages.Remember, volume: int, epoch: int) -> None:
         """Take in memory from the last generation; pass the memory on if the subtree has its root again."""
         past = message.past
         for seat in self.taken():
@@ -349,7 +336,7 @@ class Seats:
                 self._out.send(seat.rank, replace(message, index=seat.index, past=below))
         self.recall(past, volume, epoch)
 
-    def recall(self, past: tuple[PastWorker, ...], volume: int, epoch: int) -> None:
+    def recall(self, past: tuple[messages.PastWorker, ...], volume: int, epoch: int) -> None:
         """Take in memory from above: query past workers for seats whose requests are unmatched."""
         self.past.add(past)
         for seat in self._seats.values():
@@ -367,7 +354,7 @@ class Seats:
 
     # --- answers ------------------------------------------------------------------------
 
-    def receive_offer(self, source: int, offer: Offer, volume: int, epoch: int) -> bool:
+    def receive_offer(self, source: int, offer: messages.Offer, volume: int, epoch: int) -> bool:
         """Accept or reject a child: the first offer for a free seat wins."""
         seat = self._seats[offer.index]
         deserved = offer.epoch > epoch or offer.index < volume
@@ -382,20 +369,20 @@ class Seats:
         self.past.add(seat.kept)
         seat.kept = ()
         self.past.forget(source)
-        handed_down: tuple[PastWorker, ...] = ()
+        handed_down: tuple[messages.PastWorker, ...] = ()
         if self._hands_memory_down:
             others = tuple(past.rank for past in self.past.of_index(seat.index))
             if seat.index == 0 and self.leaves:
                 seat.elsewhere = others  # one of these PEs may have the root's process, until the root runs
             else:
                 for other in others:
-                    self._out.send(other, Release(self._job))
+                    self._out.send(other, messages.Release(self._job))
             handed_down = self.past.take_below(seat.index)
         if offer.granted_epoch == epoch and not handed_down and not seat.losses:
             return True  # the child knows
         self._out.send(
             source,
-            Accepted(
+            messages.Accepted(
                 job=self._job,
                 index=seat.index,
                 stay=offer.stay,
@@ -408,11 +395,11 @@ class Seats:
         )
         return True
 
-    def receive_denied(self, source: int, denied: Denied, volume: int, epoch: int) -> None:
+    def receive_denied(self, source: int, denied: messages.Denied, volume: int, epoch: int) -> None:
         seat = self._seats[denied.index]
         if seat.state is SeatState.QUERIED and seat.rank == source:
             if denied.kept:
-                seat.kept += (PastWorker(denied.index, source, epoch),)
+                seat.kept += (messages.PastWorker(denied.index, source, epoch),)
             self._seek(seat, volume, epoch)
 
     def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:
@@ -422,7 +409,7 @@ class Seats:
             seat.clear()
             self.fit(volume, epoch, now)
 
-    def receive_left(self, source: int, message: ChildLeft) -> bool:
+    def receive_left(self, source: int, message: messages.ChildLeft) -> bool:
         """Empty the seat of a child that has left; return False if that is old news."""
         if not self.is_held(message.index, source, message.stay):
             return False
@@ -439,11 +426,11 @@ class Seats:
         """
         for seat in self.taken():
             if seat.offer_epoch >= since_epoch:
-                self._out.send(seat.rank, Rejected(self._job, seat.index, seat.stay))
+                self._out.send(seat.rank, messages.Rejected(self._job, seat.index, seat.stay))
         self.close()
 
-    def describe(self, description: Description) -> None:
+    def describe(self, description: messages.Description) -> None:
         """Pass the description on to the children that wait for it."""
         self.description = description
         for seat in self.taken():
-            self._out.send(seat.rank, Described(self._job, seat.stay, description))
+            self._out.send(seat.rank, messages.Described(self._job, seat.stay, description))

@@ -17,7 +17,7 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, messages
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import BlameHost, GiveCheckpoint, JobUnheard, Log, Outbox
 from mallob_py.protocol.giving import Giving
@@ -27,29 +27,6 @@ from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, in_subtree
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matching import Matcher
-from mallob_py.protocol.messages import (
-    Accepted,
-    Checkpoint,
-    CheckpointGiven,
-    CheckpointWanted,
-    ChildLeft,
-    DemandChanged,
-    Denied,
-    Description,
-    Offer,
-    Offered,
-    PastWorker,
-    Prefer,
-    Progressed,
-    Rejected,
-    Remember,
-    Request,
-    RequestFailed,
-    ResultFound,
-    RootStarted,
-    Used,
-    WorkerFailed,
-)
 from mallob_py.protocol.placement import Succession
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.staff import Staff
@@ -78,9 +55,9 @@ class Parenting:
         self._matcher = matcher
         self._balancer = balancer
         #: answers that arrived before our own adoption
-        self.early: list[tuple[int, Offer | RequestFailed]] = []
+        self.early: list[tuple[int, messages.Offer | messages.RequestFailed]] = []
 
-    def receive_offer(self, source: int, offer: Offer) -> None:
+    def receive_offer(self, source: int, offer: messages.Offer) -> None:
         worker = self._staff.parent_of(offer.job, offer.index)
         if worker is not None:
             if worker.seats.receive_offer(source, offer, worker.volume, self._balancer.epoch):
@@ -100,7 +77,7 @@ class Parenting:
         for source, message in self.early:
             if job is not None and message.job != job:
                 kept.append((source, message))
-            elif isinstance(message, Offer):
+            elif isinstance(message, messages.Offer):
                 self._out.send(source, message.rejection())
         self.early = kept
 
@@ -108,28 +85,28 @@ class Parenting:
         """Take in early children, whose parent this PE is now."""
         early, self.early = self.early, []
         for source, message in early:
-            if isinstance(message, Offer):
+            if isinstance(message, messages.Offer):
                 self.receive_offer(source, message)
             else:
                 self.receive_failed(source, message, now)
 
-    def receive_denied(self, source: int, message: Denied) -> None:
+    def receive_denied(self, source: int, message: messages.Denied) -> None:
         if (worker := self._staff.parent_of(message.job, message.index)) is not None:
             worker.seats.receive_denied(source, message, worker.volume, self._balancer.epoch)
 
-    def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
+    def receive_failed(self, source: int, message: messages.RequestFailed, now: float) -> None:
         if self._may_yet_adopt():
             self.early.append((source, message))
         elif (worker := self._staff.parent_of(message.job, message.index)) is not None:
             worker.seats.receive_failed(message.index, worker.volume, self._balancer.epoch, now)
 
-    def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
+    def receive_left(self, source: int, message: messages.ChildLeft, now: float) -> None:
         worker = self._staff.parent_of(message.job, message.index)
         if worker is not None and worker.seats.receive_left(source, message):
             worker.seats.fit(worker.volume, self._balancer.epoch, now)
             worker.update_process(self._out)
 
-    def receive_remember(self, message: Remember) -> None:
+    def receive_remember(self, message: messages.Remember) -> None:
         worker = self._staff.active
         if worker is not None and worker.job == message.job and worker.index == message.index:
             if message.carried_over:
@@ -148,46 +125,48 @@ class Reports:
 
     def used(self, number: int, cpu_s: float, peak_bytes: int) -> None:
         if (worker := self._staff.by_any_number(number)) is not None:
-            self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
+            self._out.send(worker.client, messages.Used(worker.job, cpu_s, peak_bytes))
 
     def raised(self, number: int, reason: str) -> None:
         """Report that the application raised an error."""
         worker = self._staff.by_any_number(number)
         if worker is not None:
-            self._last_words.say(worker.client, WorkerFailed(worker.job, worker.index, reason), self._out)
+            self._last_words.say(
+                worker.client, messages.WorkerFailed(worker.job, worker.index, reason), self._out
+            )
 
     def demanded(self, number: int, demand: int) -> None:
         worker = self._staff.by_number(number)
         if worker is not None and worker.index == 0:
             worker.demand = demand
-            self._out.send(worker.client, DemandChanged(worker.job, demand))
+            self._out.send(worker.client, messages.DemandChanged(worker.job, demand))
 
     def progresses(self, number: int, progress: Progress) -> None:
         worker = self._staff.by_number(number)
         if worker is not None and worker.index == 0:
             worker.done = progress.done
-            self._out.send(worker.client, Progressed(worker.job, progress))
+            self._out.send(worker.client, messages.Progressed(worker.job, progress))
 
     def offers(self, number: int, interim: Interim) -> None:
         """Pass on an offer of any worker, also one that leaves or is suspended."""
         if (worker := self._staff.by_any_number(number)) is not None:
-            self._out.send(worker.client, Offered(worker.job, interim))
+            self._out.send(worker.client, messages.Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
         """Pass on a root's checkpoint, even if the root leaves or is suspended: it knows most of its job."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return
-        self._out.send(worker.client, Checkpoint(worker.job, worker.stay, data))
+        self._out.send(worker.client, messages.Checkpoint(worker.job, worker.stay, data))
         if isinstance(worker, Worker) and worker.done > worker.saved_done:
             worker.saved_done, worker.restarts = worker.done, 0
 
     def wants_checkpoint(self, number: int) -> None:
         worker = self._staff.active_as(number)
         if worker is not None and worker.index == 0:
-            self._out.send(worker.client, CheckpointWanted(worker.job, worker.stay))
+            self._out.send(worker.client, messages.CheckpointWanted(worker.job, worker.stay))
 
-    def receive_checkpoint(self, message: CheckpointGiven) -> None:
+    def receive_checkpoint(self, message: messages.CheckpointGiven) -> None:
         """Hand a checkpoint to its process; a process that does not run now will ask again."""
         worker = self._staff.active_in(message.stay)
         if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
@@ -292,7 +271,7 @@ class LocalWorkers:
 
     # --- adoption -----------------------------------------------------------------------
 
-    def is_obsolete(self, request: Request) -> bool:
+    def is_obsolete(self, request: messages.Request) -> bool:
         """Tell whether the wanted worker is no longer deserved, as far as known here.
 
         A root may have been requested before its job's first epoch; only its client knows.
@@ -304,7 +283,7 @@ class LocalWorkers:
             return request.index > 0
         return request.index >= volume
 
-    def is_outdated(self, request: Request) -> bool:
+    def is_outdated(self, request: messages.Request) -> bool:
         """Tell whether a request without a taker must go back to its parent, to be asked anew.
 
         A request could be carried on while its worker is deserved, but if its parent is gone, it would search
@@ -312,11 +291,13 @@ class LocalWorkers:
         """
         return request.epoch < self._balancer.epoch
 
-    def fail(self, request: Request) -> None:
+    def fail(self, request: messages.Request) -> None:
         """Tell the parent that a request is void."""
-        self._out.send(request.parent, RequestFailed(request.job, request.index, self._balancer.epoch))
+        self._out.send(
+            request.parent, messages.RequestFailed(request.job, request.index, self._balancer.epoch)
+        )
 
-    def receive_adopt(self, request: Request, now: float) -> None:
+    def receive_adopt(self, request: messages.Request, now: float) -> None:
         """Adopt the worker of a request that met our token."""
         self._matcher.token_used()
         if self._staff.active is None and self.is_obsolete(request):
@@ -332,7 +313,7 @@ class LocalWorkers:
             self.parenting.reject_early()
         self.update_token()
 
-    def receive_preference(self, message: Prefer, now: float) -> None:
+    def receive_preference(self, message: messages.Prefer, now: float) -> None:
         """Adopt a root that prefers this PE, if the PE is free: its token is not matched."""
         request = message.request
         is_free = self.is_free(request.job)
@@ -352,7 +333,7 @@ class LocalWorkers:
         self.parenting.reject_early()
         self.update_token()
 
-    def receive_query(self, request: Request, now: float) -> None:
+    def receive_query(self, request: messages.Request, now: float) -> None:
         """Resume a suspended worker for its parent, or deny the query."""
         able = (
             request.job in self.suspended
@@ -366,10 +347,10 @@ class LocalWorkers:
         else:
             self.cache.holds.pop(request.job, None)
             is_kept = request.job in self.suspended and (request.index == 0 or self._balancer.rotation.is_on)
-            self._out.send(request.parent, Denied(request.job, request.index, is_kept))
+            self._out.send(request.parent, messages.Denied(request.job, request.index, is_kept))
         self.update_token()
 
-    def adopt(self, request: Request, now: float, granted_epoch: int = -1) -> None:
+    def adopt(self, request: messages.Request, now: float, granted_epoch: int = -1) -> None:
         """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
         assert self._staff.active is None, "a PE runs one worker at a time"
         index, parent = request.index, request.parent
@@ -411,11 +392,13 @@ class LocalWorkers:
                     worker.seats.expect(child, request.asked_s)
         self._staff.active = worker
         self._out.act(Log("busy", {}))
-        self._out.send(parent, Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch))
+        self._out.send(
+            parent, messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
+        )
         if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of the run
-            self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
+            self._out.send(worker.client, messages.RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
-                self._out.send(worker.client, DemandChanged(worker.job, worker.demand))
+                self._out.send(worker.client, messages.DemandChanged(worker.job, worker.demand))
         if worker.is_carried_over:
             worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))
             worker.seats.gone = worker.gone
@@ -429,15 +412,15 @@ class LocalWorkers:
             self.giving_back.hand_over(now)
         self.update_token()
 
-    def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
+    def receive_accepted(self, source: int, message: messages.Accepted, now: float) -> None:
         worker = self._staff.active_in(message.stay)
         if worker is None and message.stay == self._answered_stay:
             return  # the parent, which is the job's client, has the result
         if worker is None:
             # We left meanwhile, for a reason unknown to the parent.
             if message.past and message.index == 0:
-                self._out.send(source, Remember(message.job, parent_of(0), message.past))
-            self._out.send(source, ChildLeft(message.job, message.index, message.stay))
+                self._out.send(source, messages.Remember(message.job, parent_of(0), message.past))
+            self._out.send(source, messages.ChildLeft(message.job, message.index, message.stay))
             return
         if worker.is_granted:  # the client has come to another epoch since
             worker.is_granted, worker.accepted_epoch = False, message.epoch
@@ -468,22 +451,22 @@ class LocalWorkers:
         }
         self._out.act(Log("adopted", fields))
 
-    def receive_rejected(self, message: Rejected, now: float) -> None:
+    def receive_rejected(self, message: messages.Rejected, now: float) -> None:
         worker = self._staff.active_in(message.stay)
         if worker is not None:
             is_kept = worker.state.has_process and self._config.reuse is Reuse.FULL
             if worker.index == 0 and is_kept and self._balancer.rotation.is_on:
-                past = PastWorker(0, self._out.rank, self._balancer.epoch)  # the job may rest here
-                self._out.send(worker.client, Remember(worker.job, parent_of(0), (past,)))
+                past = messages.PastWorker(0, self._out.rank, self._balancer.epoch)  # the job may rest here
+                self._out.send(worker.client, messages.Remember(worker.job, parent_of(0), (past,)))
             worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker, now)
 
-    def receive_described(self, stay: int, description: Description) -> None:
+    def receive_described(self, stay: int, description: messages.Description) -> None:
         worker = self._staff.active_in(stay)
         if worker is not None and worker.description is None:
             self._describe(worker, description)
 
-    def _describe(self, worker: Worker, description: Description) -> None:
+    def _describe(self, worker: Worker, description: messages.Description) -> None:
         worker.description = description
         worker.seats.describe(description)
         worker.proceed(self._out)
@@ -552,11 +535,12 @@ class LocalWorkers:
         parent_index = parent_of(worker.index)
         if self._config.reuse is Reuse.FULL:
             children = (
-                PastWorker(seat.index, seat.rank, self._balancer.epoch) for seat in worker.seats.taken()
+                messages.PastWorker(seat.index, seat.rank, self._balancer.epoch)
+                for seat in worker.seats.taken()
             )
             if past := (*worker.seats.past.take_all(), *children):
-                self._out.send(worker.parent, Remember(worker.job, parent_index, past))
-        self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay, reason))
+                self._out.send(worker.parent, messages.Remember(worker.job, parent_index, past))
+        self._out.send(worker.parent, messages.ChildLeft(worker.job, worker.index, worker.stay, reason))
         worker.seats.dismiss(since_epoch=0)
         self._put_aside(worker, now)
 
@@ -592,11 +576,11 @@ class LocalWorkers:
         """Leave the tree in this epoch; see `job_tree.py` for who must be told."""
         epoch = self._balancer.epoch
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
-            self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay))
+            self._out.send(worker.parent, messages.ChildLeft(worker.job, worker.index, worker.stay))
         if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
             if worker.state.has_process and not self._hands_over(worker):
-                past += (PastWorker(worker.index, self._out.rank, epoch),)
+                past += (messages.PastWorker(worker.index, self._out.rank, epoch),)
             if past:
                 self._report_past(worker, volume, past)
         worker.seats.dismiss(since_epoch=epoch)
@@ -608,12 +592,12 @@ class LocalWorkers:
         rests = worker.index == 0 and self._balancer.rotation.is_on and not self.giving_back.is_draining
         return worker.leaves_in_order and not rests
 
-    def _report_past(self, worker: Worker, volume: int, past: tuple[PastWorker, ...]) -> None:
+    def _report_past(self, worker: Worker, volume: int, past: tuple[messages.PastWorker, ...]) -> None:
         index, depth = worker.index, len(worker.path)
         while index >= volume and depth > 0:
             index = parent_of(index)
             depth -= 1
-        self._out.send(worker.path[depth], Remember(worker.job, index, past))
+        self._out.send(worker.path[depth], messages.Remember(worker.job, index, past))
 
     def _put_aside(self, worker: Worker, now: float) -> None:
         """Free the PE; keep the worker if there is something to keep, or let it leave in order."""
@@ -705,7 +689,9 @@ class LocalWorkers:
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
             return
-        found = ResultFound(worker.job, worker.index, worker.stay, it.body, it.peak_memory_bytes, it.cpu_s)
+        found = messages.ResultFound(
+            worker.job, worker.index, worker.stay, it.body, it.peak_memory_bytes, it.cpu_s
+        )
         self._last_words.say(worker.client, found, self._out)
         if worker.index == 0:
             self._answered_stay = worker.stay
@@ -718,7 +704,7 @@ class LocalWorkers:
         """Note that a process has handed over its work."""
         if (leaver := self.leaving.get(number)) is not None:
             if cpu_s:
-                self._out.send(leaver.client, Used(leaver.job, cpu_s, 0))
+                self._out.send(leaver.client, messages.Used(leaver.job, cpu_s, 0))
             self.leaving.left(number)
             self._let_go_of_a_drained_root(now)
             self.giving_back.save_resting_roots(now)
@@ -733,7 +719,7 @@ class LocalWorkers:
         if worker is None:
             return
         if it.cpu_s:
-            self._out.send(worker.client, Used(worker.job, it.cpu_s, 0))
+            self._out.send(worker.client, messages.Used(worker.job, it.cpu_s, 0))
         self._out.act(Log("crashed", {"job": worker.job, "index": worker.index, "reason": reason}))
         if isinstance(worker, Leaver):
             self.leaving.left(worker.number)
@@ -755,4 +741,4 @@ class LocalWorkers:
             self.tree_messages.give_back_waiting(worker)
             if worker.index == 0:
                 story = f"the worker process died {worker.restarts} times, last: {reason}"
-                self._out.send(worker.client, WorkerFailed(worker.job, worker.index, story))
+                self._out.send(worker.client, messages.WorkerFailed(worker.job, worker.index, story))

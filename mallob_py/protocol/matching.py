@@ -26,20 +26,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, messages
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.messages import (
-    Adopt,
-    AnyMatcherMessage,
-    Grant,
-    MeetRequest,
-    MeetToken,
-    Request,
-    Supply,
-    TokenReturned,
-    VoidRequest,
-    VoidToken,
-)
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.trees import children_of, level_below
 
@@ -70,7 +58,7 @@ class Matcher(Protocol):
 
     # --- the PE's wishes ----------------------------------------------------------------
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: messages.Request) -> None:
         """Look for an idle PE, in place of an earlier request for the same worker."""
 
     def is_asking(self, job: int, subtree: int) -> bool:
@@ -79,7 +67,7 @@ class Matcher(Protocol):
     def withdraw(self, job: int, subtree: int) -> None:
         """Withdraw a request that is not wanted any more, or has been answered."""
 
-    def carry(self, request: Request) -> None:
+    def carry(self, request: messages.Request) -> None:
         """Pass on a request that has come to this busy PE, or send it back."""
 
     def offer_token(self, idle: bool) -> None:
@@ -93,7 +81,7 @@ class Matcher(Protocol):
 
     # --- messages and time --------------------------------------------------------------
 
-    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+    def receive(self, source: int, message: messages.AnyMatcherMessage) -> None:
         """Take in a message from another PE's part of the same matcher."""
 
     def flush(self, now: float) -> float:
@@ -110,7 +98,7 @@ class Matcher(Protocol):
     def supply(self) -> tuple[int, int]:
         """Return the requests without a PE and the idle PEs, as far as known here."""
 
-    def carried(self) -> Sequence[Request]:
+    def carried(self) -> Sequence[messages.Request]:
         """Return other PEs' requests that wait here for the next epoch."""
 
     def is_at_rest(self) -> bool:
@@ -132,7 +120,7 @@ class _Half:
 
     __slots__ = ("request", "token_rank")
 
-    def __init__(self, request: Request | None, token_rank: int | None) -> None:
+    def __init__(self, request: messages.Request | None, token_rank: int | None) -> None:
         self.request = request
         self.token_rank = token_rank
 
@@ -159,16 +147,16 @@ class PrefixSumMatcher:
         self,
         out: Outbox,
         delay_s: float,
-        is_outdated: Callable[[Request], bool],
-        on_outdated: Callable[[Request], None],
+        is_outdated: Callable[[messages.Request], bool],
+        on_outdated: Callable[[messages.Request], None],
     ) -> None:
         self._out = out
         self._place = place_of(out.rank, out.size)
         self._delay_s = delay_s
         self._is_outdated = is_outdated
         self._on_outdated = on_outdated
-        self._asks: dict[tuple[int, int], Request] = {}
-        self._carried: list[Request] = []
+        self._asks: dict[tuple[int, int], messages.Request] = {}
+        self._carried: list[messages.Request] = []
         self._own_requests = 0
         self._token_offered = False
         #: whether our token has a matching number, so that an Adopt or a TokenReturned is under way
@@ -184,7 +172,7 @@ class PrefixSumMatcher:
 
     # --- the PE's wishes ----------------------------------------------------------------
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: messages.Request) -> None:
         """Ask for the workers of a bulk request, which replaces an earlier unmatched request for them."""
         assert request.position == 0
         assert request.count >= 1
@@ -205,7 +193,7 @@ class PrefixSumMatcher:
             self._own_requests -= request.count
             self.has_news = True
 
-    def carry(self, request: Request) -> None:
+    def carry(self, request: messages.Request) -> None:
         """Let a single request without a taker take part again from here."""
         if self._is_outdated(request):
             self._on_outdated(request)
@@ -243,7 +231,7 @@ class PrefixSumMatcher:
                 kept.append(request)
         self._carried = kept
 
-    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+    def receive(self, source: int, message: messages.AnyMatcherMessage) -> None:
         receive = _ON_MESSAGE.get(type(message))
         if receive is None:
             raise PeerViolation(f"no prefix sum sends {type(message).__name__}")
@@ -251,7 +239,7 @@ class PrefixSumMatcher:
 
     # --- the prefix sum -----------------------------------------------------------------
 
-    def receive_supply(self, source: int, message: Supply) -> None:
+    def receive_supply(self, source: int, message: messages.Supply) -> None:
         if source not in (self._place.left, self._place.right):
             raise PeerViolation(f"a supply, though it is not below {self._out.rank}")
         ledger = self._left if source == self._place.left else self._right
@@ -277,7 +265,7 @@ class PrefixSumMatcher:
         elif now >= self._may_send_from:
             self.has_news = False
             self._may_send_from = now + self._delay_s
-            self._out.send(parent, Supply(requests - known.requests, tokens - known.tokens))
+            self._out.send(parent, messages.Supply(requests - known.requests, tokens - known.tokens))
             known.requests, known.tokens = requests, tokens
 
     def next_deadline(self) -> float:
@@ -291,15 +279,15 @@ class PrefixSumMatcher:
         if pairs:
             first = self._next_number
             self._next_number += pairs
-            self._split(Grant(first, pairs, first, pairs))
+            self._split(messages.Grant(first, pairs, first, pairs))
 
-    def receive_grant(self, message: Grant) -> None:
+    def receive_grant(self, message: messages.Grant) -> None:
         self._advertised.requests -= message.requests
         self._advertised.tokens -= message.tokens
         self.has_news = True
         self._split(message)
 
-    def _split(self, grant: Grant) -> None:
+    def _split(self, grant: messages.Grant) -> None:
         """Hand matching numbers to the left subtree, to this PE, to the right subtree."""
         requests = _share(grant.requests, self._left.requests, self._own_requests, self._right.requests)
         tokens = _share(grant.tokens, self._left.tokens, int(self._token_offered), self._right.tokens)
@@ -310,13 +298,13 @@ class PrefixSumMatcher:
         request, token = request + requests[1], token + tokens[1]
         self._grant(self._place.right, self._right, request, requests[2], token, tokens[2])
         for number in range(request + requests[2], grant.first_request + grant.requests):
-            self._out.send(number % self._out.size, VoidRequest(number))
+            self._out.send(number % self._out.size, messages.VoidRequest(number))
         for number in range(token + tokens[2], grant.first_token + grant.tokens):
-            self._out.send(number % self._out.size, VoidToken(number))
+            self._out.send(number % self._out.size, messages.VoidToken(number))
         if tokens[1]:
             self._token_offered = False
             self.token_granted = True
-            self._out.send(own_token % self._out.size, MeetToken(own_token))
+            self._out.send(own_token % self._out.size, messages.MeetToken(own_token))
         if requests[1]:
             self._launch(own_request, requests[1])
 
@@ -327,7 +315,7 @@ class PrefixSumMatcher:
             assert child is not None
             ledger.requests -= requests
             ledger.tokens -= tokens
-            self._out.send(child, Grant(request, requests, token, tokens))
+            self._out.send(child, messages.Grant(request, requests, token, tokens))
 
     def _launch(self, number: int, amount: int) -> None:
         """Send own requests to their meeting places: carried ones first, then in order of asking.
@@ -340,7 +328,7 @@ class PrefixSumMatcher:
             self._own_requests -= request.count
             count = min(amount, request.count)
             launched = msgspec.structs.replace(request, count=count, base=number)
-            self._out.send(number % self._out.size, MeetRequest(number, launched))
+            self._out.send(number % self._out.size, messages.MeetRequest(number, launched))
             number += count
             amount -= count
 
@@ -354,31 +342,31 @@ class PrefixSumMatcher:
         request = half.request or other.request
         token_rank = half.token_rank if half.token_rank is not None else other.token_rank
         if request is not None and token_rank is not None:
-            self._out.send(token_rank, Adopt(request))
+            self._out.send(token_rank, messages.Adopt(request))
             path = (*request.path, token_rank)
             for position in self._successors(request):
                 successor = msgspec.structs.replace(request, position=position, path=path)
-                self._pass_on(MeetRequest(request.base + position, successor))
+                self._pass_on(messages.MeetRequest(request.base + position, successor))
         elif request is not None:
             self.carry(request)
             for position in self._successors(request):
                 self._void_from(request, position)
         elif token_rank is not None:
-            self._out.send(token_rank, TokenReturned())
+            self._out.send(token_rank, messages.TokenReturned())
 
-    def _successors(self, request: Request) -> range:
+    def _successors(self, request: messages.Request) -> range:
         children = children_of(request.position)
         return range(children.start, min(children.stop, request.count))
 
-    def _pass_on(self, message: MeetRequest | VoidRequest) -> None:
+    def _pass_on(self, message: messages.MeetRequest | messages.VoidRequest) -> None:
         self._out.send(message.number % self._out.size, message)
 
-    def _void_from(self, request: Request, position: int) -> None:
+    def _void_from(self, request: messages.Request, position: int) -> None:
         """Void the numbers of all workers below a request that will take part again alone."""
         first, width = position, 1
         while first < request.count:
             for below in range(first, min(first + width, request.count)):
-                self._pass_on(VoidRequest(request.base + below))
+                self._pass_on(messages.VoidRequest(request.base + below))
             first, width = level_below(first, width)
 
     # --- for checks ---------------------------------------------------------------------
@@ -393,7 +381,7 @@ class PrefixSumMatcher:
             self._left.tokens + self._token_offered + self._right.tokens,
         )
 
-    def carried(self) -> Sequence[Request]:
+    def carried(self) -> Sequence[messages.Request]:
         return self._carried
 
     def is_at_rest(self) -> bool:
@@ -403,11 +391,12 @@ class PrefixSumMatcher:
 
 #: method for each kind of message: (matcher, source, message)
 _ON_MESSAGE: dict[type, Callable[[PrefixSumMatcher, int, Any], None]] = {
-    Supply: PrefixSumMatcher.receive_supply,
-    Grant: lambda matcher, source, grant: matcher.receive_grant(grant),
-    MeetRequest: lambda matcher, source, it: matcher._meet(it.number, _Half(it.request, None)),
-    MeetToken: lambda matcher, source, it: matcher._meet(it.number, _Half(None, source)),
+    messages.Supply: PrefixSumMatcher.receive_supply,
+    messages.Grant: lambda matcher, source, grant: matcher.receive_grant(grant),
+    messages.MeetRequest: lambda matcher, source, it: matcher._meet(it.number, _Half(it.request, None)),
+    messages.MeetToken: lambda matcher, source, it: matcher._meet(it.number, _Half(None, source)),
     **dict.fromkeys(
-        (VoidRequest, VoidToken), lambda matcher, source, it: matcher._meet(it.number, _Half(None, None))
+        (messages.VoidRequest, messages.VoidToken),
+        lambda matcher, source, it: matcher._meet(it.number, _Half(None, None)),
     ),
 }

@@ -26,23 +26,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, generation, rank_effects, rank_messages, rank_stimuli, stimuli
 from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import BlameHost, FetchDescription, JobOver, JobUnheard, Log, Send
-from mallob_py.protocol.generation import (
-    AnyChange,
-    Begin,
-    End,
-    EndReason,
-    Halt,
-    Heard,
-    Lost,
-    Membership,
-    Ordered,
-    Strayed,
-    TimePassed,
-)
 from mallob_py.protocol.generation import Tell as TellRank
 from mallob_py.protocol.growth import Host
 from mallob_py.protocol.host_health import Fault, HostHealth
@@ -50,89 +37,10 @@ from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement, Succession
 from mallob_py.protocol.rank_book import Origin, RankBook
-from mallob_py.protocol.rank_effects import (
-    Accuse,
-    AnyRankEffect,
-    Bury,
-    DeskHears,
-    Drained,
-    DropChain,
-    DropUnheard,
-    Fail,
-    Fetch,
-    Forget,
-    Halted,
-    LetGo,
-    Note,
-    OfPE,
-    Say,
-    Tell,
-    TellLost,
-    ToFiles,
-    WindUp,
-    WorldChanged,
-)
-from mallob_py.protocol.rank_messages import (
-    AnyFileMessage,
-    AnyWireMessage,
-    Beat,
-    ChainOver,
-    Commit,
-    Connected,
-    DeskNews,
-    Fenced,
-    Joining,
-    Listen,
-    Listening,
-    Noted,
-    Outdated,
-    Propose,
-    RankDrained,
-    RankDrains,
-    RankNews,
-    RankProcess,
-    Ready,
-    RollAnswer,
-    RollCall,
-    Stop,
-    Suspect,
-    Wanted,
-    Welcome,
-    WorkerPlace,
-)
 from mallob_py.protocol.rank_reports import RankReports
-from mallob_py.protocol.rank_stimuli import (
-    AnyRankStimulus,
-    ChainEnds,
-    Congested,
-    DescriptionCame,
-    DescriptionFailed,
-    DeskSays,
-    DrainWanted,
-    EndWanted,
-    Looked,
-    NewsGoTo,
-    RankBack,
-    RankLost,
-    RanksStarted,
-    RollWanted,
-    Said,
-    TimeCame,
-    ToPE,
-)
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    DescriptionHere,
-    DescriptionMissing,
-    Drain,
-    HostRests,
-    SystemEnds,
-    Tick,
-    WorkerStarted,
-)
 from mallob_py.protocol.tables import Tables
 
-_TICK = Tick()
+_TICK = stimuli.Tick()
 
 
 class _Drain(NamedTuple):
@@ -147,7 +55,7 @@ class _Halt(NamedTuple):
     """The time when a rank halted, and its stimuli since."""
 
     since_s: float
-    told: list[AnyRankStimulus]
+    told: list[rank_stimuli.AnyRankStimulus]
 
 
 class Node:
@@ -158,7 +66,7 @@ class Node:
         rank: int,
         origin: Origin,
         config: Config,
-        membership: Membership | None = None,
+        membership: generation.Membership | None = None,
         patience_s: float = math.inf,
         *,
         survives: bool = True,
@@ -171,11 +79,11 @@ class Node:
         self.rank = rank
         self.survives = survives
         self._tables = tables or Tables(origin.founders, config)
-        self._membership = membership or Membership(rank, self._tables.first, patience_s)
+        self._membership = membership or generation.Membership(rank, self._tables.first, patience_s)
         present = self.present
         self.placement = self._tables.placement(present)
         #: the effects in order; this queue is never replaced
-        self.effects: deque[AnyRankEffect] = deque()
+        self.effects: deque[rank_effects.AnyRankEffect] = deque()
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
         #: lasting number of its first PE in logs
@@ -197,7 +105,7 @@ class Node:
         #: g of the present generation
         self._g = present.g
         #: messages for PEs and the desk of a generation that has not begun here
-        self._ahead: list[Said] = []
+        self._ahead: list[rank_stimuli.Said] = []
         #: former members
         self._gone: set[int] = set()
         #: whether this rank waits for the next generation
@@ -211,7 +119,7 @@ class Node:
         self._has_duties = False
         #: time when the last generation's workers here are found again, or given up
         self._found_s = -math.inf
-        own = origin.processes.get(rank, RankProcess(0, "", 0, 0))
+        own = origin.processes.get(rank, rank_messages.RankProcess(0, "", 0, 0))
         #: states of ranks, and who works for which job
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
         #: time when descriptions of jobs unheard of since the last change are dropped
@@ -221,7 +129,7 @@ class Node:
         #: time when this rank stops waiting for other ranks
         self._over_at_s = math.inf
         #: reason why this rank must end alone
-        self.end_reason: EndReason | None = None
+        self.end_reason: generation.EndReason | None = None
         self._settle(0.0)
 
     # --- state --------------------------------------------------------------------------------
@@ -294,9 +202,9 @@ class Node:
 
     # --- stimuli --------------------------------------------------------------------------------
 
-    def handle(self, stimulus: AnyRankStimulus, now: float) -> None:
+    def handle(self, stimulus: rank_stimuli.AnyRankStimulus, now: float) -> None:
         """Take in a stimulus; consequences are in `effects`."""
-        if type(stimulus) is Said:  # the most frequent one
+        if type(stimulus) is rank_stimuli.Said:  # the most frequent one
             self._hear(stimulus, now)
         elif self.is_halted and type(stimulus) not in _WHILE_HALTED:
             self._halted.told.append(stimulus)
@@ -307,13 +215,13 @@ class Node:
         if self._has_duties and not self.is_halted:
             self._do_duties(now)
 
-    def take_effects(self) -> list[AnyRankEffect]:
+    def take_effects(self) -> list[rank_effects.AnyRankEffect]:
         """Return the effects since the last call."""
         effects = list(self.effects)
         self.effects.clear()
         return effects
 
-    def _hear(self, said: Said, now: float) -> None:
+    def _hear(self, said: rank_stimuli.Said, now: float) -> None:
         message = said.message
         handle = _ON_MESSAGE.get(type(message))
         if handle is not None:
@@ -327,7 +235,7 @@ class Node:
             else:
                 self._give(self.pes[slot], source, message, now)  # type: ignore[arg-type]
         elif said.rank in self._gone:
-            self._change(Strayed(said.rank, said.g), now)
+            self._change(generation.Strayed(said.rank, said.g), now)
         elif said.g > self._g:
             self._ahead.append(said)
 
@@ -340,20 +248,20 @@ class Node:
             self._pass_on(pe, now)
 
     def _accuse(self, rank: int, what: str) -> None:
-        self._act(Accuse(rank, f"sent what no rank sends ({what})"))
+        self._act(rank_effects.Accuse(rank, f"sent what no rank sends ({what})"))
 
-    def _tell_pe(self, slot: int, stimulus: AnyStimulus, now: float) -> None:
+    def _tell_pe(self, slot: int, stimulus: stimuli.AnyStimulus, now: float) -> None:
         pe = self.pes[slot]
         pe.handle(stimulus, now)
-        if type(stimulus) is WorkerStarted and self.health.failures:
+        if type(stimulus) is stimuli.WorkerStarted and self.health.failures:
             self.health.clear()
-            self._act(Note("host is well", {}))
+            self._act(rank_effects.Note("host is well", {}))
         self._unsettled.append(pe)
 
     def _come_to_time(self, now: float) -> None:
         if self.is_halted:
             if now >= self._membership.deadline_s:
-                self._change(TimePassed(), now)
+                self._change(generation.TimePassed(), now)
             return
         for pe in self.pes:
             if pe.deadline_s <= now:
@@ -361,10 +269,10 @@ class Node:
                 self._unsettled.append(pe)
                 self._settle(now)
 
-    def _look(self, looked: Looked, now: float) -> None:
+    def _look(self, looked: rank_stimuli.Looked, now: float) -> None:
         if now >= self._unheard_until_s:
             self._unheard_until_s = math.inf
-            self._act(DropUnheard(frozenset(self.pe.balancer.jobs)))
+            self._act(rank_effects.DropUnheard(frozenset(self.pe.balancer.jobs)))
         if self.reports.go_to is None:
             return
         trouble = self.health.trouble(now)
@@ -390,7 +298,7 @@ class Node:
         rank = self.rank if error.source is None else self.placement.rank_of[error.source]
         if rank == self.rank:
             raise error
-        self._act(Note("violation", {"story": str(error)}))
+        self._act(rank_effects.Note("violation", {"story": str(error)}))
         self._accuse(rank, str(error).splitlines()[0])
 
     def _pass_on(self, pe: PE, now: float) -> None:
@@ -403,16 +311,18 @@ class Node:
                     self.local_messages += 1
                     self._arrived.append((pe.rank, effect.dest, effect.message))
                 else:
-                    self.effects.append(Tell(rank, self._g, pe.rank, effect.dest, effect.message))
+                    self.effects.append(
+                        rank_effects.Tell(rank, self._g, pe.rank, effect.dest, effect.message)
+                    )
             elif (pass_on := _OF_RANK.get(type(effect))) is None:
-                self.effects.append(OfPE(slot, effect))
+                self.effects.append(rank_effects.OfPE(slot, effect))
             else:
                 pass_on(self, slot, effect, now)
 
     def _fetch(self, slot: int, effect: FetchDescription) -> None:
         self.fetching.setdefault(effect.job, set()).add(slot)
         sources = tuple(self.placement.rank_of[source] for source in effect.sources)
-        self._act(Fetch(effect.job, effect.description, sources))
+        self._act(rank_effects.Fetch(effect.job, effect.description, sources))
 
     def _end_job(self, slot: int, job: int) -> None:
         if waiting := self.fetching.get(job):
@@ -420,9 +330,11 @@ class Node:
             if not waiting:
                 del self.fetching[job]
         if slot == 0:
-            self._act(Forget(job))
+            self._act(rank_effects.Forget(job))
 
-    def _tell_fetching(self, job: int, stimulus: DescriptionHere | DescriptionMissing, now: float) -> None:
+    def _tell_fetching(
+        self, job: int, stimulus: stimuli.DescriptionHere | stimuli.DescriptionMissing, now: float
+    ) -> None:
         for slot in sorted(self.fetching.pop(job, ())):
             self._tell_pe(slot, stimulus, now)
 
@@ -431,59 +343,63 @@ class Node:
         failures = self.health.failures
         until_s = self.health.blame(fault, reason, now)
         for slot in range(len(self.pes)):
-            self._tell_pe(slot, HostRests(until_s), now)
+            self._tell_pe(slot, stimuli.HostRests(until_s), now)
         if self.health.failures > failures:
             fields = {"failures": self.health.failures, "rest_s": until_s - now, "reason": reason}
-            self._act(Note("host rests", fields))
+            self._act(rank_effects.Note("host rests", fields))
 
-    def _give_back(self, congested: Congested) -> None:
+    def _give_back(self, congested: rank_stimuli.Congested) -> None:
         """Return a message whose receiver's rank is behind; a returned message that fails again is lost."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return
-        self._act(OfPE(congested.source - self._first, Log("dropped message", {"job": message.job})))
+        self._act(
+            rank_effects.OfPE(congested.source - self._first, Log("dropped message", {"job": message.job}))
+        )
         if not message.returned:
             self._arrived.append((congested.dest, congested.source, message.back()))
 
-    def _act(self, effect: AnyRankEffect) -> None:
+    def _act(self, effect: rank_effects.AnyRankEffect) -> None:
         self.effects.append(effect)
 
     # --- other ranks ------------------------------------------------------------------------------
 
-    def _say(self, rank: int, message: AnyWireMessage) -> None:
+    def _say(self, rank: int, message: rank_messages.AnyWireMessage) -> None:
         """Send a message that concerns the whole rank and no PE."""
-        self._act(Tell(rank, self._g, 0, 0, message))
+        self._act(rank_effects.Tell(rank, self._g, 0, 0, message))
 
     def _say_to_desk(self, rank: int, data: bytes) -> None:
         if rank == self.rank:
-            self._act(DeskHears(rank, data))
+            self._act(rank_effects.DeskHears(rank, data))
         else:
-            self._say(rank, DeskNews(data))
+            self._say(rank, rank_messages.DeskNews(data))
 
-    def _hear_desk(self, said: Said, message: DeskNews) -> None:
+    def _hear_desk(self, said: rank_stimuli.Said, message: rank_messages.DeskNews) -> None:
         if said.g > self._g:  # the message may be for a desk that is about to move here
             self._ahead.append(said)
         else:
-            self._act(DeskHears(said.rank, message.data))
+            self._act(rank_effects.DeskHears(said.rank, message.data))
 
-    def _spread(self, message: ChainOver | RollCall) -> None:
+    def _spread(self, message: rank_messages.ChainOver | rank_messages.RollCall) -> None:
         """Pass a message to the ranks below this rank in the binary tree rooted at the message's origin."""
         if message.origin in self.placement.members:
             for child in self.placement.children(self.rank, message.origin):
                 self._say(child, message)
 
-    def _end_chain(self, message: ChainOver) -> None:
-        self._act(DropChain(message.chain))
+    def _end_chain(self, message: rank_messages.ChainOver) -> None:
+        self._act(rank_effects.DropChain(message.chain))
         self._spread(message)
 
-    def _answer_roll(self, call: RollCall) -> None:
+    def _answer_roll(self, call: rank_messages.RollCall) -> None:
         self._spread(call)
         active = [(pe.rank, pe.workers.active) for pe in self.pes]
-        workers = tuple(WorkerPlace(pe, one.job, one.index) for pe, one in active if one is not None)
+        workers = tuple(
+            rank_messages.WorkerPlace(pe, one.job, one.index) for pe, one in active if one is not None
+        )
         if call.origin == self.rank:
             self.reports.roll.note(self.rank, workers)
         else:
-            self._say(call.origin, RollAnswer(workers))
+            self._say(call.origin, rank_messages.RollAnswer(workers))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -492,10 +408,10 @@ class Node:
         if not self.is_stopping:
             for dest in self.placement.members:
                 if dest != self.rank:
-                    self._say(dest, Stop())
+                    self._say(dest, rank_messages.Stop())
             self._wind_up(now)
 
-    def _hear_stop(self, said: Said, now: float) -> None:
+    def _hear_stop(self, said: rank_stimuli.Said, now: float) -> None:
         """End; the sender may not know of later newcomers."""
         if said.g < self._g:
             self._stop(now)
@@ -507,27 +423,27 @@ class Node:
         if not self.is_stopping:
             self.is_stopping = True
             self._over_at_s = now + self.config.leave_grace_s
-            self._act(WindUp())
+            self._act(rank_effects.WindUp())
             if not self.is_halted:
                 for slot in range(len(self.pes)):
-                    self._tell_pe(slot, SystemEnds(), now)
+                    self._tell_pe(slot, stimuli.SystemEnds(), now)
 
     # --- draining -----------------------------------------------------------------------------------
 
-    def _have_drain(self, wanted: DrainWanted, now: float) -> None:
+    def _have_drain(self, wanted: rank_stimuli.DrainWanted, now: float) -> None:
         if wanted.rank == self.rank:
             self._begin_drain(self.rank, wanted.until_s, now)
         else:
-            self._say(wanted.rank, RankDrains(wanted.until_s))
+            self._say(wanted.rank, rank_messages.RankDrains(wanted.until_s))
 
     def _begin_drain(self, asked_by: int, until_s: float, now: float) -> None:
         self._drain = _Drain(asked_by, until_s, until_s)
         self._has_duties = True
         for slot, pe in enumerate(self.pes):
             if not pe.workers.giving_back.is_draining:  # the PE may wait for the worker that goes on there
-                self._tell_pe(slot, Drain(), now)
+                self._tell_pe(slot, stimuli.Drain(), now)
 
-    def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
+    def _hear_of_drain(self, said: rank_stimuli.Said, message: rank_messages.RankDrains, now: float) -> None:
         if self.is_halted:
             self._halted.told.append(said)
         else:
@@ -543,9 +459,9 @@ class Node:
             return
         self._drain = None
         if drain.asked_by == self.rank:
-            self._act(Drained(self.rank))
+            self._act(rank_effects.Drained(self.rank))
         else:
-            self._say(drain.asked_by, RankDrained())
+            self._say(drain.asked_by, rank_messages.RankDrained())
 
     # --- the world changes --------------------------------------------------------------------------
 
@@ -555,19 +471,21 @@ class Node:
             return
         if self.is_stopping:
             self._over_at_s = -math.inf
-            self._act(Bury(rank))  # otherwise the meeting at the end would wait for the lost rank
+            self._act(
+                rank_effects.Bury(rank)
+            )  # otherwise the meeting at the end would wait for the lost rank
             return
         if rank not in self._membership.leavers:  # the lost rank was not ordered to leave
             message = self._book.lose(rank, how)
-            self._act(Note("lost rank", {"lost": rank, "message": message}))
+            self._act(rank_effects.Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
-                self._act(Fail(message))
+                self._act(rank_effects.Fail(message))
                 return
             if self._host.growth is not None:
                 self._host.growth.lost(rank, how)
-        self._change(Lost(rank), now)
+        self._change(generation.Lost(rank), now)
 
-    def _change(self, change: AnyChange, now: float) -> None:
+    def _change(self, change: generation.AnyChange, now: float) -> None:
         """Tell the membership a change, and carry out the consequences."""
         if self.is_stopping:
             return
@@ -576,20 +494,20 @@ class Node:
         membership.handle(change, now)
         for rank in sorted(membership.lost - self._gone):
             self._gone.add(rank)
-            self._act(Bury(rank))
+            self._act(rank_effects.Bury(rank))
             self._host.lost(rank)
         for step in membership.take_effects():
             match step:
-                case TellRank(rank, Fenced() as message) if rank in self._gone:
-                    self._act(TellLost(rank, self._g, message))
+                case TellRank(rank, rank_messages.Fenced() as message) if rank in self._gone:
+                    self._act(rank_effects.TellLost(rank, self._g, message))
                 case TellRank(rank, message):
                     self._say(rank, message)
-                case Halt():
+                case generation.Halt():
                     self._halt(now)
-                case Begin(before, after):
+                case generation.Begin(before, after):
                     assert before is not None, "this rank is a member already"
                     self._begin(before, after, now)
-                case End(why):
+                case generation.End(why):
                     self.end_reason = why
                     self.is_stopping = True
 
@@ -601,7 +519,7 @@ class Node:
         for pe in self.pes:
             pe.halt(now)
             self._pass_on(pe, now)
-        self._act(Halted())
+        self._act(rank_effects.Halted())
 
     def _begin(self, before: Generation, after: Generation, now: float) -> None:
         """Begin a generation: new PEs go on with the state of the old ones."""
@@ -622,7 +540,7 @@ class Node:
             self._host.lost(rank)
         if any(pe.workers.suspended for pe in self.pes):
             self._found_s = now + self.config.succession_hold_s
-        self._act(WorldChanged(after, gone, come))
+        self._act(rank_effects.WorldChanged(after, gone, come))
         for pe in self.pes:
             self._pass_on(pe, now)
         self._tell_of_change(after, gone, come, now)
@@ -636,9 +554,9 @@ class Node:
         for said in ahead:
             if said.g > self._g:
                 self._ahead.append(said)
-            elif isinstance(said.message, DeskNews):
+            elif isinstance(said.message, rank_messages.DeskNews):
                 if said.rank not in self._gone:
-                    self._act(DeskHears(said.rank, said.message.data))
+                    self._act(rank_effects.DeskHears(said.rank, said.message.data))
             elif said.g == self._g:
                 self._hear(said, now)
         told = self._halted.told.copy()
@@ -647,12 +565,12 @@ class Node:
             self._settle(now)
             if self.is_halted:
                 self._halted.told.append(stimulus)
-            elif isinstance(stimulus, Said):
+            elif isinstance(stimulus, rank_stimuli.Said):
                 self._hear(stimulus, now)
             else:
                 _ON_STIMULUS[type(stimulus)](self, stimulus, now)
 
-    def _begin_growth(self, started: RanksStarted, now: float) -> None:
+    def _begin_growth(self, started: rank_stimuli.RanksStarted, now: float) -> None:
         self._has_duties = True
         self._host.begin(started, self.placement.members, now)
 
@@ -676,12 +594,14 @@ class Node:
             "come": come,
             "stop_s": now - self._halted.since_s,
         }
-        self._act(Note("generation", fields))
+        self._act(rank_effects.Note("generation", fields))
         if self.rank == after.members[0]:
             joined = [f"{self._book.describe(rank)} has joined" for rank in come]
             how = "; ".join([*map(self._how_gone, gone), *joined])
             verb = "goes" if self.placement.ranks == 1 else "go"
-            self._act(Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})"))
+            self._act(
+                rank_effects.Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
+            )
 
     def _how_gone(self, rank: int) -> str:
         return self._book.how_gone(rank, "was lost" if rank in self._membership.lost else "has left")
@@ -689,24 +609,28 @@ class Node:
 
 #: method for each kind of stimulus: (node, stimulus, now); `Said` is dispatched by message
 _ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
-    ToPE: lambda node, it, now: node._tell_pe(it.slot, it.stimulus, now),
-    TimeCame: lambda node, it, now: node._come_to_time(now),
-    Looked: Node._look,
-    Congested: lambda node, it, now: node._give_back(it),
-    RankLost: lambda node, it, now: node._lose(it.rank, it.how, now),
-    RankBack: lambda node, it, now: node._change(Strayed(it.rank, 0), now),
-    DescriptionCame: lambda node, it, now: node._tell_fetching(it.job, DescriptionHere(it.job), now),
-    DescriptionFailed: lambda node, it, now: node._tell_fetching(
-        it.job, DescriptionMissing(it.job, it.reason, it.fault), now
+    rank_stimuli.ToPE: lambda node, it, now: node._tell_pe(it.slot, it.stimulus, now),
+    rank_stimuli.TimeCame: lambda node, it, now: node._come_to_time(now),
+    rank_stimuli.Looked: Node._look,
+    rank_stimuli.Congested: lambda node, it, now: node._give_back(it),
+    rank_stimuli.RankLost: lambda node, it, now: node._lose(it.rank, it.how, now),
+    rank_stimuli.RankBack: lambda node, it, now: node._change(generation.Strayed(it.rank, 0), now),
+    rank_stimuli.DescriptionCame: lambda node, it, now: node._tell_fetching(
+        it.job, stimuli.DescriptionHere(it.job), now
     ),
-    ChainEnds: lambda node, it, now: node._end_chain(ChainOver(it.chain, node.rank)),
-    RollWanted: lambda node, it, now: node._answer_roll(RollCall(node.rank)),
-    DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
-    NewsGoTo: lambda node, it, now: node.reports.send_to(it.rank),
-    DrainWanted: Node._have_drain,
-    RanksStarted: Node._begin_growth,
-    Ordered: Node._change,
-    EndWanted: lambda node, it, now: node._stop(now),
+    rank_stimuli.DescriptionFailed: lambda node, it, now: node._tell_fetching(
+        it.job, stimuli.DescriptionMissing(it.job, it.reason, it.fault), now
+    ),
+    rank_stimuli.ChainEnds: lambda node, it, now: node._end_chain(
+        rank_messages.ChainOver(it.chain, node.rank)
+    ),
+    rank_stimuli.RollWanted: lambda node, it, now: node._answer_roll(rank_messages.RollCall(node.rank)),
+    rank_stimuli.DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
+    rank_stimuli.NewsGoTo: lambda node, it, now: node.reports.send_to(it.rank),
+    rank_stimuli.DrainWanted: Node._have_drain,
+    rank_stimuli.RanksStarted: Node._begin_growth,
+    generation.Ordered: Node._change,
+    rank_stimuli.EndWanted: lambda node, it, now: node._stop(now),
 }
 
 
@@ -721,52 +645,79 @@ def _show_neighbours(node: Node) -> None:
 
 
 #: stimuli that a halted rank takes in, beside `Said`
-_WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted, RanksStarted)
+_WHILE_HALTED = (
+    rank_stimuli.RankLost,
+    rank_stimuli.RankBack,
+    rank_stimuli.TimeCame,
+    rank_stimuli.Congested,
+    generation.Ordered,
+    rank_stimuli.EndWanted,
+    rank_stimuli.RanksStarted,
+)
 
 
-def _of_members(handle: Callable[[Node, Said, Any, float], None]) -> Callable[[Node, Said, Any, float], None]:
+def _of_members(
+    handle: Callable[[Node, rank_stimuli.Said, Any, float], None],
+) -> Callable[[Node, rank_stimuli.Said, Any, float], None]:
     """Ignore a message of a former member, and tell it that it is no member."""
 
-    def listen(node: Node, said: Said, message: Any, now: float) -> None:
+    def listen(node: Node, said: rank_stimuli.Said, message: Any, now: float) -> None:
         if said.rank in node._gone:
-            node._change(Strayed(said.rank, said.g), now)
+            node._change(generation.Strayed(said.rank, said.g), now)
         else:
             handle(node, said, message, now)
 
     return listen
 
 
-def _hear_change(node: Node, said: Said, message: Any, now: float) -> None:
-    node._change(Heard(said.rank, message), now)
+def _hear_change(node: Node, said: rank_stimuli.Said, message: Any, now: float) -> None:
+    node._change(generation.Heard(said.rank, message), now)
 
 
 #: method for each kind of a rank's message: (node, source, message, now)
-_ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
-    **dict.fromkeys((Suspect, Wanted, Propose, Ready, Outdated, Commit, Fenced), _hear_change),
+_ON_MESSAGE: Mapping[type, Callable[[Node, rank_stimuli.Said, Any, float], None]] = {
+    **dict.fromkeys(
+        (
+            rank_messages.Suspect,
+            rank_messages.Wanted,
+            rank_messages.Propose,
+            rank_messages.Ready,
+            rank_messages.Outdated,
+            rank_messages.Commit,
+            rank_messages.Fenced,
+        ),
+        _hear_change,
+    ),
     **{
         kind: _of_members(handle)
         for kind, handle in {
             **dict.fromkeys(
-                get_args(AnyFileMessage),
-                lambda node, said, it, now: node._act(ToFiles(said.rank, it)),
+                get_args(rank_messages.AnyFileMessage),
+                lambda node, said, it, now: node._act(rank_effects.ToFiles(said.rank, it)),
             ),
-            Stop: lambda node, said, it, now: node._hear_stop(said, now),
-            Beat: lambda node, said, it, now: node._say(said.rank, Beat()) if it.answer else None,
-            ChainOver: lambda node, said, it, now: node._end_chain(it),
-            DeskNews: lambda node, said, it, now: node._hear_desk(said, it),
-            RollCall: lambda node, said, it, now: node._answer_roll(it),
-            RollAnswer: lambda node, said, it, now: node.reports.roll.note(said.rank, it.workers),
-            RankNews: lambda node, said, it, now: node.reports.of_ranks.__setitem__(said.rank, it),
-            RankDrains: Node._hear_of_drain,
-            RankDrained: lambda node, said, it, now: node._act(Drained(said.rank)),
-            Listen: lambda node, said, it, now: node._host.listen(said.rank, it),
-            Listening: lambda node, said, it, now: node._host.listening(
+            rank_messages.Stop: lambda node, said, it, now: node._hear_stop(said, now),
+            rank_messages.Beat: lambda node, said, it, now: (
+                node._say(said.rank, rank_messages.Beat()) if it.answer else None
+            ),
+            rank_messages.ChainOver: lambda node, said, it, now: node._end_chain(it),
+            rank_messages.DeskNews: lambda node, said, it, now: node._hear_desk(said, it),
+            rank_messages.RollCall: lambda node, said, it, now: node._answer_roll(it),
+            rank_messages.RollAnswer: lambda node, said, it, now: node.reports.roll.note(
+                said.rank, it.workers
+            ),
+            rank_messages.RankNews: lambda node, said, it, now: node.reports.of_ranks.__setitem__(
+                said.rank, it
+            ),
+            rank_messages.RankDrains: Node._hear_of_drain,
+            rank_messages.RankDrained: lambda node, said, it, now: node._act(rank_effects.Drained(said.rank)),
+            rank_messages.Listen: lambda node, said, it, now: node._host.listen(said.rank, it),
+            rank_messages.Listening: lambda node, said, it, now: node._host.listening(
                 said.rank, it, node.placement.members
             ),
-            Joining: lambda node, said, it, now: node._host.meet(said.rank, it),
-            Connected: lambda node, said, it, now: node._host.connected(said.rank),
+            rank_messages.Joining: lambda node, said, it, now: node._host.meet(said.rank, it),
+            rank_messages.Connected: lambda node, said, it, now: node._host.connected(said.rank),
             # from a peer that was taken as lost while this rank was a newcomer
-            **dict.fromkeys((Noted, Welcome), lambda node, said, it, now: None),
+            **dict.fromkeys((rank_messages.Noted, rank_messages.Welcome), lambda node, said, it, now: None),
         }.items()
     },
 }
@@ -775,6 +726,6 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
 _OF_RANK: Mapping[type, Callable[[Node, int, Any, float], None]] = {
     FetchDescription: lambda node, slot, it, now: node._fetch(slot, it),
     JobOver: lambda node, slot, it, now: node._end_job(slot, it.job),
-    JobUnheard: lambda node, slot, it, now: node._act(LetGo(it.job)),
+    JobUnheard: lambda node, slot, it, now: node._act(rank_effects.LetGo(it.job)),
     BlameHost: lambda node, slot, it, now: node._rest(it.fault, it.reason, now),
 }

@@ -25,81 +25,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from mallob_py.protocol import PeerViolation, ProtocolViolation
+from mallob_py.protocol import PeerViolation, ProtocolViolation, messages, stimuli
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import ClientJobs
 from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matching import Matcher, PrefixSumMatcher
-from mallob_py.protocol.messages import (
-    Accepted,
-    Adopt,
-    AnyBalancerMessage,
-    AnyMatcherMessage,
-    AnyMessage,
-    Blamed,
-    Checkpoint,
-    CheckpointGiven,
-    CheckpointWanted,
-    ChildLeft,
-    DemandChanged,
-    Denied,
-    Described,
-    LeaveWanted,
-    Offer,
-    Offered,
-    Prefer,
-    ProcessDenied,
-    ProcessWanted,
-    Progressed,
-    Query,
-    Rejected,
-    Release,
-    Remember,
-    Request,
-    RequestFailed,
-    ResultFound,
-    RootLeft,
-    RootStarted,
-    TokenReturned,
-    TreeMessage,
-    Used,
-    WorkerFailed,
-)
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    DescriptionHere,
-    DescriptionMissing,
-    Drain,
-    DropPast,
-    HostRests,
-    JobInterrupted,
-    JobSetBack,
-    JobSubmitted,
-    PauseWorker,
-    Received,
-    SystemEnds,
-    TermsChanged,
-    Tick,
-    UnpauseWorker,
-    WorkerAnswered,
-    WorkerCrashed,
-    WorkerDemands,
-    WorkerLeft,
-    WorkerLost,
-    WorkerMissed,
-    WorkerOffers,
-    WorkerProgresses,
-    WorkerRaised,
-    WorkerSaves,
-    WorkerStarted,
-    WorkerToChildren,
-    WorkerToParent,
-    WorkerToWorker,
-    WorkerUsed,
-    WorkerWantsCheckpoint,
-)
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -107,14 +39,16 @@ if TYPE_CHECKING:
 
 _STORY_LENGTH = 100
 #: messages with a user's data, shown by name only
-_BULKY = frozenset((ResultFound, TreeMessage, Checkpoint, CheckpointGiven))
+_BULKY = frozenset(
+    (messages.ResultFound, messages.TreeMessage, messages.Checkpoint, messages.CheckpointGiven)
+)
 
 
 def matcher_of(
     out: Outbox,
     config: Config,
-    is_outdated: Callable[[Request], bool],
-    on_outdated: Callable[[Request], None],
+    is_outdated: Callable[[messages.Request], bool],
+    on_outdated: Callable[[messages.Request], None],
 ) -> Matcher:
     """Return one PE's part of the configured matcher. A single PE has nowhere to walk to."""
     # Imported late, since most PEs need only one matcher.
@@ -160,9 +94,9 @@ class PE:
         )
         self.workers = LocalWorkers(self._out, config, self.matcher, self.balancer, era)
         self.client = ClientJobs(self._out, config, self.balancer, self.matcher, self.workers)
-        self._parked: list[tuple[int, int, int, AnyMessage]] = []
+        self._parked: list[tuple[int, int, int, messages.AnyMessage]] = []
         self._parked_count = 0
-        self._story: deque[tuple[float, int, AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)
+        self._story: deque[tuple[float, int, messages.AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)
         #: time when a `Tick` is needed, unless another stimulus comes before; `math.inf`: never
         self.deadline_s = math.inf
         self.workers.update_token()
@@ -174,15 +108,15 @@ class PE:
         self.effects.clear()
         return effects
 
-    def handle(self, stimulus: AnyStimulus, now: float) -> None:
+    def handle(self, stimulus: stimuli.AnyStimulus, now: float) -> None:
         """Take in a stimulus; consequences are in `effects`."""
-        if type(stimulus) is Received:
+        if type(stimulus) is stimuli.Received:
             self._receive(stimulus.source, stimulus.message, now)
         else:
             _ON_STIMULUS[type(stimulus)](self, stimulus, now)
         self._settle(now)
 
-    def receive(self, source: int, message: AnyMessage, now: float) -> None:
+    def receive(self, source: int, message: messages.AnyMessage, now: float) -> None:
         """Take in a message as `handle` takes `Received(source, message)`, the most frequent stimulus."""
         self._receive(source, message, now)
         self._settle(now)
@@ -242,11 +176,11 @@ class PE:
             _, _, source, message = heapq.heappop(self._parked)
             self._receive(source, message, now)
 
-    def _park(self, epoch: int, source: int, message: AnyMessage) -> None:
+    def _park(self, epoch: int, source: int, message: messages.AnyMessage) -> None:
         self._parked_count += 1
         heapq.heappush(self._parked, (epoch, self._parked_count, source, message))
 
-    def _receive(self, source: int, message: AnyMessage, now: float) -> None:
+    def _receive(self, source: int, message: messages.AnyMessage, now: float) -> None:
         self._story.append((now, source, type(message) if type(message) in _BULKY else message))
         try:
             handle = _ON_MESSAGE.get(type(message))
@@ -261,48 +195,48 @@ class PE:
         except AssertionError as error:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 
-    def _waits_for(self, epoch: int, source: int, message: AnyMessage) -> bool:
+    def _waits_for(self, epoch: int, source: int, message: messages.AnyMessage) -> bool:
         """Park a message whose sender is in a later epoch than this PE; return whether it was parked."""
         if epoch <= self.balancer.epoch:
             return False
         self._park(epoch, source, message)
         return True
 
-    def _on_adopt(self, source: int, message: Adopt, now: float) -> None:
+    def _on_adopt(self, source: int, message: messages.Adopt, now: float) -> None:
         if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_adopt(message.request, now)
 
-    def _on_preference(self, source: int, message: Prefer, now: float) -> None:
+    def _on_preference(self, source: int, message: messages.Prefer, now: float) -> None:
         if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_preference(message, now)
 
-    def _on_query(self, source: int, message: Query, now: float) -> None:
+    def _on_query(self, source: int, message: messages.Query, now: float) -> None:
         if not self._waits_for(message.request.epoch, source, message):
             self.workers.receive_query(message.request, now)
 
-    def _on_leave_wanted(self, source: int, message: LeaveWanted, now: float) -> None:
+    def _on_leave_wanted(self, source: int, message: messages.LeaveWanted, now: float) -> None:
         if not self._waits_for(message.epoch, source, message):
             self.workers.giving_back.receive_leave_wanted(source, message, now)
 
-    def _on_process_wanted(self, source: int, message: ProcessWanted, now: float) -> None:
+    def _on_process_wanted(self, source: int, message: messages.ProcessWanted, now: float) -> None:
         if not self._waits_for(message.epoch, source, message):
             self.workers.giving.receive_wanted(source, message)
 
     # News for a parent in a job tree; the client is the parent of index 0.
 
-    def _on_offer(self, source: int, message: Offer, now: float) -> None:
+    def _on_offer(self, source: int, message: messages.Offer, now: float) -> None:
         if message.index == 0:
             self.client.receive_offer(source, message, now)
         else:
             self.workers.parenting.receive_offer(source, message)
 
-    def _on_denied(self, source: int, message: Denied, now: float) -> None:
+    def _on_denied(self, source: int, message: messages.Denied, now: float) -> None:
         if message.index == 0:
             self.client.receive_denied(source, message, now)
         else:
             self.workers.parenting.receive_denied(source, message)
 
-    def _on_request_failed(self, source: int, message: RequestFailed, now: float) -> None:
+    def _on_request_failed(self, source: int, message: messages.RequestFailed, now: float) -> None:
         if message.epoch > self.balancer.epoch:
             self._park(message.epoch, source, message)
         elif message.index == 0:
@@ -310,19 +244,19 @@ class PE:
         else:
             self.workers.parenting.receive_failed(source, message, now)
 
-    def _on_left(self, source: int, message: ChildLeft, now: float) -> None:
+    def _on_left(self, source: int, message: messages.ChildLeft, now: float) -> None:
         if message.index == 0:
             self.client.receive_left(source, message, now)
         else:
             self.workers.parenting.receive_left(source, message, now)
 
-    def _on_remember(self, source: int, message: Remember, now: float) -> None:
+    def _on_remember(self, source: int, message: messages.Remember, now: float) -> None:
         if message.index == -1:
             self.client.receive_remember(message)
         else:
             self.workers.parenting.receive_remember(message)
 
-    def story(self, about: AnyMessage | None = None) -> str:
+    def story(self, about: messages.AnyMessage | None = None) -> str:
         """Return the last messages here, oldest first; if `about` has a job, only those about that job."""
         job = getattr(about, "job", None)
         lines = [
@@ -350,79 +284,85 @@ class PE:
 
 
 #: method for each other stimulus: (PE, stimulus, now)
-_ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
-    Tick: lambda pe, it, now: pe._tick(now),
-    JobSubmitted: lambda pe, it, now: pe.client.submit(
+_ON_STIMULUS: dict[type[stimuli.AnyStimulus], Callable[[PE, Any, float], None]] = {
+    stimuli.Tick: lambda pe, it, now: pe._tick(now),
+    stimuli.JobSubmitted: lambda pe, it, now: pe.client.submit(
         it.job, it.parameters, it.description, now, it.checkpoint
     ),
-    JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
-    JobSetBack: lambda pe, it, now: pe.client.set_back(it.job, now),
-    TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
-    WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
-    WorkerAnswered: lambda pe, it, now: pe.workers.answered(it, now),
-    WorkerRaised: lambda pe, it, now: pe.workers.reports.raised(it.worker, it.reason),
-    WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
-    WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
-    WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s, now),
-    WorkerUsed: lambda pe, it, now: pe.workers.reports.used(it.worker, it.cpu_s, it.peak_bytes),
-    WorkerDemands: lambda pe, it, now: pe.workers.reports.demanded(it.worker, it.demand),
-    WorkerProgresses: lambda pe, it, now: pe.workers.reports.progresses(it.worker, it.progress),
-    WorkerOffers: lambda pe, it, now: pe.workers.reports.offers(it.worker, it.interim),
-    WorkerSaves: lambda pe, it, now: pe.workers.reports.saves(it.worker, it.data),
-    WorkerWantsCheckpoint: lambda pe, it, now: pe.workers.reports.wants_checkpoint(it.worker),
-    WorkerToWorker: lambda pe, it, now: pe.workers.tree_messages.to_worker(
+    stimuli.JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
+    stimuli.JobSetBack: lambda pe, it, now: pe.client.set_back(it.job, now),
+    stimuli.TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
+    stimuli.WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
+    stimuli.WorkerAnswered: lambda pe, it, now: pe.workers.answered(it, now),
+    stimuli.WorkerRaised: lambda pe, it, now: pe.workers.reports.raised(it.worker, it.reason),
+    stimuli.WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
+    stimuli.WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
+    stimuli.WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s, now),
+    stimuli.WorkerUsed: lambda pe, it, now: pe.workers.reports.used(it.worker, it.cpu_s, it.peak_bytes),
+    stimuli.WorkerDemands: lambda pe, it, now: pe.workers.reports.demanded(it.worker, it.demand),
+    stimuli.WorkerProgresses: lambda pe, it, now: pe.workers.reports.progresses(it.worker, it.progress),
+    stimuli.WorkerOffers: lambda pe, it, now: pe.workers.reports.offers(it.worker, it.interim),
+    stimuli.WorkerSaves: lambda pe, it, now: pe.workers.reports.saves(it.worker, it.data),
+    stimuli.WorkerWantsCheckpoint: lambda pe, it, now: pe.workers.reports.wants_checkpoint(it.worker),
+    stimuli.WorkerToWorker: lambda pe, it, now: pe.workers.tree_messages.to_worker(
         it.worker, it.pe, it.stay, it.data
     ),
-    WorkerToParent: lambda pe, it, now: pe.workers.tree_messages.to_parent(it.worker, it.data),
-    WorkerMissed: lambda pe, it, now: pe.workers.tree_messages.missed(it),
-    WorkerToChildren: lambda pe, it, now: pe.workers.tree_messages.to_children(it.worker, it.data),
-    DescriptionHere: lambda pe, it, now: pe.workers.description_here(it.job),
-    DescriptionMissing: lambda pe, it, now: pe.workers.description_missing(it.job, it.reason, it.fault, now),
-    HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
-    DropPast: lambda pe, it, now: pe.workers.giving_back.drop_past(it.count),
-    PauseWorker: lambda pe, it, now: pe.workers.giving_back.pause(now),
-    UnpauseWorker: lambda pe, it, now: pe.workers.giving_back.unpause(now),
-    Drain: lambda pe, it, now: pe.workers.giving_back.drain(now),
-    SystemEnds: lambda pe, it, now: pe.workers.giving_back.leave_for_good(now),
+    stimuli.WorkerToParent: lambda pe, it, now: pe.workers.tree_messages.to_parent(it.worker, it.data),
+    stimuli.WorkerMissed: lambda pe, it, now: pe.workers.tree_messages.missed(it),
+    stimuli.WorkerToChildren: lambda pe, it, now: pe.workers.tree_messages.to_children(it.worker, it.data),
+    stimuli.DescriptionHere: lambda pe, it, now: pe.workers.description_here(it.job),
+    stimuli.DescriptionMissing: lambda pe, it, now: pe.workers.description_missing(
+        it.job, it.reason, it.fault, now
+    ),
+    stimuli.HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
+    stimuli.DropPast: lambda pe, it, now: pe.workers.giving_back.drop_past(it.count),
+    stimuli.PauseWorker: lambda pe, it, now: pe.workers.giving_back.pause(now),
+    stimuli.UnpauseWorker: lambda pe, it, now: pe.workers.giving_back.unpause(now),
+    stimuli.Drain: lambda pe, it, now: pe.workers.giving_back.drain(now),
+    stimuli.SystemEnds: lambda pe, it, now: pe.workers.giving_back.leave_for_good(now),
 }
 
 #: method for each message: (PE, source, message, now)
 _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
-    TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
-    Adopt: PE._on_adopt,
-    Prefer: PE._on_preference,
-    Query: PE._on_query,
-    Offer: PE._on_offer,
-    Denied: PE._on_denied,
-    RequestFailed: PE._on_request_failed,
-    ChildLeft: PE._on_left,
-    Remember: PE._on_remember,
-    Accepted: lambda pe, source, message, now: pe.workers.receive_accepted(source, message, now),
-    Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
-    Described: lambda pe, _, message, now: pe.workers.receive_described(message.stay, message.description),
-    Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
-    ProcessWanted: PE._on_process_wanted,
-    ProcessDenied: lambda pe, _, message, now: pe.workers.giving.receive_denied(message),
-    TreeMessage: lambda pe, source, message, now: pe.workers.tree_messages.receive(source, message),
-    Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
-    RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
-    LeaveWanted: PE._on_leave_wanted,
-    RootLeft: lambda pe, _, message, now: pe.client.receive_root_left(message),
-    DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
-    ResultFound: lambda pe, source, message, now: pe.client.receive_result(source, message, now),
-    Used: lambda pe, _, message, now: pe.client.receive_used(message),
-    Progressed: lambda pe, _, message, now: pe.client.receive_progress(message, now),
-    Offered: lambda pe, _, message, now: pe.client.receive_offered(message),
-    Checkpoint: lambda pe, source, message, now: pe.client.receive_checkpoint(source, message),
-    CheckpointWanted: lambda pe, source, message, now: pe.client.receive_checkpoint_wanted(source, message),
-    CheckpointGiven: lambda pe, _, message, now: pe.workers.reports.receive_checkpoint(message),
-    WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
+    messages.TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
+    messages.Adopt: PE._on_adopt,
+    messages.Prefer: PE._on_preference,
+    messages.Query: PE._on_query,
+    messages.Offer: PE._on_offer,
+    messages.Denied: PE._on_denied,
+    messages.RequestFailed: PE._on_request_failed,
+    messages.ChildLeft: PE._on_left,
+    messages.Remember: PE._on_remember,
+    messages.Accepted: lambda pe, source, message, now: pe.workers.receive_accepted(source, message, now),
+    messages.Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
+    messages.Described: lambda pe, _, message, now: pe.workers.receive_described(
+        message.stay, message.description
+    ),
+    messages.Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
+    messages.ProcessWanted: PE._on_process_wanted,
+    messages.ProcessDenied: lambda pe, _, message, now: pe.workers.giving.receive_denied(message),
+    messages.TreeMessage: lambda pe, source, message, now: pe.workers.tree_messages.receive(source, message),
+    messages.Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
+    messages.RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
+    messages.LeaveWanted: PE._on_leave_wanted,
+    messages.RootLeft: lambda pe, _, message, now: pe.client.receive_root_left(message),
+    messages.DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
+    messages.ResultFound: lambda pe, source, message, now: pe.client.receive_result(source, message, now),
+    messages.Used: lambda pe, _, message, now: pe.client.receive_used(message),
+    messages.Progressed: lambda pe, _, message, now: pe.client.receive_progress(message, now),
+    messages.Offered: lambda pe, _, message, now: pe.client.receive_offered(message),
+    messages.Checkpoint: lambda pe, source, message, now: pe.client.receive_checkpoint(source, message),
+    messages.CheckpointWanted: lambda pe, source, message, now: pe.client.receive_checkpoint_wanted(
+        source, message
+    ),
+    messages.CheckpointGiven: lambda pe, _, message, now: pe.workers.reports.receive_checkpoint(message),
+    messages.WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _ON_MESSAGE.update(
     (kind, lambda pe, _, message, now: pe.balancer.receive(message, now))
-    for kind in get_args(AnyBalancerMessage)
+    for kind in get_args(messages.AnyBalancerMessage)
 )
 _ON_MESSAGE.update(
     (kind, lambda pe, source, message, now: pe.matcher.receive(source, message))
-    for kind in get_args(AnyMatcherMessage)
+    for kind in get_args(messages.AnyMatcherMessage)
 )

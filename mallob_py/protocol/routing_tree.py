@@ -25,18 +25,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, messages
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.messages import (
-    Adopt,
-    AnyMatcherMessage,
-    Climb,
-    Descend,
-    IdleChange,
-    Request,
-    Waits,
-    Withdrawn,
-)
 from mallob_py.protocol.rank_tree import place_of, root_of
 
 
@@ -54,8 +44,8 @@ class RoutingTreeMatcher:
         self,
         out: Outbox,
         delay_s: float,
-        is_outdated: Callable[[Request], bool],
-        on_outdated: Callable[[Request], None],
+        is_outdated: Callable[[messages.Request], bool],
+        on_outdated: Callable[[messages.Request], None],
     ) -> None:
         self._out = out
         self._place = place_of(out.rank, out.size)
@@ -71,7 +61,7 @@ class RoutingTreeMatcher:
         self._advertised = 0
         self._may_send_from = -math.inf
         #: requests of this turn of the PE, not sent yet
-        self._asks: dict[tuple[int, int], Request] = {}
+        self._asks: dict[tuple[int, int], messages.Request] = {}
         #: numbers of our requests under way, and the requests by number
         self._numbers: dict[tuple[int, int], int] = {}
         self._wanted: dict[int, tuple[int, int]] = {}
@@ -79,11 +69,11 @@ class RoutingTreeMatcher:
         self._at_root: set[int] = set()
         self._next_number = 0
         #: at the root: requests without a PE, by asker and number, oldest first
-        self._waiting: dict[tuple[int, int], Request] = {}
+        self._waiting: dict[tuple[int, int], messages.Request] = {}
 
     # --- the PE's wishes ----------------------------------------------------------------
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: messages.Request) -> None:
         assert request.count == 1, "the routing tree knows single requests only"
         self.withdraw(request.job, request.index)
         self._asks[request.job, request.index] = request
@@ -99,9 +89,9 @@ class RoutingTreeMatcher:
         del self._wanted[number]
         if number in self._at_root:
             self._at_root.remove(number)
-            self._out.send(self._root, Withdrawn(number))
+            self._out.send(self._root, messages.Withdrawn(number))
 
-    def carry(self, request: Request) -> None:
+    def carry(self, request: messages.Request) -> None:
         """Return a request to its parent, which asks anew: the request's old number was answered here."""
         self._on_outdated(request)
 
@@ -118,22 +108,22 @@ class RoutingTreeMatcher:
 
     # --- messages -----------------------------------------------------------------------
 
-    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+    def receive(self, source: int, message: messages.AnyMatcherMessage) -> None:
         match message:
-            case IdleChange():
+            case messages.IdleChange():
                 self._count(source, message.change)
-            case Climb():
+            case messages.Climb():
                 self._count(source, message.change)
                 self._route(message.number, message.request)
-            case Descend():
+            case messages.Descend():
                 self._advertised -= 1
                 self._route(message.number, message.request)
-            case Waits():
+            case messages.Waits():
                 if message.number in self._wanted:
                     self._at_root.add(message.number)
                 else:
-                    self._out.send(source, Withdrawn(message.number))
-            case Withdrawn():
+                    self._out.send(source, messages.Withdrawn(message.number))
+            case messages.Withdrawn():
                 self._waiting.pop((source, message.number), None)
             case _:
                 raise PeerViolation(f"no routing tree sends {type(message).__name__}")
@@ -146,27 +136,27 @@ class RoutingTreeMatcher:
         else:
             self._right += change
 
-    def _route(self, number: int, request: Request) -> None:
+    def _route(self, number: int, request: messages.Request) -> None:
         """Route a request to this PE, else to the child with more idle PEs, else up; else let it wait."""
         if self._is_idle:
             self._is_idle = False
             self.token_granted = True
-            self._out.send(self._out.rank, Adopt(request))
+            self._out.send(self._out.rank, messages.Adopt(request))
         elif self._left > 0 and self._left >= self._right:
             self._left -= 1
             assert self._place.left is not None
-            self._out.send(self._place.left, Descend(number, request))
+            self._out.send(self._place.left, messages.Descend(number, request))
         elif self._right > 0:
             self._right -= 1
             assert self._place.right is not None
-            self._out.send(self._place.right, Descend(number, request))
+            self._out.send(self._place.right, messages.Descend(number, request))
         elif self._place.parent is not None:
-            self._out.send(self._place.parent, Climb(number, self._news(), request))
+            self._out.send(self._place.parent, messages.Climb(number, self._news(), request))
         elif self._is_outdated(request):
             self._on_outdated(request)
         else:
             self._waiting[request.parent, number] = request
-            self._out.send(request.parent, Waits(number))
+            self._out.send(request.parent, messages.Waits(number))
 
     def _news(self) -> int:
         """Return the number that the parent must add to its count of this subtree, and note it as sent."""
@@ -193,7 +183,7 @@ class RoutingTreeMatcher:
                 self._route(key[1], self._waiting.pop(key))
         elif self._idle_count() != self._advertised and now >= self._may_send_from:
             self._may_send_from = now + self._delay_s
-            self._out.send(self._place.parent, IdleChange(self._news()))
+            self._out.send(self._place.parent, messages.IdleChange(self._news()))
         return self.next_deadline()
 
     def next_deadline(self) -> float:
@@ -209,7 +199,7 @@ class RoutingTreeMatcher:
     def supply(self) -> tuple[int, int]:
         return len(self._waiting), self._idle_count()
 
-    def carried(self) -> tuple[Request, ...]:
+    def carried(self) -> tuple[messages.Request, ...]:
         return ()
 
     def is_at_rest(self) -> bool:

@@ -12,9 +12,8 @@ floats and, where these are equal, as fractions; sums of p_e are integers scaled
 
 Few rounds: samples are the distinct events of smallest hash, with their multiplicities, so a
 thousand identical jobs are two events; events equal to a pivot are in no section's inside, so
-different events that tie in alpha are gone once one of them is a pivot. Some pivots are samples,
-which cut down any distribution of events by a constant factor, as if drawn at random; the others
-are set by interpolation, which is faster where events lie evenly.
+different events that tie in alpha are gone once one of them is a pivot. After the first question all pivots
+are samples, which cut down any distribution of events by a constant factor, as if drawn at random.
 
 **The k-th largest of keys** decides who gets the units left over after rounding down (P 3.1: k jobs in
 order), and who gets a PE where there are more jobs than PEs. It is the same game: pivots cut a range of keys
@@ -225,8 +224,6 @@ class AlphaSearch:
         #: volumes in use right of `low`, as used + alpha slope
         self._used = jobs
         self._slope = 0
-        #: rough volumes in use at `high`
-        self._used_at_high = math.inf
         self._pivots = self._inside((x, 1.0) for x in guesses)
         self.root: Fraction | None = None
         #: slope at the root, for the next epoch's guess
@@ -258,13 +255,13 @@ class AlphaSearch:
             used, slope = self._used + section.used, self._slope + unpack(section.slope)
             if self._reaches(exact(end), used, slope):
                 self._high = end
-                self._used_at_high = used + end[0] / end[1] * (slope / (1 << SCALE))
                 break
             self._low, self._used, self._slope = end, used, slope
         if sum(count for _, _, count in section.samples) == section.count:
             self._finish(section.samples)
         else:
-            self._pivots = self._next_pivots(section)
+            # Pivots affect only the number of rounds, never the result.
+            self._pivots = self._inside((numerator, p) for numerator, p, _ in section.samples)
 
     def _reaches(self, alpha: Fraction, used: int, slope: int) -> bool:
         return (self._pes - used) * alpha.denominator << SCALE <= alpha.numerator * slope
@@ -279,55 +276,6 @@ class AlphaSearch:
         assert self._slope > 0, "xi falls on the piece with its root"
         self.root = Fraction((self._pes - self._used) << SCALE, self._slope)
         self.root_slope = self._slope / (1 << SCALE)
-
-    # --- pivots: they affect only the number of rounds, never the result -------------------------
-
-    def _next_pivots(self, section: AlphaSection) -> tuple[Pivot, ...]:
-        """Return the next pivots: half are samples around the estimated root, half are interpolated."""
-        samples = sorted(section.samples, key=lambda sample: sample[0] / sample[1])
-        estimate = self._by_samples(samples, section.count)
-        floats: list[float] = []
-        if self._high is not None:
-            low, high = self._low[0] / self._low[1], self._high[0] / self._high[1]
-            smooth = self._by_slopes(low, high)
-            if low < smooth < high:
-                estimate = smooth
-            span = high - low
-            near = span * SAMPLES / (3 * section.count)
-            wide = math.sqrt(near * span / 8)
-            floats = [estimate - near, estimate + near, estimate - wide, estimate + wide]
-        place = bisect_left([n / p for n, p, _ in samples], estimate)
-        first = max(0, min(place - 2, len(samples) - 4))
-        around: list[Pivot] = [(n, p) for n, p, _ in samples[first : first + 4]]
-        if not floats:
-            around = [(n, p) for n, p, _ in samples]
-        return self._inside([*around, *((x, 1.0) for x in floats)])
-
-    def _by_samples(self, samples: Sequence[Sample], count: int) -> float:
-        """Estimate the root as if the events were the samples, each many times."""
-        weight = count / sum(times for _, _, times in samples)
-        used, slope = float(self._used), self._slope / (1 << SCALE)
-        x = self._low[0] / self._low[1]
-        for numerator, p, times in samples:
-            x = numerator / p
-            if used + x * slope >= self._pes:
-                break
-            used += weight * times * (-1 if numerator == 1 else numerator)
-            slope += weight * times * (p if numerator == 1 else -p)
-        return x
-
-    def _by_slopes(self, low: float, high: float) -> float:
-        """Estimate the root as if the slope changed evenly from one end to the other."""
-        at_low = self._slope / (1 << SCALE)
-        missing = self._pes - (self._used + low * at_low)
-        total = self._used_at_high - (self._used + low * at_low)
-        # used(low + t) = at_low t + bend t^2, with the bend that meets the value at high.
-        span = high - low
-        bend = (total - at_low * span) / (span * span)
-        root = at_low * at_low + 4 * bend * missing
-        if root < 0 or (divisor := at_low + math.sqrt(root)) <= 0:
-            return math.nan
-        return low + 2 * missing / divisor
 
     def _inside(self, candidates: Iterable[Pivot]) -> tuple[Pivot, ...]:
         """Return the values strictly inside the bracket, in order, without repetition."""
@@ -453,38 +401,9 @@ class KeySelection:
         if len(samples) == section.count:
             self.threshold = samples[below]
         else:
-            self.pivots = self._next_pivots(samples, section.count, below)
-
-    def _next_pivots(self, samples: list[Key], count: int, below: int) -> tuple[Key, ...]:
-        """Return the next pivots: half are samples around the wanted place, half are interpolated."""
-        share = (below + 0.5) / count
-        place = round(share * len(samples))
-        first = max(0, min(place - 2, len(samples) - 4))
-        pivots = samples[first : first + 4]
-        if self._low is not None and self._high is not None:
-            near = SAMPLES / (3 * count)
-            wide = max(3 * near, 2 * math.sqrt(share * (1 - share) / count))
-            for at in (share - near, share + near, share - wide, share + wide):
-                if 0 < at < 1:
-                    pivots.append(_between(self._low, self._high, at))
-        else:
-            pivots = samples
-        return self._inside(pivots)
+            self.pivots = self._inside(samples)
 
     def _inside(self, candidates: Iterable[Key]) -> tuple[Key, ...]:
         low, high = self._low, self._high
         usable = {key for key in candidates if (low is None or low < key) and (high is None or key < high)}
         return tuple(sorted(usable)[:PIVOTS])
-
-
-def _between(low: Key, high: Key, share: float) -> Key:
-    """Return a key at a share of the way between two, by their first difference."""
-    if low[0] != high[0]:
-        return (low[0] + (high[0] - low[0]) * share, 0.0, 0, 0)
-    if low[1] != high[1]:
-        return (low[0], low[1] + (high[1] - low[1]) * share, 0, 0)
-    if low[2] != high[2]:
-        # Whole demands: the rest of the way goes into the hash, which is even.
-        way = (high[2] - low[2]) * share
-        return (low[0], low[1], low[2] + int(way), int((way % 1.0) * 2**64) & (2**64 - 1))
-    return (low[0], low[1], low[2], low[3] + int((high[3] - low[3]) * share))

@@ -18,17 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from mallob_py.protocol.effects import (
-    FetchDescription,
-    LeaveWorker,
-    Log,
-    Outbox,
-    ResumeWorker,
-    StartWorker,
-    SuspendWorker,
-    TerminateWorker,
-    UpdateWorker,
-)
+from mallob_py.protocol import effects
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import Description, PastWorker, ProcessWanted, RootStarted, TreeMessage
@@ -182,7 +172,7 @@ class Worker:
         """Tell whether the worker is in the tree without a process, for good or for long."""
         return self.state in _BEREFT
 
-    def happens(self, what: Happens, out: Outbox, now: float = 0.0) -> None:
+    def happens(self, what: Happens, out: effects.Outbox, now: float = 0.0) -> None:
         """Change the state by the table, and do the table's deed. `now` matters to STARTED only."""
         transition = TRANSITIONS.get((self.state, what))
         assert transition is not None, (
@@ -192,7 +182,7 @@ class Worker:
         if act is not None:
             act(self, out, now)
 
-    def proceed(self, out: Outbox) -> None:
+    def proceed(self, out: effects.Outbox) -> None:
         """Run as soon as the description is known, mostly before the parent has answered."""
         if self.state.has_process:
             self.happens(Happens.READOPTED, out)
@@ -200,10 +190,10 @@ class Worker:
             is_here = self.description.inline is not None
             self.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, out)
 
-    def update_process(self, out: Outbox) -> None:
+    def update_process(self, out: effects.Outbox) -> None:
         """Send the worker's process the volume and the children, if the process works."""
         if self.is_at_work:
-            out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
+            out.act(effects.UpdateWorker(self.number, self.volume, self.seats.children()))
 
 
 _AT_WORK = (WorkerState.STARTING, WorkerState.RUNNING)
@@ -213,16 +203,16 @@ _BEREFT = (WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST)
 # --- deeds of the table, for a worker that is in its new state already ------------------------
 
 
-def _fetch(worker: Worker, out: Outbox, now: float) -> None:
+def _fetch(worker: Worker, out: effects.Outbox, now: float) -> None:
     assert worker.description is not None
-    out.act(FetchDescription(worker.job, worker.description, (worker.parent, worker.client)))
+    out.act(effects.FetchDescription(worker.job, worker.description, (worker.parent, worker.client)))
 
 
-def _start(worker: Worker, out: Outbox, now: float) -> None:
+def _start(worker: Worker, out: effects.Outbox, now: float) -> None:
     assert worker.description is not None
     giver, worker.giver = worker.giver, None
     place = worker.index, worker.volume
-    out.act(StartWorker(worker.number, worker.job, *place, worker.description, giver is not None))
+    out.act(effects.StartWorker(worker.number, worker.job, *place, worker.description, giver is not None))
     if giver is not None:
         pe, epoch = giver
         out.send(pe, ProcessWanted(worker.job, worker.number, epoch))
@@ -230,59 +220,61 @@ def _start(worker: Worker, out: Outbox, now: float) -> None:
         worker.update_process(out)
 
 
-def _restart(worker: Worker, out: Outbox, now: float) -> None:
+def _restart(worker: Worker, out: effects.Outbox, now: float) -> None:
     worker.number = next(worker._numbers)
     _start(worker, out, now)
 
 
-def _tell_start(worker: Worker, out: Outbox, now: float) -> None:
+def _tell_start(worker: Worker, out: effects.Outbox, now: float) -> None:
     worker.has_run = True
-    out.act(Log("started", {"job": worker.job, "index": worker.index, "latency_s": now - worker.asked_s}))
+    out.act(
+        effects.Log("started", {"job": worker.job, "index": worker.index, "latency_s": now - worker.asked_s})
+    )
     if worker.index == 0:
         out.send(worker.client, RootStarted(worker.job, worker.leaves))
 
 
-def _suspend(worker: Worker, out: Outbox, now: float) -> None:
-    out.act(SuspendWorker(worker.number))
-    out.act(Log("suspended", {"job": worker.job, "index": worker.index}))
+def _suspend(worker: Worker, out: effects.Outbox, now: float) -> None:
+    out.act(effects.SuspendWorker(worker.number))
+    out.act(effects.Log("suspended", {"job": worker.job, "index": worker.index}))
 
 
-def _leave(worker: Worker, out: Outbox, now: float) -> None:
-    out.act(LeaveWorker(worker.number))
+def _leave(worker: Worker, out: effects.Outbox, now: float) -> None:
+    out.act(effects.LeaveWorker(worker.number))
 
 
-def _resume_to_leave(worker: Worker, out: Outbox, now: float) -> None:
-    out.act(ResumeWorker(worker.number, worker.index, worker.index + 1))
+def _resume_to_leave(worker: Worker, out: effects.Outbox, now: float) -> None:
+    out.act(effects.ResumeWorker(worker.number, worker.index, worker.index + 1))
     _leave(worker, out, now)
 
 
-def _resume(worker: Worker, out: Outbox, now: float) -> None:
-    out.act(ResumeWorker(worker.number, worker.index, worker.volume))
+def _resume(worker: Worker, out: effects.Outbox, now: float) -> None:
+    out.act(effects.ResumeWorker(worker.number, worker.index, worker.volume))
     worker.update_process(out)
-    out.act(Log("resumed", {"job": worker.job, "index": worker.index}))
+    out.act(effects.Log("resumed", {"job": worker.job, "index": worker.index}))
 
 
-def _terminate(worker: Worker, out: Outbox, now: float) -> None:
-    out.act(TerminateWorker(worker.number))
-    out.act(Log("terminated", {"job": worker.job, "index": worker.index}))
+def _terminate(worker: Worker, out: effects.Outbox, now: float) -> None:
+    out.act(effects.TerminateWorker(worker.number))
+    out.act(effects.Log("terminated", {"job": worker.job, "index": worker.index}))
 
 
-def _pause(worker: Worker, out: Outbox, now: float) -> None:
+def _pause(worker: Worker, out: effects.Outbox, now: float) -> None:
     _terminate(worker, out, now)
     _go_without(worker, out, now)
 
 
-def _pause_in_order(worker: Worker, out: Outbox, now: float) -> None:
+def _pause_in_order(worker: Worker, out: effects.Outbox, now: float) -> None:
     _leave(worker, out, now)
     _go_without(worker, out, now)
 
 
-def _go_without(worker: Worker, out: Outbox, now: float) -> None:
+def _go_without(worker: Worker, out: effects.Outbox, now: float) -> None:
     worker.number = next(worker._numbers)  # late messages of the old process are void
-    out.act(Log("paused", {"job": worker.job, "index": worker.index}))
+    out.act(effects.Log("paused", {"job": worker.job, "index": worker.index}))
 
 
-Act = Callable[[Worker, Outbox, float], None]
+Act = Callable[[Worker, effects.Outbox, float], None]
 
 #: (state, happening) -> (next state, immediate deed)
 TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] = {

@@ -45,7 +45,7 @@ from mallob_py.runtime.workers.giving import GivingSocket
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.supply import PoolOptions
-from mallob_py.runtime.world import guard
+from mallob_py.runtime.world import guard, mpi
 from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.deadlines import (
     DESK_PATIENCES,
@@ -57,18 +57,6 @@ from mallob_py.runtime.world.deadlines import (
 )
 from mallob_py.runtime.world.failure_detector import LocalPeers, Ring, host_name, patience_of, process_here
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
-from mallob_py.runtime.world.mpi import (
-    LaunchError,
-    OthersRefused,
-    RankLoss,
-    abort_world,
-    binding_warning,
-    gathered,
-    in_mpi_world,
-    leave,
-    start_mpi,
-    stop_signals,
-)
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.transport import Transport
@@ -112,7 +100,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     memory_reserve: Reserve | None = None
     rank_timeout_s: float | None = None
-    rank_loss: RankLoss = RankLoss.RESTART
+    rank_loss: mpi.RankLoss = mpi.RankLoss.RESTART
     preload: tuple[str, ...] = ()
     #: folder for workers' output, a file per job; None: standard error
     output_dir: str | None = None
@@ -152,7 +140,7 @@ def run_rank(
     `make_desk(rank)` opens its desk, or returns None; it may raise DeskError. `fork_server`: the control
     socket of a running one.
     """
-    stop_bell = StopBell(stop_signals())
+    stop_bell = StopBell(mpi.stop_signals())
     descriptors = raise_descriptor_limit()
     limits = WorkerLimits(
         settings.memory_limit_bytes,
@@ -169,7 +157,7 @@ def run_rank(
     try:
         with at_most(patience_s, OTHER_RANKS, launcher):
             world, transport, arrivals = _meet_others(settings)
-    except (LaunchError, OthersRefused):
+    except (mpi.LaunchError, mpi.OthersRefused):
         server.stop()
         raise
     settings = replace(settings, rank_loss=transport.rank_loss)
@@ -187,7 +175,7 @@ def run_rank(
         processes = {number: each.process for number, each in enumerate(arrivals)}
         hosts = {each: transport.hosts[each] for each in placement.members}
         origin = Origin(placement.capacities, start_s, processes, hosts)
-        survives = settings.rank_loss is RankLoss.SURVIVE
+        survives = settings.rank_loss is mpi.RankLoss.SURVIVE
         node = Node(
             transport.rank,
             origin,
@@ -198,7 +186,7 @@ def run_rank(
         clock = service_clock(start_s)
         rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell, clock)
         rank.lookout.end_with(launcher)
-        if transport.rank == 0 and (warning := binding_warning()) is not None:
+        if transport.rank == 0 and (warning := mpi.binding_warning()) is not None:
             tell(f"warning: {warning}")
         with at_most(DESK_PATIENCES * patience_s, "the clients' ranks to open their folders", launcher):
             problem = (
@@ -206,7 +194,7 @@ def run_rank(
                 or _log_stimuli(settings, rank, origin)
                 or _open_desk(rank, make_desk)
             )
-            told = gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
+            told = mpi.gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
         problems = [text for text, _ in told if text is not None]
         # A rank that takes over a desk must be quick.
         pool.inspection.told = next((known for _, known in told if known), {})
@@ -216,7 +204,7 @@ def run_rank(
                 tell(problems[0])
         else:
             log.write(rank.now(), LogEvent.START, _start_of(settings, placement, len(pes), start_s))
-            if settings.rank_loss is RankLoss.SURVIVE:
+            if settings.rank_loss is mpi.RankLoss.SURVIVE:
                 may_be_lost = True
                 guard.may_be_lost()
             _run(rank, pes)
@@ -226,19 +214,19 @@ def run_rank(
         _end_without_launcher(error, pool)
     except BaseException as error:
         _end_by(error, pool, may_be_lost)
-    leave(transport.rank, code, closed and not guard.needs_no_farewell(), rank.node.placement.members[0])
+    mpi.leave(transport.rank, code, closed and not guard.needs_no_farewell(), rank.node.placement.members[0])
 
 
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
     """Return the communicator and transport of all ranks, and how each rank has arrived."""
-    world = start_mpi(within_a_host=guard.is_fork(os.environ) or not in_mpi_world())
+    world = mpi.start_mpi(within_a_host=guard.is_fork(os.environ) or not mpi.in_mpi_world())
     # Importing it initialises MPI.
     from mallob_py.runtime.world.transport import Transport
 
     transport = Transport(world, settings.rank_loss)
     host = transport.hosts[transport.rank]
     offer = CapacityOffer.here(settings.pes, settings.config.threads, host)
-    return world, transport, gathered(world, _Arrival(time.time(), offer, process_here()))
+    return world, transport, mpi.gathered(world, _Arrival(time.time(), offer, process_here()))
 
 
 def _start_of(settings: WorldSettings, placement: Placement, capacity: int, start_s: float) -> dict[str, Any]:
@@ -264,7 +252,7 @@ def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoRetu
     pool.close()
     if is_alone:
         os._exit(guard.CRASHED)
-    abort_world(1)
+    mpi.abort_world(1)
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
@@ -318,7 +306,7 @@ def run_newcomer(
     stop_bell: StopBell,
 ) -> NoReturn:
     """Be a rank that joins a running system: as `run_rank`, without MPI and the common start."""
-    settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else no rank can join
+    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # else no rank can join
     try:
         invitation = read_invitation()
         carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))
@@ -351,7 +339,7 @@ def run_newcomer(
         tell_error(error)
         pool.close()
         os._exit(guard.CRASHED)
-    leave(carrier.rank, code, closed=False)
+    mpi.leave(carrier.rank, code, closed=False)
 
 
 def _run(rank: Rank, pes: range) -> None:

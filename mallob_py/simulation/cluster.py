@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mallob_py.protocol import rank_effects, rank_messages, rank_stimuli
+from mallob_py.protocol import rank_effects, rank_messages, rank_stimuli, stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
@@ -38,13 +38,6 @@ from mallob_py.protocol.node import Node
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Generation, Placement
 from mallob_py.protocol.rank_book import Origin
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    JobSetBack,
-    WorkerCrashed,
-    WorkerLeft,
-    WorkerLost,
-)
 from mallob_py.protocol.tables import Tables
 from mallob_py.simulation.delays import Delays, RandomDelays, mixed
 from mallob_py.simulation.desks import DeskFolders, DeskPlan
@@ -182,11 +175,11 @@ class Cluster(Network):
         self.folders.interrupt(job)
 
     def set_back(self, job: int) -> None:
-        self.folders.tell(job, JobSetBack(job))
+        self.folders.tell(job, stimuli.JobSetBack(job))
 
     def crash(self, place: int, worker: int) -> None:
         """Kill a worker's process."""
-        self.processes.end(place, WorkerCrashed(worker, "killed by signal 9"))
+        self.processes.end(place, stimuli.WorkerCrashed(worker, "killed by signal 9"))
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -439,7 +432,7 @@ class Cluster(Network):
     def tick(self, loop: int) -> None:
         self.tell_rank(loop, rank_stimuli.TimeCame())
 
-    def tell(self, place: int, stimulus: AnyStimulus) -> None:
+    def tell(self, place: int, stimulus: stimuli.AnyStimulus) -> None:
         """Pass a stimulus to a PE, unless its rank is gone."""
         rank = self._ranks[self._loop_of[place]]
         if not rank.is_awake:
@@ -448,7 +441,7 @@ class Cluster(Network):
         elif rank.node is None or rank.node.is_halted:
             rank.waiting.append(lambda: self.tell(place, stimulus))
         else:
-            if isinstance(stimulus, WorkerCrashed | WorkerLost | WorkerLeft):
+            if isinstance(stimulus, stimuli.WorkerCrashed | stimuli.WorkerLost | stimuli.WorkerLeft):
                 self.processes.pop((place, stimulus.worker), None)
             self.tell_rank(rank.address, rank_stimuli.ToPE(place - rank.places[0], stimulus))
 

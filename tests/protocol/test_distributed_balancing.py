@@ -8,27 +8,18 @@ from collections import deque
 
 import pytest
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, messages
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.effects import Outbox, Send
-from mallob_py.protocol.messages import (
-    AnyMessage,
-    JobEvent,
-    VolumeAnswer,
-    VolumeQuestion,
-    VolumesSettled,
-    decode,
-    encode,
-)
 from mallob_py.protocol.section_search import AlphaQuestion
 from mallob_py.protocol.volume_search import NO_JOBS
 
 
 def _event(
     job: int, version: int = 1, demand: int = 1, priority: float = 1.0, standing: float = 0.0
-) -> JobEvent:
-    return JobEvent(job, version, demand, priority, standing)
+) -> messages.JobEvent:
+    return messages.JobEvent(job, version, demand, priority, standing)
 
 
 def _volumes(balancer: DistributedBalancer) -> dict[int, int]:
@@ -45,9 +36,9 @@ class Net:
         self.all = [
             DistributedBalancer(out, delay_s, self._listener(rank)) for rank, out in enumerate(self.outs)
         ]
-        self.sent: list[AnyMessage] = []
+        self.sent: list[messages.AnyMessage] = []
         self._random = random.Random(seed)
-        self._wires: dict[tuple[int, int], deque[AnyMessage]] = {}
+        self._wires: dict[tuple[int, int], deque[messages.AnyMessage]] = {}
 
     def _listener(self, rank: int):  # type: ignore[no-untyped-def]
         return lambda _now, ended: self.heard[rank].append((self.all[rank].epoch, ended))
@@ -60,7 +51,7 @@ class Net:
                 assert isinstance(effect, Send)
                 self.sent.append(effect.message)
                 wire = self._wires.setdefault((rank, effect.dest), deque())
-                wire.append(decode(encode(effect.message)))
+                wire.append(messages.decode(messages.encode(effect.message)))
             out.effects.clear()
         full = [(dest, wire) for (_, dest), wire in self._wires.items() if wire]
         if not full:
@@ -158,7 +149,7 @@ def test_as_many_jobs_as_pes_need_no_question() -> None:
         root.author(_event(job, demand=3))
     net.run()
     net.assert_fair()
-    assert {type(message) for message in net.sent} == {VolumesSettled}
+    assert {type(message) for message in net.sent} == {messages.VolumesSettled}
 
 
 def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
@@ -190,7 +181,7 @@ def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:
     net.sent.clear()
     net.all[3].author(_event(3, demand=15, priority=2.0))
     net.run()
-    question = next(message.question for message in net.sent if isinstance(message, VolumeQuestion))
+    question = next(message.question for message in net.sent if isinstance(message, messages.VolumeQuestion))
     assert isinstance(question, AlphaQuestion)
     guesses = [numerator / p for numerator, p in question.pivots]
     assert math.sqrt(guesses[0] * guesses[-1]) == pytest.approx(2.5)
@@ -203,7 +194,7 @@ def test_only_the_first_question_of_an_epoch_brings_news() -> None:
         net.run()
     brought: dict[int, list[int]] = {}
     for message in net.sent:
-        if isinstance(message, VolumeQuestion) and message.events:
+        if isinstance(message, messages.VolumeQuestion) and message.events:
             brought.setdefault(message.epoch, []).append(len(message.events))
     assert set(brought) == set(range(1, 13))
     assert all(sizes == [1] * 14 for sizes in brought.values()), "once over each of the 14 edges"
@@ -226,7 +217,7 @@ def test_events_within_the_delay_are_gathered() -> None:
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Net(3)
     with pytest.raises(PeerViolation, match="epoch 2 after 0"):
-        net.all[0].receive(VolumesSettled(2, (), NO_JOBS), 0.0)
+        net.all[0].receive(messages.VolumesSettled(2, (), NO_JOBS), 0.0)
 
 
 def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
@@ -235,6 +226,6 @@ def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
     net.all[1].author(_event(2, demand=2))
     net.all[0].author(_event(3, demand=2))
     net.run()
-    answer = next(message for message in net.sent if isinstance(message, VolumeAnswer))
+    answer = next(message for message in net.sent if isinstance(message, messages.VolumeAnswer))
     with pytest.raises(PeerViolation, match="no question"):
         net.all[1].receive(answer, 0.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mallob_py.protocol import stimuli
 from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob
 from mallob_py.protocol.config import Config
@@ -15,21 +16,6 @@ from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import DemandChanged, Description, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.progress import Progress
-from mallob_py.protocol.stimuli import (
-    DescriptionMissing,
-    HostRests,
-    JobInterrupted,
-    JobParameters,
-    JobSubmitted,
-    Received,
-    TermsChanged,
-    Tick,
-    WorkerAnswered,
-    WorkerLost,
-    WorkerProgresses,
-    WorkerStarted,
-    WorkerUsed,
-)
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
@@ -55,19 +41,19 @@ class Alone:
                 self.started.append(effect)
 
     def submit(self, job: int, **parameters: Any) -> None:
-        self.pe.handle(JobSubmitted(job, JobParameters(**parameters), _DESCRIPTION), self.now)
+        self.pe.handle(stimuli.JobSubmitted(job, stimuli.JobParameters(**parameters), _DESCRIPTION), self.now)
         self.collect()
 
     def start(self) -> None:
         """The process asked for last runs."""
-        self.pe.handle(WorkerStarted(self.started[-1].worker), self.now)
+        self.pe.handle(stimuli.WorkerStarted(self.started[-1].worker), self.now)
         self.collect()
 
     def wait_until(self, when_s: float) -> None:
         """Let time pass, with a tick at each deadline."""
         while (deadline := self.pe.deadline_s) <= when_s:
             self.now = max(self.now, deadline)
-            self.pe.handle(Tick(), self.now)
+            self.pe.handle(stimuli.Tick(), self.now)
             self.collect()
         self.now = when_s
 
@@ -130,7 +116,7 @@ def test_no_budget_is_used_before_the_process_runs() -> None:
     alone.submit(1, cpu_limit_s=10.0, wallclock_limit_s=10.0)
     alone.wait_until(1000.0)
     assert not alone.ended
-    alone.pe.handle(JobInterrupted(1), alone.now)
+    alone.pe.handle(stimuli.JobInterrupted(1), alone.now)
     alone.collect()
     stats = alone.ended[1].stats
     assert (stats.pe_s, stats.wallclock_s, stats.started_s) == (0.0, 0.0, None)
@@ -181,8 +167,8 @@ def test_a_time_limit_does_not_count_while_no_pe_has_the_root_of_a_job() -> None
     alone.submit(1, time_limit_s=10.0)
     alone.start()
     alone.now = 4.0
-    alone.pe.handle(HostRests(30.0), alone.now)
-    alone.pe.handle(WorkerLost(alone.started[-1].worker, "no memory"), alone.now)
+    alone.pe.handle(stimuli.HostRests(30.0), alone.now)
+    alone.pe.handle(stimuli.WorkerLost(alone.started[-1].worker, "no memory"), alone.now)
     alone.collect()
     alone.wait_until(29.0)
     assert not alone.ended
@@ -211,7 +197,7 @@ def test_a_job_whose_process_runs_first_when_its_pe_is_anothers_uses_no_budget()
     alone.submit(2, priority=1000.0)
     alone.wait_until(1.0)
     assert alone.pe.balancer.volume(1) == 0
-    alone.pe.handle(WorkerStarted(process.worker), alone.now)
+    alone.pe.handle(stimuli.WorkerStarted(process.worker), alone.now)
     alone.wait_until(100.0)
     assert not alone.ended
     assert alone.pe.client.jobs[1].pe_s_until(alone.now, 1) == 0.0
@@ -219,10 +205,10 @@ def test_a_job_whose_process_runs_first_when_its_pe_is_anothers_uses_no_budget()
 
 def test_it_is_told_once_that_a_pe_is_sought_for_a_job() -> None:
     pe = PE(0, 1, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), Description(3, b"abc")), 0.0)
-    pe.handle(JobSubmitted(2, JobParameters(), Description(3, b"abc")), 0.0)
+    pe.handle(stimuli.JobSubmitted(1, stimuli.JobParameters(), Description(3, b"abc")), 0.0)
+    pe.handle(stimuli.JobSubmitted(2, stimuli.JobParameters(), Description(3, b"abc")), 0.0)
     for now in (0.5, 1.0, 1.5, 2.0):
-        pe.handle(Tick(), now)
+        pe.handle(stimuli.Tick(), now)
     sought = [effect.job for effect in pe.take_effects() if isinstance(effect, JobSought)]
     assert sought == [1, 2]
 
@@ -232,7 +218,7 @@ def test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started(size: int)
     """Else a job that ends this rank at once would not be known to have been at work."""
     pe = PE(0, size, Config())
     for job in range(1, size + 1):  # the first one stays here
-        pe.handle(JobSubmitted(job, JobParameters(), _DESCRIPTION), 0.0)
+        pe.handle(stimuli.JobSubmitted(job, stimuli.JobParameters(), _DESCRIPTION), 0.0)
     news = [effect for effect in pe.take_effects() if not isinstance(effect, Log)]
     assert JobSought(size) in news
     first = next(
@@ -246,20 +232,20 @@ def test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started(size: int)
 def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
     alone = Alone()
     alone.submit(1)
-    alone.pe.handle(Received(0, WorkerFailed(1, 0, "ValueError: no")), 1.0)
+    alone.pe.handle(stimuli.Received(0, WorkerFailed(1, 0, "ValueError: no")), 1.0)
     alone.collect()
     assert (alone.ended[1].outcome, alone.ended[1].reason) == (Outcome.FAILED, "ValueError: no")
 
 
 def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
     pe = PE(0, 1, Config(losses_max=1))
-    pe.handle(JobSubmitted(1, JobParameters(), Description(10_000)), 0.0)
+    pe.handle(stimuli.JobSubmitted(1, stimuli.JobParameters(), Description(10_000)), 0.0)
     for now in (1.0, 2.0):
-        pe.handle(Tick(), now)
+        pe.handle(stimuli.Tick(), now)
         effects = pe.take_effects()
         assert any(isinstance(effect, FetchDescription) for effect in effects)
         assert not any(isinstance(effect, JobEnded) for effect in effects)
-        pe.handle(DescriptionMissing(1, "no space left", Fault.HOST), now)
+        pe.handle(stimuli.DescriptionMissing(1, "no space left", Fault.HOST), now)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
     assert ended.outcome is Outcome.FAILED
     assert ended.reason == "no PE could start the job, 2 have tried; the last: no space left"
@@ -267,11 +253,11 @@ def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
 
 def test_an_unknown_job_cannot_be_interrupted() -> None:
     alone = Alone()
-    alone.pe.handle(JobInterrupted(1), 0.0)
+    alone.pe.handle(stimuli.JobInterrupted(1), 0.0)
     assert not alone.pe.effects
     alone.submit(1)
-    alone.pe.handle(JobInterrupted(1), 0.0)
-    alone.pe.handle(JobInterrupted(1), 0.0)
+    alone.pe.handle(stimuli.JobInterrupted(1), 0.0)
+    alone.pe.handle(stimuli.JobInterrupted(1), 0.0)
     assert [type(effect) for effect in alone.pe.effects].count(JobEnded) == 1
 
 
@@ -281,7 +267,7 @@ def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> No
     alone.submit(1)
     alone.wait_until(7.0)
     alone.start()
-    alone.pe.handle(WorkerAnswered(alone.started[-1].worker, b"yes"), 9.0)
+    alone.pe.handle(stimuli.WorkerAnswered(alone.started[-1].worker, b"yes"), 9.0)
     alone.collect()
     stats = alone.ended[1].stats
     assert stats.balanced_s == pytest.approx(Config().unannounced_max_s)
@@ -295,10 +281,10 @@ def test_the_memory_of_a_job_is_that_of_the_worker_that_needed_most() -> None:
     cluster.submit(1)
     cluster.run(until_s=0.2)
     for (rank, worker), peak_bytes in zip(sorted(cluster.running(1)), (300, 500, 400, 0), strict=True):
-        cluster.tell(rank, WorkerUsed(worker, 0.0, peak_bytes))
+        cluster.tell(rank, stimuli.WorkerUsed(worker, 0.0, peak_bytes))
     cluster.run(until_s=0.3)
     rank, worker = sorted(cluster.running(1))[0]
-    cluster.tell(rank, WorkerAnswered(worker, b"yes", 450))
+    cluster.tell(rank, stimuli.WorkerAnswered(worker, b"yes", 450))
     cluster.run(until_s=0.4)
     assert cluster.ended[1].stats.peak_memory_bytes == 500
 
@@ -310,12 +296,12 @@ def test_the_cpu_time_of_a_job_is_that_of_all_its_workers_and_late_news_of_it_do
     workers = sorted(cluster.running(1))
     for _ in range(2):
         for rank, worker in workers:
-            cluster.tell(rank, WorkerUsed(worker, 0.5, 0))
+            cluster.tell(rank, stimuli.WorkerUsed(worker, 0.5, 0))
     cluster.run(until_s=0.3)
     rank, worker = workers[0]
-    cluster.tell(rank, WorkerAnswered(worker, b"yes", cpu_s=0.25))
+    cluster.tell(rank, stimuli.WorkerAnswered(worker, b"yes", cpu_s=0.25))
     rank, worker = workers[1]
-    cluster.tell(rank, WorkerUsed(worker, 0.5, 0))
+    cluster.tell(rank, stimuli.WorkerUsed(worker, 0.5, 0))
     cluster.run(until_s=0.4)
     stats = cluster.ended[1].stats
     assert stats.cpu_s == pytest.approx(4.25)
@@ -327,10 +313,10 @@ def test_the_memory_needed_for_the_result_counts_and_late_news_of_it_do_no_harm(
     alone.submit(1)
     alone.start()
     worker = alone.started[-1].worker
-    alone.pe.handle(WorkerUsed(worker, 0.0, 300), 1.0)
-    alone.pe.handle(WorkerAnswered(worker, b"yes", 450), 2.0)
-    alone.pe.handle(WorkerUsed(worker, 0.0, 900), 2.0)
-    alone.pe.handle(Received(0, Used(1, 0.0, 900)), 2.0)
+    alone.pe.handle(stimuli.WorkerUsed(worker, 0.0, 300), 1.0)
+    alone.pe.handle(stimuli.WorkerAnswered(worker, b"yes", 450), 2.0)
+    alone.pe.handle(stimuli.WorkerUsed(worker, 0.0, 900), 2.0)
+    alone.pe.handle(stimuli.Received(0, Used(1, 0.0, 900)), 2.0)
     alone.collect()
     assert alone.ended[1].stats.peak_memory_bytes == 450
 
@@ -344,7 +330,7 @@ def test_a_demand_is_kept_between_one_and_what_the_user_allows(
     cluster = Cluster(8)
     cluster.submit(1, max_demand=max_demand)
     cluster.run(until_s=0.1)
-    cluster.tell(0, Received(0, DemandChanged(1, wanted)))
+    cluster.tell(0, stimuli.Received(0, DemandChanged(1, wanted)))
     cluster.run(until_s=0.2)
     assert cluster.pes[3].balancer.volume(1) == given
 
@@ -356,7 +342,7 @@ def test_progress_is_heard_of_the_root_alone() -> None:
     for rank, pe in enumerate(cluster.pes):
         worker = pe.workers.active
         assert worker is not None
-        cluster.tell(rank, WorkerProgresses(worker.number, Progress(7.0 + worker.index)))
+        cluster.tell(rank, stimuli.WorkerProgresses(worker.number, Progress(7.0 + worker.index)))
     cluster.run(until_s=0.2)
     progression = cluster.pes[0].client.jobs[1].progression
     assert progression is not None
@@ -365,10 +351,10 @@ def test_progress_is_heard_of_the_root_alone() -> None:
 
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
     pe = PE(0, 1, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), _DESCRIPTION), 0.0)
-    pe.handle(Tick(), 0.5)
-    pe.handle(WorkerStarted(0), 1.0)
-    pe.handle(WorkerAnswered(0, b"yes"), 2.0)
+    pe.handle(stimuli.JobSubmitted(1, stimuli.JobParameters(), _DESCRIPTION), 0.0)
+    pe.handle(stimuli.Tick(), 0.5)
+    pe.handle(stimuli.WorkerStarted(0), 1.0)
+    pe.handle(stimuli.WorkerAnswered(0, b"yes"), 2.0)
     events = [
         effect.event for effect in pe.effects if isinstance(effect, Log) and effect.fields.get("job") == 1
     ]
@@ -387,9 +373,9 @@ def test_a_job_that_is_over_in_its_first_moment_is_never_announced() -> None:
     (rank, worker), *others = cluster.processes
     assert not others
     cluster.run(until_s=0.0002)
-    cluster.tell(rank, WorkerStarted(worker))
+    cluster.tell(rank, stimuli.WorkerStarted(worker))
     cluster.run(until_s=0.0003)
-    cluster.tell(rank, WorkerAnswered(worker, b"yes"))
+    cluster.tell(rank, stimuli.WorkerAnswered(worker, b"yes"))
     assert cluster.ended[1].outcome is Outcome.RESULT
     cluster.settle()
     assert {pe.balancer.epoch for pe in cluster.pes} == {0}
@@ -409,7 +395,7 @@ def test_nothing_of_an_ended_job_is_kept() -> None:
     alone = Alone()
     for job in range(50):
         alone.submit(job)
-        alone.pe.handle(JobInterrupted(job), alone.now)
+        alone.pe.handle(stimuli.JobInterrupted(job), alone.now)
         alone.wait_until(alone.now + 1.0)
     assert not alone.pe.client.jobs
     assert not alone.pe.client._turnover.unseen
@@ -437,7 +423,7 @@ def test_a_job_grows_later_if_the_last_ones_of_its_client_were_brief(
         alone.start()
         assert alone.pe.client.next_announcement() - alone.now == pytest.approx(delay_s)
         alone.wait_until(alone.now + ran_s)
-        alone.pe.handle(JobInterrupted(job), alone.now)
+        alone.pe.handle(stimuli.JobInterrupted(job), alone.now)
         alone.wait_until(alone.now + 1.0)
 
 
@@ -452,13 +438,13 @@ def test_running_jobs_go_on_with_other_priorities_and_bounds() -> None:
     for job in (1, 2):
         cluster.submit(job, rank=job)
     assert _volumes(cluster) == {1: 4, 2: 4}
-    cluster.folders.tell(1, TermsChanged(1, 3.0, 0))
+    cluster.folders.tell(1, stimuli.TermsChanged(1, 3.0, 0))
     assert _volumes(cluster) == {1: 6, 2: 2}
-    cluster.folders.tell(1, TermsChanged(1, 3.0, 1))
+    cluster.folders.tell(1, stimuli.TermsChanged(1, 3.0, 1))
     assert _volumes(cluster) == {1: 1, 2: 7}
-    cluster.folders.tell(1, TermsChanged(1, 1.0, 5))
+    cluster.folders.tell(1, stimuli.TermsChanged(1, 1.0, 5))
     assert _volumes(cluster) == {1: 4, 2: 4}
-    cluster.folders.tell(2, TermsChanged(2, 1.0, 2))
+    cluster.folders.tell(2, stimuli.TermsChanged(2, 1.0, 2))
     assert _volumes(cluster) == {1: 5, 2: 2}
 
 
@@ -466,16 +452,16 @@ def test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more() -> 
     cluster = Cluster(8)
     cluster.submit(1, max_demand=2)
     cluster.run(until_s=1.0)
-    cluster.tell(0, Received(0, DemandChanged(1, 5)))
+    cluster.tell(0, stimuli.Received(0, DemandChanged(1, 5)))
     assert _volumes(cluster) == {1: 2}
-    cluster.folders.tell(1, TermsChanged(1, 1.0, 0))
+    cluster.folders.tell(1, stimuli.TermsChanged(1, 1.0, 0))
     assert _volumes(cluster) == {1: 5}
 
 
 def test_terms_of_a_job_that_is_not_published_go_with_its_first_event() -> None:
     alone = Alone(unannounced_max_s=1.0)
     alone.submit(1)
-    alone.pe.handle(TermsChanged(1, 7.0, 1), alone.now)
+    alone.pe.handle(stimuli.TermsChanged(1, 7.0, 1), alone.now)
     assert not alone.pe.client.jobs[1].is_published
     alone.wait_until(2.0)
     assert alone.pe.balancer.jobs[1].priority == 7.0
@@ -486,13 +472,13 @@ def test_terms_that_are_no_news_are_not_published() -> None:
     alone.submit(1)
     alone.wait_until(1.0)
     version = alone.pe.client.jobs[1].version
-    alone.pe.handle(TermsChanged(1, 1.0, 0), alone.now)
+    alone.pe.handle(stimuli.TermsChanged(1, 1.0, 0), alone.now)
     assert alone.pe.client.jobs[1].version == version
 
 
 def test_an_unknown_job_has_no_terms() -> None:
     alone = Alone()
-    alone.pe.handle(TermsChanged(1, 1.0, 0), alone.now)
+    alone.pe.handle(stimuli.TermsChanged(1, 1.0, 0), alone.now)
     assert not alone.pe.effects
     assert alone.pe.balancer.next_deadline() == math.inf
 
@@ -535,7 +521,7 @@ def test_deadlines_that_change_all_the_time_are_not_all_remembered() -> None:
     for change in range(1000):
         alone.submit(2 + change, priority=1000.0)
         alone.wait_until(alone.now + 0.1)
-        alone.pe.handle(JobInterrupted(2 + change), alone.now)
+        alone.pe.handle(stimuli.JobInterrupted(2 + change), alone.now)
         alone.collect()
         alone.wait_until(alone.now + 0.1)
     assert len(alone.pe.client._due) < 200
@@ -551,7 +537,7 @@ def test_a_job_that_waited_before_its_submission_comes_first() -> None:
     alone.submit(4, waiting_since_s=30.0)
     alone.wait_until(51.0)
     for _ in range(3):
-        alone.pe.handle(JobInterrupted(alone.started[-1].job), alone.now)
+        alone.pe.handle(stimuli.JobInterrupted(alone.started[-1].job), alone.now)
         alone.collect()
         alone.wait_until(alone.now + 1.0)
     assert [effect.job for effect in alone.started] == [1, 3, 4, 2]

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import (
-    Accepted,
-    AnyMessage,
-    ChildLeft,
-    Denied,
-    Described,
-    Description,
-    Offer,
-    PastWorker,
-    Query,
-    Release,
-    Request,
-)
 
 JOB, RANK, STAY = 1, 3, 7
 
@@ -28,10 +16,10 @@ class Asked:
     """A matcher that finds nobody."""
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[int, int], Request] = {}
+        self.requests: dict[tuple[int, int], messages.Request] = {}
         self.withdrawn: list[tuple[int, int]] = []
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: messages.Request) -> None:
         self.requests[request.job, request.subtree] = request
 
     def is_asking(self, job: int, subtree: int) -> bool:
@@ -54,17 +42,17 @@ class Parent:
         self.asked = Asked()
         self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), STAY, indices or (1, 2))
 
-    def sent(self) -> list[tuple[int, AnyMessage]]:
+    def sent(self) -> list[tuple[int, messages.AnyMessage]]:
         """Messages since the last call, with their destinations."""
         effects, self.out.effects = self.out.effects, []
         return [(effect.dest, effect.message) for effect in effects if isinstance(effect, Send)]
 
     def queried(self) -> list[int]:
-        return [dest for dest, message in self.sent() if isinstance(message, Query)]
+        return [dest for dest, message in self.sent() if isinstance(message, messages.Query)]
 
 
-def offer(index: int, epoch: int) -> Offer:
-    return Offer(JOB, index, 0, epoch)
+def offer(index: int, epoch: int) -> messages.Offer:
+    return messages.Offer(JOB, index, 0, epoch)
 
 
 def test_a_parent_asks_for_all_below_it_with_one_request_per_seat() -> None:
@@ -118,7 +106,7 @@ def test_a_failed_request_in_whose_place_a_past_worker_is_queried_is_over_for_th
     parent = Parent()
     parent.seats.fit(2, 1, 0.0)
     parent.asked.requests.clear()  # it is on its way
-    parent.seats.past.add([PastWorker(1, 8, 1)])
+    parent.seats.past.add([messages.PastWorker(1, 8, 1)])
     parent.seats.receive_failed(1, 2, 2, 0.0)
     assert parent.queried() == [8]
     assert (JOB, 1) in parent.asked.withdrawn
@@ -126,21 +114,21 @@ def test_a_failed_request_in_whose_place_a_past_worker_is_queried_is_over_for_th
 
 def test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_for() -> None:
     parent = Parent()
-    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.past.add([messages.PastWorker(1, 8, 1), messages.PastWorker(1, 9, 2)])
     parent.seats.fit(2, 3, 0.0)
     assert parent.queried() == [9]
-    parent.seats.receive_denied(9, Denied(JOB, 1), 2, 3)
+    parent.seats.receive_denied(9, messages.Denied(JOB, 1), 2, 3)
     assert parent.queried() == [8]
     assert not parent.asked.requests
-    parent.seats.receive_denied(8, Denied(JOB, 1), 2, 3)
+    parent.seats.receive_denied(8, messages.Denied(JOB, 1), 2, 3)
     assert parent.asked.counts() == {1: 1}
 
 
 def test_a_denial_of_somebody_who_is_not_asked_any_more_changes_nothing() -> None:
     parent = Parent()
-    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.past.add([messages.PastWorker(1, 8, 1), messages.PastWorker(1, 9, 2)])
     parent.seats.fit(2, 3, 0.0)
-    parent.seats.receive_denied(5, Denied(JOB, 1), 2, 3)
+    parent.seats.receive_denied(5, messages.Denied(JOB, 1), 2, 3)
     assert parent.queried() == [9]
 
 
@@ -150,10 +138,10 @@ def test_a_root_whose_place_was_granted_is_answered_only_if_its_client_is_in_ano
 ) -> None:
     client = Parent(0)
     client.seats.expect(0, 0.0)
-    granted = Offer(JOB, 0, 5, epoch=3, granted_epoch=1)
+    granted = messages.Offer(JOB, 0, 5, epoch=3, granted_epoch=1)
     assert client.seats.receive_offer(4, granted, 1, client_epoch)
     assert client.seats.is_held(0, 4, 5)
-    assert [isinstance(message, Accepted) for _, message in client.sent()] == [True] * is_answered
+    assert [isinstance(message, messages.Accepted) for _, message in client.sent()] == [True] * is_answered
 
 
 def test_a_root_whose_place_was_granted_is_told_of_past_workers_and_losses() -> None:
@@ -161,13 +149,13 @@ def test_a_root_whose_place_was_granted_is_told_of_past_workers_and_losses() -> 
         client = Parent(0)
         client.seats.expect(0, 0.0)
         if has_past:
-            client.seats.past.add([PastWorker(1, 9, 0)])
+            client.seats.past.add([messages.PastWorker(1, 9, 0)])
         if losses:
             client.seats.receive_offer(4, offer(0, 1), 1, 1)
-            client.seats.receive_left(4, ChildLeft(JOB, 0, 0, "no process"))
+            client.seats.receive_left(4, messages.ChildLeft(JOB, 0, 0, "no process"))
             client.sent()
-        client.seats.receive_offer(4, Offer(JOB, 0, 5, epoch=1, granted_epoch=1), 1, 1)
-        (accepted,) = (message for _, message in client.sent() if isinstance(message, Accepted))
+        client.seats.receive_offer(4, messages.Offer(JOB, 0, 5, epoch=1, granted_epoch=1), 1, 1)
+        (accepted,) = (message for _, message in client.sent() if isinstance(message, messages.Accepted))
         assert (bool(accepted.past), accepted.losses) == (has_past, losses)
 
 
@@ -176,26 +164,26 @@ def test_a_description_that_comes_late_is_passed_on_to_the_children() -> None:
     parent.seats.fit(3, 1, 0.0)
     parent.seats.receive_offer(9, offer(1, 1), 3, 1)
     parent.sent()
-    description = Description(10)
+    description = messages.Description(10)
     parent.seats.describe(description)
-    assert parent.sent() == [(9, Described(JOB, 0, description))]
+    assert parent.sent() == [(9, messages.Described(JOB, 0, description))]
 
 
 def test_a_past_worker_that_is_busy_now_is_remembered() -> None:
     parent = Parent()
-    parent.seats.past.add([PastWorker(1, 8, 1)])
+    parent.seats.past.add([messages.PastWorker(1, 8, 1)])
     parent.seats.fit(2, 3, 0.0)
-    parent.seats.receive_denied(8, Denied(JOB, 1, kept=True), 2, 3)
+    parent.seats.receive_denied(8, messages.Denied(JOB, 1, kept=True), 2, 3)
     assert parent.asked.counts() == {1: 1}
-    parent.seats.receive_offer(9, Offer(JOB, 1, 5, 3), 2, 3)
-    (accepted,) = [message for _, message in parent.sent() if isinstance(message, Accepted)]
+    parent.seats.receive_offer(9, messages.Offer(JOB, 1, 5, 3), 2, 3)
+    (accepted,) = [message for _, message in parent.sent() if isinstance(message, messages.Accepted)]
     assert [past.rank for past in accepted.past] == [8]
 
 
 def rested(*ranks: int) -> Parent:
     """The client of a job whose root was on these PEs, the last one last."""
     client = Parent(0)
-    client.seats.past.add([PastWorker(0, rank, epoch) for epoch, rank in enumerate(ranks, 1)])
+    client.seats.past.add([messages.PastWorker(0, rank, epoch) for epoch, rank in enumerate(ranks, 1)])
     return client
 
 
@@ -229,7 +217,7 @@ def test_a_root_that_was_queried_when_its_turn_was_taken_back_is_remembered() ->
     client.seats.fit(1, 2, 0.0)
     assert client.queried() == [8]
     client.seats.fit(0, 3, 0.0)
-    client.seats.receive_denied(8, Denied(JOB, 0, kept=True), 0, 3)
+    client.seats.receive_denied(8, messages.Denied(JOB, 0, kept=True), 0, 3)
     client.seats.fit(1, 4, 0.0)
     assert client.queried() == [8]
 
@@ -239,7 +227,7 @@ def test_a_job_does_not_rest_where_its_root_has_not_run() -> None:
     client.seats.prefer_root(None)
     client.seats.fit(1, 2, 0.0)
     assert client.seats.receive_offer(9, offer(0, 2), 1, 2)
-    (accepted,) = [message for _, message in client.sent() if isinstance(message, Accepted)]
+    (accepted,) = [message for _, message in client.sent() if isinstance(message, messages.Accepted)]
     client.seats.past.add(accepted.past)  # it says this when it leaves
     client.seats.fit(0, 3, 0.0)
     client.seats.prefer_root(None)
@@ -261,10 +249,10 @@ def test_a_request_for_a_root_says_where_it_rests() -> None:
 
 def test_a_root_that_is_busy_elsewhere_keeps_its_process_for_who_asks() -> None:
     client = Parent(0)
-    client.seats.past.add([PastWorker(0, 8, 1)])
+    client.seats.past.add([messages.PastWorker(0, 8, 1)])
     client.seats.fit(1, 2, 0.0)
     assert client.queried() == [8]
-    client.seats.receive_denied(8, Denied(JOB, 0, kept=True), 1, 2)
+    client.seats.receive_denied(8, messages.Denied(JOB, 0, kept=True), 1, 2)
     assert client.asked.requests[JOB, 0].rests_at == 8
 
 
@@ -285,9 +273,9 @@ def test_of_a_job_that_saves_others_let_go_when_a_root_runs_as_its_process_may_b
     client.seats.prefer_root(None)
     client.seats.fit(1, 2, 0.0)
     client.seats.receive_offer(9, offer(0, 2), 1, 2)
-    assert Release(JOB) not in [message for _, message in client.sent()]
+    assert messages.Release(JOB) not in [message for _, message in client.sent()]
     client.seats.root_runs(9)
-    assert client.sent() == [(8, Release(JOB))]
+    assert client.sent() == [(8, messages.Release(JOB))]
 
 
 def test_of_a_job_that_saves_a_root_that_rests_is_remembered() -> None:

@@ -9,19 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.protocol.messages import (
-    AnyMessage,
-    Description,
-    JobEvent,
-    Message,
-    PastWorker,
-    Request,
-    TreeMessage,
-    decode,
-    encode,
-)
+from mallob_py.protocol import messages
 
-_KINDS: tuple[type[Any], ...] = get_args(AnyMessage)
+_KINDS: tuple[type[Any], ...] = get_args(messages.AnyMessage)
 _LARGEST = 2**62
 
 
@@ -56,33 +46,33 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_every_message_survives_the_wire(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(_values(msgspec.inspect.type_info(kind)))
-    assert isinstance(message, Message)
-    assert decode(encode(message)) == message
+    assert isinstance(message, messages.Message)
+    assert messages.decode(messages.encode(message)) == message
 
 
 def test_every_kind_of_message_is_in_the_union_and_has_its_own_tag() -> None:
-    assert set(_KINDS) == set(Message.__subclasses__())
+    assert set(_KINDS) == set(messages.Message.__subclasses__())
     tags = [kind.__struct_config__.tag for kind in _KINDS]
     assert len(set(tags)) == len(_KINDS)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\x91\x63", b"\x92\x01\x05", encode([4, "one", 2]), encode({})]
+    "data", [b"", b"\x00", b"\x91\x63", b"\x92\x01\x05", messages.encode([4, "one", 2]), messages.encode({})]
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        decode(data)
+        messages.decode(data)
 
 
 def test_small_messages_stay_small_on_the_wire() -> None:
-    event = JobEvent(job=12, version=3, demand=64, priority=1.0, standing=-20.5)
-    assert len(encode(event)) < 32
-    assert len(encode(Description(100))) < 16
-    assert len(encode(PastWorker(3, 100, 1000))) < 8
+    event = messages.JobEvent(job=12, version=3, demand=64, priority=1.0, standing=-20.5)
+    assert len(messages.encode(event)) < 32
+    assert len(messages.encode(messages.Description(100))) < 16
+    assert len(messages.encode(messages.PastWorker(3, 100, 1000))) < 8
 
 
 def test_a_request_knows_which_worker_it_wants_and_who_its_parent_is() -> None:
-    request = Request(
+    request = messages.Request(
         job=1,
         subtree=2,
         position=1,
@@ -99,7 +89,7 @@ def test_a_request_knows_which_worker_it_wants_and_who_its_parent_is() -> None:
 
 
 def test_a_returned_message_is_addressed_to_its_sender() -> None:
-    message = TreeMessage(
+    message = messages.TreeMessage(
         job=1, target=5, target_index=0, source=8, source_index=2, returned=False, data=b"news"
     )
     back = message.back()

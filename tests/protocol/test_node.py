@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.protocol import PeerViolation
+from mallob_py.protocol import PeerViolation, rank_effects, rank_messages, rank_stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.growth import PATIENCE_S
@@ -13,54 +13,13 @@ from mallob_py.protocol.node import Node
 from mallob_py.protocol.placement import Generation, name_of
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.rank_book import Origin
-from mallob_py.protocol.rank_effects import (
-    Accuse,
-    Bury,
-    DeskHears,
-    Drained,
-    Fail,
-    Halted,
-    OfPE,
-    Say,
-    Tell,
-    WindUp,
-    WorldChanged,
-)
-from mallob_py.protocol.rank_messages import (
-    Commit,
-    DeskNews,
-    Listen,
-    Noted,
-    Peer,
-    Place,
-    Propose,
-    RankDrained,
-    RankDrains,
-    RankProcess,
-    Ready,
-    RollAnswer,
-    RollCall,
-    Stop,
-)
-from mallob_py.protocol.rank_stimuli import (
-    Congested,
-    DeskSays,
-    DrainWanted,
-    EndWanted,
-    RankLost,
-    RanksStarted,
-    RollWanted,
-    Said,
-    TimeCame,
-    ToPE,
-)
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
 
 G = name_of(1, 0)
 
 
 def node_of(rank: int, *capacities: int, survives: bool = True, **settings: object) -> Node:
-    processes = {each: RankProcess(each + 6, "h", 0, 0) for each in range(len(capacities))}
+    processes = {each: rank_messages.RankProcess(each + 6, "h", 0, 0) for each in range(len(capacities))}
     config = Config(**settings)  # type: ignore[arg-type]
     origin = Origin(capacities, 0.0, processes)
     node = Node(rank, origin, config, patience_s=30.0, survives=survives)
@@ -72,115 +31,125 @@ def of_kind(node: Node, kind: type) -> list[object]:
     return [effect for effect in node.effects if isinstance(effect, kind)]
 
 
-def submit(job: int) -> ToPE:
-    return ToPE(0, JobSubmitted(job, JobParameters(), Description(1, b"x")))
+def submit(job: int) -> rank_stimuli.ToPE:
+    return rank_stimuli.ToPE(0, JobSubmitted(job, JobParameters(), Description(1, b"x")))
 
 
 def test_a_request_that_finds_nobody_on_its_walk_does_not_keep_the_rank() -> None:
     node = node_of(0, 2, random_hops=NO_LIMIT, turnover_max_s=0.0)
     for job in (1, 2, 3):
         node.handle(submit(job), 0.0)
-    started = [each for each in of_kind(node, OfPE) if isinstance(each.effect, StartWorker)]  # type: ignore[attr-defined]
+    started = [each for each in of_kind(node, rank_effects.OfPE) if isinstance(each.effect, StartWorker)]  # type: ignore[attr-defined]
     assert len(started) == 2, "all PEs are busy"
     assert any(pe.matcher.is_asking(3, 0) for pe in node.pes)
 
 
 def test_a_message_that_no_pe_sends_at_this_time_is_its_ranks_fault() -> None:
     node = node_of(0, 1, 1)
-    node.handle(Said(1, G, 1, 0, Epoch(7, ())), 0.0)
-    (accused,) = of_kind(node, Accuse)
+    node.handle(rank_stimuli.Said(1, G, 1, 0, Epoch(7, ())), 0.0)
+    (accused,) = of_kind(node, rank_effects.Accuse)
     assert "epoch 7 after 0" in accused.how  # type: ignore[attr-defined]
     with pytest.raises(PeerViolation, match="epoch 7 after 0"):
-        node.handle(Said(0, G, 0, 0, Epoch(7, ())), 0.0)
+        node.handle(rank_stimuli.Said(0, G, 0, 0, Epoch(7, ())), 0.0)
 
 
 def test_a_lost_rank_ends_all_where_they_shall_not_go_on_without_it() -> None:
     node = node_of(0, 1, 1, survives=False)
-    node.handle(RankLost(1, "has died"), 0.0)
-    assert of_kind(node, Fail) == [Fail("rank 1 (process 7 on h) has died")]
+    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
+    assert of_kind(node, rank_effects.Fail) == [rank_effects.Fail("rank 1 (process 7 on h) has died")]
 
 
 def test_the_last_rank_goes_on_in_the_same_moment() -> None:
     node = node_of(0, 1, 1)
-    node.handle(RankLost(1, "has died"), 0.0)
+    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
     kinds = [type(each) for each in node.effects]
-    assert kinds.index(Bury) < kinds.index(Halted) < kinds.index(WorldChanged)
+    assert (
+        kinds.index(rank_effects.Bury)
+        < kinds.index(rank_effects.Halted)
+        < kinds.index(rank_effects.WorldChanged)
+    )
     assert not node.is_halted
-    assert of_kind(node, Say) == [Say("rank 1 (process 7 on h) has died. 1 rank goes on (generation 2)")]
+    assert of_kind(node, rank_effects.Say) == [
+        rank_effects.Say("rank 1 (process 7 on h) has died. 1 rank goes on (generation 2)")
+    ]
 
 
 def test_a_rank_that_grows_wants_to_look_after_it_in_time() -> None:
-    node, process = node_of(0, 1, 1), RankProcess(9, "h", 0, 0)
-    me = Peer(0, 0, process, Place("link"))
-    node.handle(RanksStarted(Listen(3, b"s", wide=False), me, ((2, process),)), 5.0)
+    node, process = node_of(0, 1, 1), rank_messages.RankProcess(9, "h", 0, 0)
+    me = rank_messages.Peer(0, 0, process, rank_messages.Place("link"))
+    node.handle(
+        rank_stimuli.RanksStarted(rank_messages.Listen(3, b"s", wide=False), me, ((2, process),)), 5.0
+    )
     for now in (5.0, 6.0):  # until its PEs rest
-        node.handle(TimeCame(), now)
+        node.handle(rank_stimuli.TimeCame(), now)
     assert node.deadline_s == 5.0 + PATIENCE_S
 
 
 def halted() -> tuple[Node, int]:
     """Rank 1 of three, which waits for the generation without rank 2; and its g."""
     node, after = node_of(1, 1, 1, 1), name_of(2, 0)
-    node.handle(Said(0, G, 0, 0, Propose(Generation(after, (0, 1), (1, 1)))), 0.0)
-    assert Tell(0, G, 0, 0, Ready(after)) in node.effects
+    node.handle(rank_stimuli.Said(0, G, 0, 0, rank_messages.Propose(Generation(after, (0, 1), (1, 1)))), 0.0)
+    assert rank_effects.Tell(0, G, 0, 0, rank_messages.Ready(after)) in node.effects
     assert node.is_halted
     node.effects.clear()
     return node, after
 
 
 def begin(node: Node, g: int) -> None:
-    node.handle(Said(0, G, 0, 0, Commit(g)), 0.0)
+    node.handle(rank_stimuli.Said(0, G, 0, 0, rank_messages.Commit(g)), 0.0)
     assert not node.is_halted
 
 
 def test_what_a_halted_rank_is_told_waits_for_the_next_generation() -> None:
     node, after = halted()
     node.handle(submit(1), 0.0)
-    node.handle(DeskSays(1, b"here"), 0.0)
+    node.handle(rank_stimuli.DeskSays(1, b"here"), 0.0)
     assert not node.effects
     begin(node, after)
     assert 1 in node.pe.client.jobs
-    assert of_kind(node, DeskHears) == [DeskHears(1, b"here")]
+    assert of_kind(node, rank_effects.DeskHears) == [rank_effects.DeskHears(1, b"here")]
 
 
 def test_what_comes_of_a_generation_too_early_waits_for_it_and_what_comes_too_late_is_dropped() -> None:
     node, after = halted()
-    node.handle(Said(0, after, 0, 1, Epoch(1, ())), 0.0)
-    node.handle(Said(0, after, 0, 0, DeskNews(b"new")), 0.0)
-    node.handle(Said(0, G, 0, 1, Epoch(1, ())), 0.0)
+    node.handle(rank_stimuli.Said(0, after, 0, 1, Epoch(1, ())), 0.0)
+    node.handle(rank_stimuli.Said(0, after, 0, 0, rank_messages.DeskNews(b"new")), 0.0)
+    node.handle(rank_stimuli.Said(0, G, 0, 1, Epoch(1, ())), 0.0)
     assert not node.effects
     begin(node, after)
     assert node.pe.balancer.epoch == 1
-    assert of_kind(node, DeskHears) == [DeskHears(0, b"new")]
-    node.handle(Said(0, G, 0, 1, Epoch(2, ())), 0.0)
+    assert of_kind(node, rank_effects.DeskHears) == [rank_effects.DeskHears(0, b"new")]
+    node.handle(rank_stimuli.Said(0, G, 0, 1, Epoch(2, ())), 0.0)
     assert node.pe.balancer.epoch == 1
 
 
 def test_a_rank_that_hears_of_its_drain_while_it_has_halted_drains_when_it_goes_on() -> None:
     node, after = halted()
-    node.handle(Said(0, G, 0, 0, RankDrains(5.0)), 0.0)
-    assert not of_kind(node, Tell)
+    node.handle(rank_stimuli.Said(0, G, 0, 0, rank_messages.RankDrains(5.0)), 0.0)
+    assert not of_kind(node, rank_effects.Tell)
     begin(node, after)
-    assert Tell(0, after, 0, 0, RankDrained()) in node.effects, "it has nothing to hand over"
+    assert rank_effects.Tell(0, after, 0, 0, rank_messages.RankDrained()) in node.effects, (
+        "it has nothing to hand over"
+    )
     assert node.pe.workers.giving_back.is_draining
 
 
 def test_a_rank_that_is_drained_tells_who_wants_it_when_its_time_is_over() -> None:
     node = node_of(0, 1, 1)
     node.handle(submit(1), 0.0)
-    node.handle(ToPE(0, WorkerStarted(0)), 0.0)
-    node.handle(DrainWanted(0, 5.0), 0.0)
-    assert not of_kind(node, Drained)
+    node.handle(rank_stimuli.ToPE(0, WorkerStarted(0)), 0.0)
+    node.handle(rank_stimuli.DrainWanted(0, 5.0), 0.0)
+    assert not of_kind(node, rank_effects.Drained)
     assert node.deadline_s <= 5.0
-    node.handle(TimeCame(), 5.0)
-    assert of_kind(node, Drained) == [Drained(0)]
+    node.handle(rank_stimuli.TimeCame(), 5.0)
+    assert of_kind(node, rank_effects.Drained) == [rank_effects.Drained(0)]
 
 
 def test_a_message_that_is_given_back_in_another_generation_is_dropped() -> None:
     node, after = halted()
     begin(node, after)
     node.effects.clear()
-    node.handle(Congested(G, 1, 0, TreeMessage(1, 2, 1, 3, 0, False, b"x")), 0.0)
+    node.handle(rank_stimuli.Congested(G, 1, 0, TreeMessage(1, 2, 1, 3, 0, False, b"x")), 0.0)
     assert not node.effects
 
 
@@ -188,7 +157,7 @@ def test_a_member_that_is_noted_late_goes_on() -> None:
     """A peer of a newcomer was taken for lost, and has noted it all the same."""
     node = node_of(0, 1, 1)
     node.take_effects()
-    node.handle(Said(1, node.present.g, 0, 0, Noted()), 1.0)
+    node.handle(rank_stimuli.Said(1, node.present.g, 0, 0, rank_messages.Noted()), 1.0)
     assert not node.effects
 
 
@@ -196,26 +165,32 @@ def test_the_roll_is_spread_and_answered() -> None:
     node = node_of(0, 1, 1, 1)
     node.handle(submit(1), 0.0)
     node.effects.clear()
-    node.handle(RollWanted(), 0.0)
-    asked = [each.rank for each in of_kind(node, Tell) if isinstance(each.message, RollCall)]  # type: ignore[attr-defined]
+    node.handle(rank_stimuli.RollWanted(), 0.0)
+    asked = [
+        each.rank
+        for each in of_kind(node, rank_effects.Tell)
+        if isinstance(each.message, rank_messages.RollCall)
+    ]  # type: ignore[attr-defined]
     assert asked == [1, 2]
-    node.handle(Said(1, G, 0, 0, RollAnswer(())), 0.0)
+    node.handle(rank_stimuli.Said(1, G, 0, 0, rank_messages.RollAnswer(())), 0.0)
     assert [(place.pe, place.job) for place in node.reports.roll.workers() or ()] == [(0, 1)]
 
 
 def test_the_end_is_told_to_all_once_and_waits_for_nobody_who_has_nothing() -> None:
     node = node_of(0, 1, 1)
-    node.handle(EndWanted(), 0.0)
-    node.handle(EndWanted(), 0.0)
-    assert [each for each in node.effects if each == Tell(1, G, 0, 0, Stop())] == [Tell(1, G, 0, 0, Stop())]
-    assert of_kind(node, WindUp) == [WindUp()]
+    node.handle(rank_stimuli.EndWanted(), 0.0)
+    node.handle(rank_stimuli.EndWanted(), 0.0)
+    assert [each for each in node.effects if each == rank_effects.Tell(1, G, 0, 0, rank_messages.Stop())] == [
+        rank_effects.Tell(1, G, 0, 0, rank_messages.Stop())
+    ]
+    assert of_kind(node, rank_effects.WindUp) == [rank_effects.WindUp()]
     assert node.is_over(0.0)
 
 
 def test_a_rank_that_dies_while_all_end_is_not_waited_for() -> None:
     node = node_of(0, 1, 1, 1)
-    node.handle(EndWanted(), 0.0)
+    node.handle(rank_stimuli.EndWanted(), 0.0)
     node.effects.clear()
-    node.handle(RankLost(1, "has died"), 0.0)
-    assert list(node.effects) == [Bury(1)]
+    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
+    assert list(node.effects) == [rank_effects.Bury(1)]
     assert node.is_over(0.0)

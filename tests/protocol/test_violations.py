@@ -10,49 +10,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from mallob_py.protocol import PeerViolation, ProtocolViolation
+from mallob_py.protocol import PeerViolation, ProtocolViolation, messages
 from mallob_py.protocol.config import Balancing, Config, Matching
-from mallob_py.protocol.messages import (
-    Accepted,
-    AnyMessage,
-    Description,
-    Epoch,
-    Events,
-    Grant,
-    IdleChange,
-    MeetToken,
-    Offer,
-    PastWorker,
-    Request,
-    Supply,
-    TokenReturned,
-    VolumeQuestion,
-    Waits,
-    decode,
-    encode,
-)
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Received, Tick
 
 ROUTING = Config(matcher=Matching.ROUTING_TREE)
 DISTRIBUTED = Config(balancing=Balancing.DISTRIBUTED)
-REQUEST = Request(1, 0, 0, 1, 0, 0, (1,), 0, 0.0, None)
+REQUEST = messages.Request(1, 0, 0, 1, 0, 0, (1,), 0, 0.0, None)
 
 
 @pytest.mark.parametrize(
     ("config", "message", "what"),
     [
-        (Config(), Epoch(5, ()), "epoch 5 after 0"),
-        (DISTRIBUTED, Epoch(1, ()), "another kind of balancing"),
-        (Config(), Supply(1, 1), "a supply, though it is not below 0"),
-        (ROUTING, IdleChange(1), "an idle count, though it is not below 0"),
-        (Config(), Waits(1), "no prefix sum sends Waits"),
-        (ROUTING, Grant(0, 1, 0, 1), "no routing tree sends Grant"),
+        (Config(), messages.Epoch(5, ()), "epoch 5 after 0"),
+        (DISTRIBUTED, messages.Epoch(1, ()), "another kind of balancing"),
+        (Config(), messages.Supply(1, 1), "a supply, though it is not below 0"),
+        (ROUTING, messages.IdleChange(1), "an idle count, though it is not below 0"),
+        (Config(), messages.Waits(1), "no prefix sum sends Waits"),
+        (ROUTING, messages.Grant(0, 1, 0, 1), "no routing tree sends Grant"),
         (Config(), REQUEST, "no PE understands Request"),
     ],
 )
 def test_a_message_that_its_sender_cannot_send_is_the_senders_fault(
-    config: Config, message: AnyMessage, what: str
+    config: Config, message: messages.AnyMessage, what: str
 ) -> None:
     pe = PE(0, 3, config)
     pe.handle(Tick(), 0.0)
@@ -64,10 +45,10 @@ def test_a_message_that_its_sender_cannot_send_is_the_senders_fault(
 
 def test_a_worker_that_is_accepted_twice_is_the_parents_fault() -> None:
     pe = PE(0, 2, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), Description(1, b"x")), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), messages.Description(1, b"x")), 0.0)
     worker = pe.workers.active
     assert worker is not None
-    again = Accepted(1, 0, worker.stay, 0, -1, (), None)
+    again = messages.Accepted(1, 0, worker.stay, 0, -1, (), None)
     with pytest.raises(PeerViolation, match="accepted twice"):
         pe.handle(Received(1, again), 0.1)
 
@@ -80,7 +61,7 @@ def test_an_assertion_of_our_own_is_nobody_elses_fault(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(pe.workers, "receive_token_back", fails)
     with pytest.raises(ProtocolViolation, match="ours") as caught:
-        pe.handle(Received(1, TokenReturned()), 0.0)
+        pe.handle(Received(1, messages.TokenReturned()), 0.0)
     assert not isinstance(caught.value, PeerViolation)
 
 
@@ -104,7 +85,7 @@ def test_the_peers_faults_are_found_without_assertions_as_well() -> None:
 
 
 def changed(message: Any, **fields: Any) -> bytes:
-    return encode(msgspec.structs.replace(message, **fields))
+    return messages.encode(msgspec.structs.replace(message, **fields))
 
 
 @pytest.mark.parametrize(
@@ -115,16 +96,16 @@ def changed(message: Any, **fields: Any) -> bytes:
         lambda: changed(REQUEST, subtree=-1),
         lambda: changed(REQUEST, count=0),
         lambda: changed(REQUEST, position=-2),
-        lambda: encode(Grant(0, -1, 0, 1)),
-        lambda: encode(MeetToken(-3)),
-        lambda: encode(Offer(1, -1, 0, 0)),
-        lambda: encode(Accepted(1, 1, 0, 0, 0, (PastWorker(1, -1, 0),), None)),
-        lambda: encode(Accepted(1, 1, 0, 0, 0, (), Description(-1))),
-        lambda: encode(Events(({"job": 1},))),  # type: ignore[arg-type]
-        lambda: encode(VolumeQuestion(1, (), 7)),  # type: ignore[arg-type]
+        lambda: messages.encode(messages.Grant(0, -1, 0, 1)),
+        lambda: messages.encode(messages.MeetToken(-3)),
+        lambda: messages.encode(messages.Offer(1, -1, 0, 0)),
+        lambda: messages.encode(messages.Accepted(1, 1, 0, 0, 0, (messages.PastWorker(1, -1, 0),), None)),
+        lambda: messages.encode(messages.Accepted(1, 1, 0, 0, 0, (), messages.Description(-1))),
+        lambda: messages.encode(messages.Events(({"job": 1},))),  # type: ignore[arg-type]
+        lambda: messages.encode(messages.VolumeQuestion(1, (), 7)),  # type: ignore[arg-type]
     ],
 )
 def test_values_that_no_message_has_are_refused_where_it_is_decoded(make: Callable[[], bytes]) -> None:
-    assert decode(encode(REQUEST)) == REQUEST
+    assert messages.decode(messages.encode(REQUEST)) == REQUEST
     with pytest.raises(msgspec.ValidationError):
-        decode(make())
+        messages.decode(make())

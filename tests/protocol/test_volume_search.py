@@ -19,30 +19,9 @@ from hypothesis import strategies as st
 from seeds import seeds
 
 from mallob_py.experiments.balancing import TreeOfDeputies
+from mallob_py.protocol import section_search, volume_search
 from mallob_py.protocol.messages import JobEvent
-from mallob_py.protocol.section_search import (
-    AlphaAnswer,
-    AlphaQuestion,
-    KeySelection,
-    KeysQuestion,
-    key_answer,
-    keys_within,
-    pack,
-    scaled,
-    unpack,
-)
 from mallob_py.protocol.splitmix import splitmix64
-from mallob_py.protocol.volume_search import (
-    AnyAnswer,
-    Deputy,
-    EpochVolumes,
-    Hint,
-    Share,
-    Volumes,
-    VolumeSearch,
-    deputy_of,
-    merged,
-)
 from mallob_py.protocol.volumes import _splitmix64, fair_volumes
 
 _CASES = int(os.environ.get("MALLOB_PY_CASES", "3000"))
@@ -77,21 +56,27 @@ def _fair(jobs: list[JobEvent], m: int) -> list[int]:
     ).tolist()
 
 
-def _solve(search: VolumeSearch, deputies: list[Deputy]) -> EpochVolumes:
+def _solve(
+    search: volume_search.VolumeSearch, deputies: list[volume_search.Deputy]
+) -> volume_search.EpochVolumes:
     """The whole computation in one place, without a tree."""
     while search.question is not None:
-        search.take(functools.reduce(merged, [deputy.answer(search.question) for deputy in deputies]))
+        search.take(
+            functools.reduce(volume_search.merged, [deputy.answer(search.question) for deputy in deputies])
+        )
     assert search.epoch_volumes is not None
     return search.epoch_volumes
 
 
-def _assert_fair(jobs: list[JobEvent], m: int, deputies: int = 1, hint: Hint | None = None) -> int:
+def _assert_fair(
+    jobs: list[JobEvent], m: int, deputies: int = 1, hint: volume_search.Hint | None = None
+) -> int:
     """The search finds the fair volumes; returns its rounds."""
-    staff = [Deputy() for _ in range(deputies)]
+    staff = [volume_search.Deputy() for _ in range(deputies)]
     for job in jobs:
-        staff[deputy_of(job.job, deputies)].put(job)
-    search = VolumeSearch(m, len(jobs), hint or Hint())
-    volumes = Volumes(_solve(search, staff))
+        staff[volume_search.deputy_of(job.job, deputies)].put(job)
+    search = volume_search.VolumeSearch(m, len(jobs), hint or volume_search.Hint())
+    volumes = volume_search.Volumes(_solve(search, staff))
     fair = _fair(jobs, m)
     assert [volumes.of(job) for job in jobs] == fair
     assert volumes.epoch_volumes.total_volume == sum(fair)
@@ -159,14 +144,14 @@ def test_different_events_at_the_same_alpha_do_not_cost_rounds() -> None:
     demand = sum(job.demand for job in jobs)
     for m in (demand - 1, demand, demand + 1, demand - 2500):
         _assert_fair(jobs, m)
-        search = VolumeSearch(m, len(jobs), Hint())
-        deputy = Deputy()
+        search = volume_search.VolumeSearch(m, len(jobs), volume_search.Hint())
+        deputy = volume_search.Deputy()
         for job in jobs:
             deputy.put(job)
         for _ in range(5):
-            if isinstance(search.question, AlphaQuestion):
+            if isinstance(search.question, section_search.AlphaQuestion):
                 search.take(deputy.answer(search.question))
-        assert not isinstance(search.question, AlphaQuestion)
+        assert not isinstance(search.question, section_search.AlphaQuestion)
 
 
 def test_a_root_where_all_shares_are_whole_leaves_nothing_over() -> None:
@@ -180,7 +165,7 @@ def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_out
     choose = random.Random(f"epochs {seed}")
     m = choose.choice((20, 300, 5000))
     priority = _PRIORITIES[choose.choice(list(_PRIORITIES))]
-    deputy, hint = Deputy(), Hint()
+    deputy, hint = volume_search.Deputy(), volume_search.Hint()
     jobs: dict[int, JobEvent] = {}
     for _ in range(25):
         for job in {choose.randrange(400) for _ in range(choose.choice((1, 1, 3, 60)))}:
@@ -191,7 +176,7 @@ def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_out
                 new = jobs[job] = _job(job, priority(choose), choose.randint(1, m), choose.random())
                 deputy.put(new)
             hint.replace(old, new)
-        volumes = Volumes(_solve(VolumeSearch(m, len(jobs), hint), [deputy]))
+        volumes = volume_search.Volumes(_solve(volume_search.VolumeSearch(m, len(jobs), hint), [deputy]))
         live = list(jobs.values())
         assert [volumes.of(job) for job in live] == _fair(live, m)
 
@@ -200,7 +185,7 @@ def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_out
 def test_a_hint_that_is_far_off_is_harmless(alpha: float) -> None:
     choose = random.Random(1)
     jobs = [_job(job, choose.random() + 0.01, choose.randint(1, 50)) for job in range(300)]
-    _assert_fair(jobs, 2000, hint=Hint(alpha=alpha, slope=1.0, missing=-5.0))
+    _assert_fair(jobs, 2000, hint=volume_search.Hint(alpha=alpha, slope=1.0, missing=-5.0))
 
 
 def test_a_second_epoch_takes_no_more_rounds_than_the_first() -> None:
@@ -227,10 +212,13 @@ def test_no_message_grows_with_the_number_of_jobs(kind: str) -> None:
         assert tree.costs.longest_bytes <= _LONGEST_BYTES
 
 
-def _ordered(one: AnyAnswer) -> object:
+def _ordered(one: volume_search.AnyAnswer) -> object:
     """An answer without the order of its samples."""
-    if isinstance(one, AlphaAnswer):
-        return [(part.count, part.used, unpack(part.slope), sorted(part.samples)) for part in one.sections]
+    if isinstance(one, section_search.AlphaAnswer):
+        return [
+            (part.count, part.used, section_search.unpack(part.slope), sorted(part.samples))
+            for part in one.sections
+        ]
     return [(part.count, sorted(part.samples)) for part in one.sections], one.floors
 
 
@@ -240,17 +228,17 @@ def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
     jobs = [
         _job(job, choose.choice((choose.random() + 0.1, 1.0)), choose.randint(1, 99)) for job in range(500)
     ]
-    one, parts = Deputy(), [Deputy() for _ in range(9)]
+    one, parts = volume_search.Deputy(), [volume_search.Deputy() for _ in range(9)]
     for job in jobs:
         one.put(job)
         choose.choice(parts).put(job)
-    search = VolumeSearch(2000, len(jobs), Hint())
+    search = volume_search.VolumeSearch(2000, len(jobs), volume_search.Hint())
     while (question := search.question) is not None:
         whole = one.answer(question)
         answers = [part.answer(question) for part in parts]
         while len(answers) > 1:
             choose.shuffle(answers)
-            answers.append(merged(answers.pop(), answers.pop()))
+            answers.append(volume_search.merged(answers.pop(), answers.pop()))
         assert _ordered(answers[0]) == _ordered(whole)
         search.take(whole)
 
@@ -259,30 +247,30 @@ def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
 def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], data: st.DataObject) -> None:
     keys = [(0.0, priority, demand, splitmix64(job)) for job, (priority, demand) in enumerate(values)]
     wanted = data.draw(st.integers(1, len(keys)))
-    selection = KeySelection(wanted, data.draw(st.lists(st.sampled_from(keys), max_size=8)))
+    selection = section_search.KeySelection(wanted, data.draw(st.lists(st.sampled_from(keys), max_size=8)))
     left = keys
     while not selection.is_over:
         question = selection.next_question()
-        assert isinstance(question, KeysQuestion)
-        left = keys_within(question, left)
-        selection.take(key_answer(question.pivots, left))
+        assert isinstance(question, section_search.KeysQuestion)
+        left = section_search.keys_within(question, left)
+        selection.take(section_search.key_answer(question.pivots, left))
     assert selection.threshold == sorted(keys, reverse=True)[wanted - 1]
 
 
 @given(st.integers(-(2**900), 2**900), st.integers(0, 900))
 def test_packed_integers_are_the_same_again(value: int, shift: int) -> None:
-    assert unpack(pack(value << shift)) == value << shift
+    assert section_search.unpack(section_search.pack(value << shift)) == value << shift
 
 
 @given(st.floats(1e-100, 1e100))
 def test_scaled_priorities_are_exact(priority: float) -> None:
-    assert Fraction(scaled(priority), 2**400) == Fraction(priority)
+    assert Fraction(section_search.scaled(priority), 2**400) == Fraction(priority)
 
 
 @given(st.floats(1e-100, 1e100), st.integers(1, 2**40), st.integers(-2, 2), st.integers(1, 2**41))
 def test_floors_are_exact_next_to_whole_numbers(priority: float, whole: int, off: int, cap: int) -> None:
     alpha = whole / Fraction(priority) * (1 + Fraction(off, 2**60))
-    share = Share(pack(alpha.numerator), pack(alpha.denominator))
+    share = volume_search.Share(section_search.pack(alpha.numerator), section_search.pack(alpha.denominator))
     assert share.floor(priority, cap) == max(1, min(cap, math.floor(alpha * Fraction(priority))))
 
 
@@ -293,14 +281,14 @@ def test_jobs_are_hashed_as_in_the_local_rule() -> None:
 
 def test_a_question_is_only_about_jobs_still_in_doubt() -> None:
     """The second question finds those events at a deputy that the first one left."""
-    deputy = Deputy()
+    deputy = volume_search.Deputy()
     for job in range(1, 101):
         deputy.put(_job(job, float(job), 1000))
     ends = (1, 20.0), (1, 2.0)
-    first = deputy.answer(AlphaQuestion(1000, (0, 1.0), ends, None))
-    second = deputy.answer(AlphaQuestion(1000, ends[0], (), ends[1]))
-    assert isinstance(first, AlphaAnswer)
-    assert isinstance(second, AlphaAnswer)
+    first = deputy.answer(section_search.AlphaQuestion(1000, (0, 1.0), ends, None))
+    second = deputy.answer(section_search.AlphaQuestion(1000, ends[0], (), ends[1]))
+    assert isinstance(first, section_search.AlphaAnswer)
+    assert isinstance(second, section_search.AlphaAnswer)
     # Between them lie 1/p for p = 3..19; 1/20 and 1/2 are on the cuts.
     assert [section.count for section in first.sections] == [80, 17, 101]
     assert [section.count for section in second.sections] == [17]
@@ -308,15 +296,15 @@ def test_a_question_is_only_about_jobs_still_in_doubt() -> None:
 
 def test_a_question_is_only_about_keys_above_its_low_end_and_up_to_its_high_end() -> None:
     keys = [(0.0, float(priority), 1, 0) for priority in range(10)]
-    assert keys_within(KeysQuestion(keys[2], (), keys[5]), keys) == keys[3:6]
-    assert keys_within(KeysQuestion(None, (), keys[5]), keys) == keys[:6]
-    assert keys_within(KeysQuestion(keys[2], (), None), keys) == keys[3:]
+    assert section_search.keys_within(section_search.KeysQuestion(keys[2], (), keys[5]), keys) == keys[3:6]
+    assert section_search.keys_within(section_search.KeysQuestion(None, (), keys[5]), keys) == keys[:6]
+    assert section_search.keys_within(section_search.KeysQuestion(keys[2], (), None), keys) == keys[3:]
 
 
 def test_events_are_told_from_pivots_that_round_to_the_same_float() -> None:
     """The float 0.05 is a little more than 1/20."""
-    deputy = Deputy()
+    deputy = volume_search.Deputy()
     deputy.put(_job(1, 20.0, 1000))
-    first = deputy.answer(AlphaQuestion(1000, (0, 1.0), ((0.05, 1.0),), None))
-    assert isinstance(first, AlphaAnswer)
+    first = deputy.answer(section_search.AlphaQuestion(1000, (0, 1.0), ((0.05, 1.0),), None))
+    assert isinstance(first, section_search.AlphaAnswer)
     assert [section.count for section in first.sections] == [1, 1]

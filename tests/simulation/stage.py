@@ -55,20 +55,9 @@ from types import UnionType
 
 import msgspec
 
+from mallob_py.protocol import effects, rank_effects, rank_messages, rank_stimuli, stimuli
 from mallob_py.protocol.client import ClientJobs
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import (
-    AnyEffect,
-    DeliverMessage,
-    FetchDescription,
-    GiveCheckpoint,
-    JobEnded,
-    JobOver,
-    JobSaved,
-    JobUnheard,
-    Log,
-    StartWorker,
-)
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.joining import Keep, Newcomer, Refused
@@ -76,74 +65,6 @@ from mallob_py.protocol.messages import Description, Epoch, Events
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.rank_book import Origin
-from mallob_py.protocol.rank_effects import (
-    AnyRankEffect,
-    Drained,
-    Fetch,
-    Forget,
-    Grown,
-    Halted,
-    KillRank,
-    LetGo,
-    ListenFor,
-    Note,
-    OfPE,
-    Tell,
-    TellLost,
-    WindUp,
-    WorldChanged,
-)
-from mallob_py.protocol.rank_messages import (
-    AnyWireMessage,
-    Beat,
-    GenerationMessage,
-    Joining,
-    Listen,
-    Listening,
-    Noted,
-    Peer,
-    Place,
-    Propose,
-    RankProcess,
-    Welcome,
-)
-from mallob_py.protocol.rank_stimuli import (
-    AnyRankStimulus,
-    DescriptionCame,
-    DescriptionFailed,
-    DrainWanted,
-    EndWanted,
-    RankLost,
-    RanksStarted,
-    Said,
-    TimeCame,
-    ToPE,
-)
-from mallob_py.protocol.stimuli import (
-    AnyStimulus,
-    Drain,
-    DropPast,
-    HostRests,
-    JobInterrupted,
-    JobParameters,
-    JobSubmitted,
-    PauseWorker,
-    SystemEnds,
-    UnpauseWorker,
-    WorkerAnswered,
-    WorkerCrashed,
-    WorkerDemands,
-    WorkerLeft,
-    WorkerLost,
-    WorkerMissed,
-    WorkerProgresses,
-    WorkerRaised,
-    WorkerSaves,
-    WorkerStarted,
-    WorkerToChildren,
-    WorkerToParent,
-    WorkerWantsCheckpoint,
-)
 
 _SETTLED_S = 0.05
 _PATIENCE_S = 1.0
@@ -179,15 +100,15 @@ class Stage:
         #: by address; one that joins is a newcomer until it begins
         self._ranks: dict[int, Node | Newcomer] = {}
         #: what newcomers keep until they begin
-        self._kept: dict[int, list[Said]] = {}
+        self._kept: dict[int, list[rank_stimuli.Said]] = {}
         self._hung: set[int] = set()
-        self._ways: dict[tuple[int, int], deque[Said]] = {}
+        self._ways: dict[tuple[int, int], deque[rank_stimuli.Said]] = {}
         self._orderly: set[int] = set()
         #: (rank, job, number)
         self._starting: list[tuple[int, int, int]] = []
         self._fetching: list[tuple[int, int]] = []
         #: to a process of that rank, last
-        self._delivered: dict[int, DeliverMessage] = {}
+        self._delivered: dict[int, effects.DeliverMessage] = {}
 
     def do(self, words: list[str]) -> list[str]:
         """What comes of one command."""
@@ -210,8 +131,8 @@ class Stage:
         values = _values(parameters)
         if values.pop("leaves", False):
             self._orderly.add(int(job))
-        asked = msgspec.convert(values, JobParameters)
-        return self._tell(int(pe), JobSubmitted(int(job), asked, description))
+        asked = msgspec.convert(values, stimuli.JobParameters)
+        return self._tell(int(pe), stimuli.JobSubmitted(int(job), asked, description))
 
     def _do_deliver(self, way: str, kind: str) -> Iterator[str]:
         source, dest = map(int, way.split("->"))
@@ -258,65 +179,65 @@ class Stage:
         return self._run(*starting)
 
     def _do_crash(self, pe: str, *job: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerCrashed(self._number(pe, job), "killed"))
+        return self._tell(int(pe), stimuli.WorkerCrashed(self._number(pe, job), "killed"))
 
     def _do_answer(self, pe: str, *job: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerAnswered(self._number(pe, job), f"of PE {pe}".encode()))
+        return self._tell(int(pe), stimuli.WorkerAnswered(self._number(pe, job), f"of PE {pe}".encode()))
 
     def _do_raise(self, pe: str, *job: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerRaised(self._number(pe, job), "an error"))
+        return self._tell(int(pe), stimuli.WorkerRaised(self._number(pe, job), "an error"))
 
     def _do_lost(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerLost(self._number(pe, ()), "no fork"))
+        return self._tell(int(pe), stimuli.WorkerLost(self._number(pe, ()), "no fork"))
 
     def _do_demand(self, pe: str, workers: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerDemands(self._number(pe, ()), int(workers)))
+        return self._tell(int(pe), stimuli.WorkerDemands(self._number(pe, ()), int(workers)))
 
     def _do_say(self, pe: str, way: str, *whose: str) -> Iterator[str]:
-        kind = {"up": WorkerToParent, "down": WorkerToChildren}[way]
+        kind = {"up": stimuli.WorkerToParent, "down": stimuli.WorkerToChildren}[way]
         return self._tell(int(pe), kind(self._number(pe, whose), b"news"))
 
     def _do_miss(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerMissed(*msgspec.structs.astuple(self._delivered[int(pe)])))
+        return self._tell(int(pe), stimuli.WorkerMissed(*msgspec.structs.astuple(self._delivered[int(pe)])))
 
     def _do_save(self, pe: str, text: str, *whose: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerSaves(self._number(pe, whose), text.encode()))
+        return self._tell(int(pe), stimuli.WorkerSaves(self._number(pe, whose), text.encode()))
 
     def _do_progress(self, pe: str, done: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerProgresses(self._number(pe, ()), Progress(float(done))))
+        return self._tell(int(pe), stimuli.WorkerProgresses(self._number(pe, ()), Progress(float(done))))
 
     def _do_restore(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerWantsCheckpoint(self._number(pe, ())))
+        return self._tell(int(pe), stimuli.WorkerWantsCheckpoint(self._number(pe, ())))
 
     def _do_left(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), WorkerLeft(self._number(pe, ("leaving",))))
+        return self._tell(int(pe), stimuli.WorkerLeft(self._number(pe, ("leaving",))))
 
     def _do_fetched(self, pe: str, _job: str, job: str) -> Iterator[str]:
-        return self._tell_rank(int(pe), DescriptionCame(int(job)))
+        return self._tell_rank(int(pe), rank_stimuli.DescriptionCame(int(job)))
 
     def _do_unfetched(self, pe: str, _job: str, job: str) -> Iterator[str]:
-        return self._tell_rank(int(pe), DescriptionFailed(int(job), "no room", Fault.HOST))
+        return self._tell_rank(int(pe), rank_stimuli.DescriptionFailed(int(job), "no room", Fault.HOST))
 
     def _do_pause(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), PauseWorker())
+        return self._tell(int(pe), stimuli.PauseWorker())
 
     def _do_unpause(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), UnpauseWorker())
+        return self._tell(int(pe), stimuli.UnpauseWorker())
 
     def _do_end(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), SystemEnds())
+        return self._tell(int(pe), stimuli.SystemEnds())
 
     def _do_evacuate(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), Drain())
+        return self._tell(int(pe), stimuli.Drain())
 
     def _do_drop_past(self, pe: str) -> Iterator[str]:
-        return self._tell(int(pe), DropPast(1))
+        return self._tell(int(pe), stimuli.DropPast(1))
 
     def _do_rest(self, pe: str, seconds: str) -> Iterator[str]:
-        return self._tell(int(pe), HostRests(self.now + float(seconds)))
+        return self._tell(int(pe), stimuli.HostRests(self.now + float(seconds)))
 
     def _do_interrupt(self, pe: str, _job: str, job: str) -> Iterator[str]:
-        return self._tell(int(pe), JobInterrupted(int(job)))
+        return self._tell(int(pe), stimuli.JobInterrupted(int(job)))
 
     # --- what happens to ranks ------------------------------------------------------------
 
@@ -329,7 +250,7 @@ class Stage:
         return iter(())
 
     def _do_miss_rank(self, by: str, address: str) -> Iterator[str]:
-        return self._tell_rank(int(by), RankLost(int(address), "is silent"))
+        return self._tell_rank(int(by), rank_stimuli.RankLost(int(address), "is silent"))
 
     def _do_hang(self, address: str) -> Iterator[str]:
         self._hung.add(int(address))
@@ -343,10 +264,12 @@ class Stage:
         source, dest = map(int, way.split("->"))
         node = self._ranks[source]
         assert isinstance(node, Node), f"rank {source} is no member yet"
-        return self._tell_rank(dest, Said(source, node.present.g, 0, 0, Beat()))
+        return self._tell_rank(dest, rank_stimuli.Said(source, node.present.g, 0, 0, rank_messages.Beat()))
 
     def _do_drain(self, address: str, seconds: str) -> Iterator[str]:
-        return self._tell_rank(int(address), DrainWanted(int(address), self.now + float(seconds)))
+        return self._tell_rank(
+            int(address), rank_stimuli.DrainWanted(int(address), self.now + float(seconds))
+        )
 
     def _do_leave(self, address: str, _at: str, asked: str) -> Iterator[str]:
         return self._tell_rank(int(asked), Ordered(leaves=(int(address),)))
@@ -356,32 +279,39 @@ class Stage:
         if rank not in self._ranks:
             peers = tuple(_peer(member) for member in self._ranks)
             newcomer = self._newcomer(rank, int(asked))
-            newcomer.handle(Said(int(asked), 0, 0, 0, Welcome(peers, 0.0, self._origin.founders)), self.now)
+            newcomer.handle(
+                rank_stimuli.Said(
+                    int(asked), 0, 0, 0, rank_messages.Welcome(peers, 0.0, self._origin.founders)
+                ),
+                self.now,
+            )
             for peer in peers:
-                newcomer.handle(Said(peer.address, 0, 0, 0, Noted()), self.now)
+                newcomer.handle(rank_stimuli.Said(peer.address, 0, 0, 0, rank_messages.Noted()), self.now)
             newcomer.effects.clear()
         return self._tell_rank(int(asked), Ordered(joins=((rank, 1),)))
 
     def _do_start(self, address: str, _at: str, host: str) -> Iterator[str]:
         rank, asked = int(address), int(host)
         newcomer = self._newcomer(rank, asked)
-        call = Listen(rank + 1, b"secret", wide=False)
-        yield from self._tell_rank(asked, RanksStarted(call, _peer(asked), ((rank, _peer(rank).process),)))
+        call = rank_messages.Listen(rank + 1, b"secret", wide=False)
+        yield from self._tell_rank(
+            asked, rank_stimuli.RanksStarted(call, _peer(asked), ((rank, _peer(rank).process),))
+        )
         yield from self._passed_on_of_newcomer(rank, newcomer)
 
     def _do_stop(self, address: str) -> Iterator[str]:
-        return self._tell_rank(int(address), EndWanted())
+        return self._tell_rank(int(address), rank_stimuli.EndWanted())
 
     def _newcomer(self, rank: int, host: int) -> Newcomer:
         here = _peer(rank)
         assert here.place is not None
-        me = Joining(here.process, here.host, here.place, 1)
+        me = rank_messages.Joining(here.process, here.host, here.place, 1)
         self._ranks[rank] = newcomer = Newcomer(rank, me, _peer(host), _PATIENCE_S, self.now)
         self._kept[rank] = []
         return newcomer
 
     def _do_begin(self) -> Iterator[str]:
-        while (yield from self._deliver_one(GenerationMessage)):
+        while (yield from self._deliver_one(rank_messages.GenerationMessage)):
             pass
 
     # --- what there is --------------------------------------------------------------------
@@ -410,26 +340,28 @@ class Stage:
     def _nodes(self) -> list[tuple[int, Node]]:
         return [(address, rank) for address, rank in self._ranks.items() if isinstance(rank, Node)]
 
-    def _tell(self, dest: int, stimulus: AnyStimulus) -> Iterator[str]:
+    def _tell(self, dest: int, stimulus: stimuli.AnyStimulus) -> Iterator[str]:
         """Tell the PE of a rank something."""
-        return self._tell_rank(dest, ToPE(0, stimulus))
+        return self._tell_rank(dest, rank_stimuli.ToPE(0, stimulus))
 
-    def _tell_rank(self, address: int, stimulus: AnyRankStimulus) -> Iterator[str]:
+    def _tell_rank(self, address: int, stimulus: rank_stimuli.AnyRankStimulus) -> Iterator[str]:
         assert address not in self._hung, f"rank {address} hangs"
         rank = self._ranks[address]
         if isinstance(rank, Node):
             rank.handle(stimulus, self.now)
             yield from self._passed_on(address, rank)
         else:
-            assert isinstance(stimulus, Said | RankLost | TimeCame), f"rank {address} is no member yet"
+            assert isinstance(stimulus, rank_stimuli.Said | rank_stimuli.RankLost | rank_stimuli.TimeCame), (
+                f"rank {address} is no member yet"
+            )
             rank.handle(stimulus, self.now)
             yield from self._passed_on_of_newcomer(address, rank)
 
     def _passed_on_of_newcomer(self, address: int, newcomer: Newcomer) -> Iterator[str]:
         while newcomer.effects:
             match newcomer.effects.popleft():
-                case Tell(to, g, source, dest, message):
-                    yield self._sent(Said(address, g, source, dest, message), to)
+                case rank_effects.Tell(to, g, source, dest, message):
+                    yield self._sent(rank_stimuli.Said(address, g, source, dest, message), to)
                 case Keep(said):
                     self._kept[address].append(said)
                 case Refused(why):
@@ -447,18 +379,21 @@ class Stage:
     def _passed_on(self, address: int, node: Node) -> Iterator[str]:
         for effect in node.take_effects():
             match effect:
-                case Tell(to, g, source, dest, message):
-                    yield self._sent(Said(address, g, source, dest, message), to)
-                case TellLost(to, g, message):
-                    yield self._sent(Said(address, g, 0, 0, message), to)
-                case Fetch(job):
+                case rank_effects.Tell(to, g, source, dest, message):
+                    yield self._sent(rank_stimuli.Said(address, g, source, dest, message), to)
+                case rank_effects.TellLost(to, g, message):
+                    yield self._sent(rank_stimuli.Said(address, g, 0, 0, message), to)
+                case rank_effects.Fetch(job):
                     self._fetching.append((address, job))
-                    yield f"{address}: {FetchDescription.__name__} job {job}"
-                case OfPE(_, inner):
+                    yield f"{address}: {effects.FetchDescription.__name__} job {job}"
+                case rank_effects.OfPE(_, inner):
                     yield from self._of_pe(address, inner)
-                case ListenFor(host):
-                    yield self._sent(Said(address, 0, 0, 0, Listening(_peer(address).place)), host)
-                case KillRank(rank):
+                case rank_effects.ListenFor(host):
+                    yield self._sent(
+                        rank_stimuli.Said(address, 0, 0, 0, rank_messages.Listening(_peer(address).place)),
+                        host,
+                    )
+                case rank_effects.KillRank(rank):
                     yield f"{address}: kills rank {rank}"
                     self._do_lose(str(rank))
                 case _:
@@ -467,28 +402,28 @@ class Stage:
             yield f"{address}: ends, as it {_END[node.end_reason.value]}"
             self._do_lose(str(address))
 
-    def _of_pe(self, address: int, effect: AnyEffect) -> Iterator[str]:
-        if isinstance(effect, Log):
+    def _of_pe(self, address: int, effect: effects.AnyEffect) -> Iterator[str]:
+        if isinstance(effect, effects.Log):
             return
-        if isinstance(effect, StartWorker):
+        if isinstance(effect, effects.StartWorker):
             self._starting.append((address, effect.job, effect.worker))
-        elif isinstance(effect, DeliverMessage):
+        elif isinstance(effect, effects.DeliverMessage):
             self._delivered[address] = effect
         yield f"{address}: {_told(effect)}"
 
-    def _sent(self, said: Said, dest: int) -> str:
+    def _sent(self, said: rank_stimuli.Said, dest: int) -> str:
         if dest in self._ranks:
             self._ways.setdefault((said.rank, dest), deque()).append(said)
         return f"{said.rank}->{dest}: {_told(said.message)}"
 
-    def _next(self, source: int, dest: int, kind: str) -> Said:
+    def _next(self, source: int, dest: int, kind: str) -> rank_stimuli.Said:
         queue = self._ways.get((source, dest))
         assert queue, f"nothing is on its way from {source} to {dest}"
         said = queue.popleft()
         assert type(said.message).__name__ == kind, f"the next one is {_told(said.message)}"
         return said
 
-    def _queued(self) -> list[tuple[tuple[int, int], deque[Said]]]:
+    def _queued(self) -> list[tuple[tuple[int, int], deque[rank_stimuli.Said]]]:
         return sorted((way, queue) for way, queue in self._ways.items() if queue)
 
     def _deliver_one(self, kinds: type | UnionType) -> Generator[str, None, bool]:
@@ -505,7 +440,7 @@ class Stage:
     def _ticks(self) -> Iterator[str]:
         for address, rank in list(self._ranks.items()):
             if rank.deadline_s <= self.now and address not in self._hung:
-                yield from self._tell_rank(address, TimeCame())
+                yield from self._tell_rank(address, rank_stimuli.TimeCame())
 
     def _tick_all(self) -> None:
         deque(self._ticks(), maxlen=0)
@@ -518,7 +453,7 @@ class Stage:
                 return True
         if self._fetching and "FetchDescription" not in but:
             rank, job = self._fetching.pop(0)
-            deque(self._tell_rank(rank, DescriptionCame(job)), maxlen=0)
+            deque(self._tell_rank(rank, rank_stimuli.DescriptionCame(job)), maxlen=0)
             return True
         if self._starting and "StartWorker" not in but:
             deque(self._run(*self._starting.pop(0)), maxlen=0)
@@ -526,7 +461,7 @@ class Stage:
         return False
 
     def _run(self, pe: int, job: int, number: int) -> Iterator[str]:
-        return self._tell(pe, WorkerStarted(number, job in self._orderly))
+        return self._tell(pe, stimuli.WorkerStarted(number, job in self._orderly))
 
     def _number(self, pe: str, job: tuple[str, ...]) -> int:
         node = self._ranks[int(pe)]
@@ -546,8 +481,10 @@ def _values(words: tuple[str, ...]) -> dict[str, object]:
     return {name: value(text) for name, text in (word.split("=") for word in words)}
 
 
-def _peer(rank: int) -> Peer:
-    return Peer(rank, rank, RankProcess(0, f"host{rank}", rank, 0), Place(f"rank{rank}"))
+def _peer(rank: int) -> rank_messages.Peer:
+    return rank_messages.Peer(
+        rank, rank, rank_messages.RankProcess(0, f"host{rank}", rank, 0), rank_messages.Place(f"rank{rank}")
+    )
 
 
 def _origin(known: Iterable[int], founders: int) -> Origin:
@@ -560,32 +497,32 @@ def _ranks(members: tuple[int, ...]) -> str:
     return "ranks " + " ".join(map(str, members))
 
 
-def _of_rank(effect: AnyRankEffect) -> Iterator[str]:
+def _of_rank(effect: rank_effects.AnyRankEffect) -> Iterator[str]:
     """What is told of an effect of the rank as a whole."""
     match effect:
-        case Forget(job):
-            yield _told(JobOver(job))
-        case LetGo(job):
-            yield _told(JobUnheard(job))
-        case Halted():
+        case rank_effects.Forget(job):
+            yield _told(effects.JobOver(job))
+        case rank_effects.LetGo(job):
+            yield _told(effects.JobUnheard(job))
+        case rank_effects.Halted():
             yield "halts"
-        case WorldChanged(generation):
+        case rank_effects.WorldChanged(generation):
             yield f"begins with {_ranks(generation.members)}"
-        case WindUp():
+        case rank_effects.WindUp():
             yield "winds up"
-        case Drained(rank):
+        case rank_effects.Drained(rank):
             yield f"hears that rank {rank} is drained"
-        case Note("host rests", fields):
+        case rank_effects.Note("host rests", fields):
             yield f"host rests: {fields['reason']}"
-        case Grown(problems):
+        case rank_effects.Grown(problems):
             yield " ".join(
                 ("has grown", *(f"but for rank {rank}, which {why}" for rank, why in problems.items()))
             )
-        case Note("lost rank", fields):
+        case rank_effects.Note("lost rank", fields):
             yield f"takes rank {fields['lost']} for lost"
 
 
-def _told(thing: AnyEffect | AnyWireMessage) -> str:
+def _told(thing: effects.AnyEffect | rank_messages.AnyWireMessage) -> str:
     """Its kind, and what matters of it."""
     about = getattr(thing, "request", thing)
     words = [type(thing).__name__]
@@ -596,12 +533,12 @@ def _told(thing: AnyEffect | AnyWireMessage) -> str:
         words.append(name if value is True else f"{name} {getattr(value, 'value', value)}")
     if isinstance(thing, Epoch):
         words += [f"{thing.epoch}:", *(f"job {event.job} demand {event.demand}" for event in thing.events)]
-    if isinstance(thing, Propose):
+    if isinstance(thing, rank_messages.Propose):
         words.append(_ranks(thing.generation.members))
-    if isinstance(thing, JobEnded) and thing.body is not None:
+    if isinstance(thing, effects.JobEnded) and thing.body is not None:
         words.append(f"result {thing.body.decode()}")
-    if isinstance(thing, JobSaved):
+    if isinstance(thing, effects.JobSaved):
         words.append(thing.checkpoint.decode())
-    if isinstance(thing, GiveCheckpoint):
+    if isinstance(thing, effects.GiveCheckpoint):
         words.append("nothing" if thing.data is None else thing.data.decode())
     return " ".join(words)

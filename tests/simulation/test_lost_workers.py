@@ -24,17 +24,11 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Accepted, Adopt, Blamed, ChildLeft, Query, Rejected, TreeMessage
-from mallob_py.protocol.stimuli import (
-    DescriptionMissing,
-    HostRests,
-    WorkerCrashed,
-    WorkerLost,
-    WorkerToChildren,
-)
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -79,7 +73,7 @@ def with_a_child_that_waits_for_its_description(seed: int = 0) -> tuple[Cluster,
 
 def test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another() -> None:
     cluster, rank = with_a_child_that_waits_for_its_description()
-    cluster.tell(rank, DescriptionMissing(FETCHED, "no space left", Fault.HOST))
+    cluster.tell(rank, stimuli.DescriptionMissing(FETCHED, "no space left", Fault.HOST))
     play(cluster, 0.02)
     assert is_idle(cluster, rank)
     assert places(cluster, FETCHED)[1] != rank
@@ -174,9 +168,9 @@ def test_messages_to_a_lost_worker_come_back() -> None:
     late = hold_kind(cluster, ChildLeft, source=child)
     back = watch(cluster, TreeMessage)
     del cluster.processes[child, number]
-    cluster.tell(child, WorkerLost(number, "no fork"))
+    cluster.tell(child, stimuli.WorkerLost(number, "no fork"))
     number = active(cluster, root).number
-    cluster.tell(root, WorkerToChildren(number, b"news"))
+    cluster.tell(root, stimuli.WorkerToChildren(number, b"news"))
     late.test = lambda *_: False
     play(cluster, 0.01)
     late.release()
@@ -196,7 +190,7 @@ def test_workers_below_a_lost_one_are_found_again_by_the_next(seed: int) -> None
     needs(worker.seats.children() == (3, 4))
     queries = watch(cluster, Query)
     del cluster.processes[lost, worker.number]
-    cluster.tell(lost, WorkerLost(worker.number, "no fork"))
+    cluster.tell(lost, stimuli.WorkerLost(worker.number, "no fork"))
     play(cluster, 0.1)
     after = places(cluster, INLINE)
     assert after[1] != lost
@@ -214,7 +208,7 @@ def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
     rest(cluster)
     (number,) = cluster.pes[0].workers.giving_back.past()
     del cluster.processes[0, number]
-    cluster.tell(0, WorkerLost(number, "no fork"))
+    cluster.tell(0, stimuli.WorkerLost(number, "no fork"))
     rest(cluster)
     assert not cluster.pes[0].workers.giving_back.past()
 
@@ -257,7 +251,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
     cluster.submit(INLINE, 0, max_demand=7)
     play(cluster, 0.01)
     needs(len(cluster.pes[1].workers.parenting.early) > 0)
-    cluster.tell(1, HostRests(cluster.now + 1.0))
+    cluster.tell(1, stimuli.HostRests(cluster.now + 1.0))
     rejections = watch(cluster, Rejected)
     late.release()
     play(cluster, 0.1)
@@ -271,7 +265,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
 
 def test_a_root_is_not_started_on_its_clients_own_pe_while_that_rests() -> None:
     cluster = cluster_of(2)
-    cluster.tell(0, HostRests(5.0))
+    cluster.tell(0, stimuli.HostRests(5.0))
     cluster.submit(INLINE, 0)
     play(cluster, 1.0)
     assert places(cluster, INLINE) == {0: 1}
@@ -287,7 +281,7 @@ def test_a_resting_pe_goes_on_with_a_worker_that_it_has() -> None:
     ((_, suspended),) = [
         (worker.index, pe.rank) for pe in cluster.pes for worker in pe.workers.suspended.values()
     ]
-    cluster.tell(suspended, HostRests(cluster.now + 100.0))
+    cluster.tell(suspended, stimuli.HostRests(cluster.now + 100.0))
     cluster.interrupt(FETCHED)
     play(cluster, 1.0)
     assert places(cluster, INLINE)[1] == suspended
@@ -346,7 +340,7 @@ def test_a_root_that_dies_again_and_again_after_it_ran_ends_its_job() -> None:
         rank = places(cluster, INLINE)[0]
         number = active(cluster, rank).number
         del cluster.processes[rank, number]
-        cluster.tell(rank, WorkerCrashed(number, "killed"))
+        cluster.tell(rank, stimuli.WorkerCrashed(number, "killed"))
     rest(cluster)
     assert cluster.ended[INLINE].reason == "the worker process died 3 times, last: killed"
     assert not events(cluster, "lost")
@@ -362,7 +356,7 @@ def test_deaths_for_want_of_memory_are_not_counted_and_others_still_are(index: i
         rank = places(cluster, INLINE)[index]
         number = active(cluster, rank).number
         del cluster.processes[rank, number]
-        cluster.tell(rank, WorkerCrashed(number, "killed", 0.0, is_spared))
+        cluster.tell(rank, stimuli.WorkerCrashed(number, "killed", 0.0, is_spared))
         rest(cluster)
 
     for is_spared in (True, True, False, True, True, False, True):

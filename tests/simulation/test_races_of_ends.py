@@ -25,17 +25,9 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import (
-    Accepted,
-    Adopt,
-    Described,
-    Epoch,
-    Offer,
-    Rejected,
-    RequestFailed,
-)
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 
@@ -45,7 +37,9 @@ from mallob_py.simulation.delays import RandomDelays
 def test_race_9_workers_without_an_answer_or_a_description_end_with_their_job() -> None:
     """The end comes with an epoch to every PE, whatever it knows: no flood along the tree."""
     cluster = cluster_of(16)
-    late = cluster.hold(lambda _source, _dest, message: isinstance(message, Accepted | Described))
+    late = cluster.hold(
+        lambda _source, _dest, message: isinstance(message, messages.Accepted | messages.Described)
+    )
     cluster.submit(2)
     play(cluster)
     assert late.messages
@@ -63,15 +57,15 @@ def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -
     cluster.submit(1, client, max_demand=1)
     rest(cluster)
     # The client's own PE is busy: the root of job 3 is run elsewhere. Its short description comes with it.
-    late = hold_kind(cluster, Adopt, index=0)
+    late = hold_kind(cluster, messages.Adopt, index=0)
     cluster.submit(3, client)
     play(cluster)
-    needs(only(late, Adopt))
+    needs(only(late, messages.Adopt))
     rank = late.messages[0][1]
     cluster.interrupt(3)
     play(cluster)
-    needs(only(late, Adopt))
-    rejections = watch(cluster, Rejected)
+    needs(only(late, messages.Adopt))
+    rejections = watch(cluster, messages.Rejected)
     late.release()
     rest(cluster)
     assert [dest for _, dest, _ in rejections] == [rank]
@@ -82,15 +76,15 @@ def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -
 @told_with_luck
 def test_race_9_an_adoption_after_the_end_of_the_job_is_declined(seed: int) -> None:
     cluster = lively(8, seed, 0)
-    late = hold_kind(cluster, Adopt, index=1)
+    late = hold_kind(cluster, messages.Adopt, index=1)
     cluster.submit(1, seed % 8)
     play(cluster)
-    needs(only(late, Adopt))
+    needs(only(late, messages.Adopt))
     rank = late.messages[0][1]
     cluster.interrupt(1)
     play(cluster)
-    needs(only(late, Adopt))
-    failures, offers = watch(cluster, RequestFailed), watch(cluster, Offer)
+    needs(only(late, messages.Adopt))
+    failures, offers = watch(cluster, messages.RequestFailed), watch(cluster, messages.Offer)
     late.release()
     rest(cluster)
     assert [source for source, _, message in failures if message.index == 1] == [rank]
@@ -148,7 +142,7 @@ def test_race_13_a_root_waits_for_its_pe_while_the_worker_that_has_to_leave_has_
     rest(cluster)
     rank = places(cluster, 1)[7]
     needs(tree_parent(cluster, rank) is not None and not tree_children(cluster, rank))
-    late = hold_kind(cluster, Epoch, dest=rank)
+    late = hold_kind(cluster, messages.Epoch, dest=rank)
     cluster.submit(2, (rank + 1) % 8, max_demand=1)
     play(cluster)
     assert not places(cluster, 2)
@@ -211,7 +205,7 @@ def test_race_14_jobs_of_equal_priority_share_to_the_last_pe() -> None:
 
 def test_race_14_a_job_that_ends_before_its_first_balancing_leaves_nothing() -> None:
     cluster = cluster_of(8)
-    late = hold_kind(cluster, Epoch)
+    late = hold_kind(cluster, messages.Epoch)
     cluster.submit(1, 3)
     cluster.interrupt(1)
     play(cluster)

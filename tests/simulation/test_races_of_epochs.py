@@ -29,19 +29,8 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Matching, Reuse
-from mallob_py.protocol.messages import (
-    Adopt,
-    ChildLeft,
-    Denied,
-    Epoch,
-    Message,
-    Offer,
-    Query,
-    Rejected,
-    RequestFailed,
-    Supply,
-)
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
@@ -60,8 +49,8 @@ def test_race_1_a_query_from_a_newer_epoch_waits_until_its_receiver_has_that_epo
     ((rank, kept),) = suspended(cluster, 1)
     parent = places(cluster, 1)[3]
     needs(tree_parent(cluster, rank) not in (None, parent) and not tree_children(cluster, rank))
-    queries, denials = watch(cluster, Query), watch(cluster, Denied)
-    late = hold_kind(cluster, Epoch, dest=rank)
+    queries, denials = watch(cluster, messages.Query), watch(cluster, messages.Denied)
+    late = hold_kind(cluster, messages.Epoch, dest=rank)
     answer(cluster, rank, active(cluster, rank).number)
     play(cluster)
     assert volume(cluster, 1, parent) == 8
@@ -74,9 +63,11 @@ def test_race_1_a_query_from_a_newer_epoch_waits_until_its_receiver_has_that_epo
     assert active(cluster, rank).number == kept, "the suspended worker goes on"
 
 
-def _parked_in_lives(monkeypatch: pytest.MonkeyPatch, *matchers: tuple[Matching, int]) -> set[type[Message]]:
+def _parked_in_lives(
+    monkeypatch: pytest.MonkeyPatch, *matchers: tuple[Matching, int]
+) -> set[type[messages.Message]]:
     """What had to wait for its epoch in some random lives with these matchers and random hops."""
-    parked: set[type[Message]] = set()
+    parked: set[type[messages.Message]] = set()
     park = PE._park
 
     def spy(pe: PE, epoch: int, source: int, message: Any) -> None:
@@ -99,7 +90,7 @@ def test_race_1_an_adoption_by_prefix_sums_never_comes_from_a_newer_epoch(
 
     So whoever holds a grant of a token knows all epochs in which its request can have been made.
     """
-    assert Adopt not in _parked_in_lives(monkeypatch, (Matching.PREFIX_SUM, 0))
+    assert messages.Adopt not in _parked_in_lives(monkeypatch, (Matching.PREFIX_SUM, 0))
 
 
 def test_race_1_an_adoption_at_the_end_of_a_random_walk_waits_for_its_epoch(
@@ -107,21 +98,21 @@ def test_race_1_an_adoption_at_the_end_of_a_random_walk_waits_for_its_epoch(
 ) -> None:
     """A walk may be quicker than the epoch in which its request was made."""
     walks = (Matching.PREFIX_SUM, 3), (Matching.ROUTING_TREE, 5), (Matching.ROUTING_TREE, -1)
-    assert Adopt in _parked_in_lives(monkeypatch, *walks)
+    assert messages.Adopt in _parked_in_lives(monkeypatch, *walks)
 
 
 @told_with_luck
 def test_race_1_an_old_request_is_judged_by_the_present_volume(seed: int) -> None:
     cluster = lively(16, seed)
-    late = hold_kind(cluster, Adopt, index=3)
+    late = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late, Adopt) and set(places(cluster, 1)) == {0, 1, 2})
+    needs(only(late, messages.Adopt) and set(places(cluster, 1)) == {0, 1, 2})
     cluster.submit(2, 7, max_demand=2)
     play(cluster)
-    needs(only(late, Adopt))
+    needs(only(late, messages.Adopt))
     ((_, rank, message),) = late.messages
-    failures = watch(cluster, RequestFailed)
+    failures = watch(cluster, messages.RequestFailed)
     late.release()
     rest(cluster)
     assert message.request.epoch < cluster.pes[rank].balancer.epoch
@@ -135,14 +126,14 @@ def test_race_1_an_old_request_is_judged_by_the_present_volume(seed: int) -> Non
 @told_with_luck
 def test_race_2_whoever_is_asked_to_adopt_a_worker_beyond_the_volume_declines(seed: int) -> None:
     cluster = lively(16, seed)
-    late = hold_kind(cluster, Adopt, index=3)
+    late = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
     demand(cluster, 1, 3)
     play(cluster)
-    needs(only(late, Adopt))
+    needs(only(late, messages.Adopt))
     ((_, rank, _),) = late.messages
-    failures, offers = watch(cluster, RequestFailed), watch(cluster, Offer)
+    failures, offers = watch(cluster, messages.RequestFailed), watch(cluster, messages.Offer)
     late.release()
     rest(cluster)
     assert [(message.index, source) for source, _, message in failures] == [(3, rank)]
@@ -153,7 +144,7 @@ def test_race_2_whoever_is_asked_to_adopt_a_worker_beyond_the_volume_declines(se
 @told_with_luck
 def test_race_2_an_offer_beyond_the_volume_is_rejected_and_its_worker_is_gone_already(seed: int) -> None:
     cluster = lively(16, seed)
-    late = hold_kind(cluster, Offer, index=3)
+    late = hold_kind(cluster, messages.Offer, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
     needs(bool(late.messages))
@@ -162,7 +153,7 @@ def test_race_2_an_offer_beyond_the_volume_is_rejected_and_its_worker_is_gone_al
     play(cluster)
     needs(volume(cluster, 1, parent) == 3)
     assert is_idle(cluster, rank), "it needs no answer to know that it is not wanted"
-    rejections = watch(cluster, Rejected)
+    rejections = watch(cluster, messages.Rejected)
     late.release()
     rest(cluster)
     assert [dest for _, dest, _ in rejections] == [rank]
@@ -173,25 +164,25 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
     seed: int,
 ) -> None:
     cluster = lively(32, seed, 16)
-    late_offer = hold_kind(cluster, Offer, index=3)
+    late_offer = hold_kind(cluster, messages.Offer, index=3)
     cluster.submit(1, seed % 32, max_demand=4)
     play(cluster)
-    needs(only(late_offer, Offer))
+    needs(only(late_offer, messages.Offer))
     child, parent = places(cluster, 1)[3], places(cluster, 1)[1]
     needs(tree_parent(cluster, child) not in (None, parent) and not tree_children(cluster, child))
     needs(child != seed % 32)
-    late_epochs = hold_kind(cluster, Epoch, dest=child)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=child)
     demand(cluster, 1, 3)
     play(cluster)
     demand(cluster, 1, 4)
     # The parent asks again, but nobody else may be quicker.
-    late_adoptions = hold_kind(cluster, Adopt)
+    late_adoptions = hold_kind(cluster, messages.Adopt)
     play(cluster)
-    needs(only(late_adoptions, Adopt) and bool(late_epochs.messages))
+    needs(only(late_adoptions, messages.Adopt) and bool(late_epochs.messages))
     late_offer.release()
     play(cluster)
     assert active(cluster, child).accepted_epoch == cluster.pes[parent].balancer.epoch
-    news = watch(cluster, ChildLeft)
+    news = watch(cluster, messages.ChildLeft)
     late_adoptions.release()
     play(cluster)
     late_epochs.release()
@@ -204,18 +195,18 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
 def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
     """The parent accepts ahead of two epochs: one without room for the child, one with room again."""
     cluster = lively(16, seed, reuse=Reuse.NONE)
-    late_child = hold_kind(cluster, Adopt, index=3)
+    late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    needs(only(late_child, messages.Adopt) and 1 in places(cluster, 1))
     ((_, child, _),) = late_child.messages
     parent = places(cluster, 1)[1]
     needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
-    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     for workers in (2, 4):
         demand(cluster, 1, workers)
         play(cluster)
-    needs(only(late_child, Adopt))
+    needs(only(late_child, messages.Adopt))
     late_child.release()
     play(cluster)
     needs(not is_idle(cluster, child) and active(cluster, child).accepted_epoch is not None)
@@ -232,20 +223,20 @@ def test_race_2_a_parent_accepts_a_child_from_an_epoch_with_room_for_it_that_it_
 ) -> None:
     """It need not ask for another one when that epoch comes."""
     cluster = lively(16, seed)
-    late_child = hold_kind(cluster, Adopt, index=3)
+    late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    needs(only(late_child, messages.Adopt) and 1 in places(cluster, 1))
     ((_, child, _),) = late_child.messages
     parent = places(cluster, 1)[1]
     needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
     demand(cluster, 1, 2)
     play(cluster)
-    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late_child, Adopt) and only(late_epochs, Epoch))
-    rejections = watch(cluster, Rejected)
+    needs(only(late_child, messages.Adopt) and only(late_epochs, messages.Epoch))
+    rejections = watch(cluster, messages.Rejected)
     late_child.release()
     play(cluster)
     assert volume(cluster, 1, parent) == 2
@@ -265,21 +256,21 @@ def test_a_parent_sends_away_a_child_that_came_later_than_the_epoch_in_which_the
 ) -> None:
     cluster = lively(32, seed, 16, reuse=Reuse.NONE)
     client = seed % 32
-    late_adoption = hold_kind(cluster, Adopt, index=3)
+    late_adoption = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, client, max_demand=4)
     play(cluster)
-    needs(only(late_adoption, Adopt))
+    needs(only(late_adoption, messages.Adopt))
     _, child, _ = late_adoption.messages[0]
     parent = places(cluster, 1)[1]
     needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
-    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     demand(cluster, 1, 1)
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
     assert active(cluster, parent).index == 1, "it has not heard that it is to leave"
-    needs(not [1 for message in late_adoption.messages if not isinstance(message[2], Adopt)])
-    rejections = watch(cluster, Rejected)
+    needs(not [1 for message in late_adoption.messages if not isinstance(message[2], messages.Adopt)])
+    rejections = watch(cluster, messages.Rejected)
     late_adoption.release()
     play(cluster)
     needs(not is_idle(cluster, child) and active(cluster, child).path[-1] == parent and not rejections)
@@ -293,18 +284,18 @@ def test_a_parent_sends_away_a_child_that_came_later_than_the_epoch_in_which_the
 def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
     """Else the parent would ask in its old epoch again and again, and be told no each time."""
     cluster = lively(16, seed)
-    late_child = hold_kind(cluster, Adopt, index=3)
+    late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    needs(only(late_child, messages.Adopt) and 1 in places(cluster, 1))
     ((_, child, _),) = late_child.messages
     parent = places(cluster, 1)[1]
     needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
-    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     demand(cluster, 1, 2)
     play(cluster)
-    needs(only(late_child, Adopt) and only(late_epochs, Epoch))
-    failures, asked = watch(cluster, RequestFailed), watch(cluster, Supply)
+    needs(only(late_child, messages.Adopt) and only(late_epochs, messages.Epoch))
+    failures, asked = watch(cluster, messages.RequestFailed), watch(cluster, messages.Supply)
     late_child.release()
     play(cluster)
     assert [dest for _, dest, _ in failures] == [parent]

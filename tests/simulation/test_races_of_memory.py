@@ -24,20 +24,9 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import JobEnded, Outcome
-from mallob_py.protocol.messages import (
-    Accepted,
-    Adopt,
-    Denied,
-    Grant,
-    Offer,
-    Query,
-    Release,
-    Remember,
-    TokenReturned,
-    TreeMessage,
-)
 from mallob_py.protocol.stimuli import DropPast, WorkerToChildren, WorkerToParent
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.cluster import Cluster
@@ -63,7 +52,7 @@ def _shrunk_by_one(seed: int, **settings: Any) -> tuple[Cluster, int, int, int]:
 def test_race_7_a_query_for_a_worker_whose_process_has_died_is_denied_and_a_new_one_found(seed: int) -> None:
     cluster, rank, number, parent = _shrunk_by_one(seed)
     crash(cluster, rank, number)
-    queries, denials = watch(cluster, Query), watch(cluster, Denied)
+    queries, denials = watch(cluster, messages.Query), watch(cluster, messages.Denied)
     demand(cluster, 1, 4)
     rest(cluster)
     assert [dest for _, dest, _ in queries] == [rank]
@@ -81,7 +70,7 @@ def test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied(se
     demand(cluster, 1, 3)
     rest(cluster)
     assert not suspended(cluster, 1)
-    denials = watch(cluster, Denied)
+    denials = watch(cluster, messages.Denied)
     demand(cluster, 1, 4)
     rest(cluster)
     assert [source for source, _, _ in denials] == [rank]
@@ -94,7 +83,7 @@ def test_race_7_a_query_that_meets_a_busy_pe_is_denied(seed: int) -> None:
     cluster.submit(2, rank, max_demand=1)
     rest(cluster)
     needs(places(cluster, 2)[0] == rank)
-    denials = watch(cluster, Denied)
+    denials = watch(cluster, messages.Denied)
     demand(cluster, 1, 4)
     rest(cluster)
     assert [source for source, _, _ in denials] == [rank]
@@ -105,14 +94,14 @@ def test_race_7_a_query_that_meets_a_busy_pe_is_denied(seed: int) -> None:
 @told_with_luck
 def test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied(seed: int) -> None:
     cluster, rank, number, _ = _shrunk_by_one(seed)
-    late = hold_kind(cluster, Query, dest=rank)
+    late = hold_kind(cluster, messages.Query, dest=rank)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late, Query))
+    needs(only(late, messages.Query))
     demand(cluster, 1, 3)
     play(cluster)
-    needs(only(late, Query))
-    denials, offers = watch(cluster, Denied), watch(cluster, Offer)
+    needs(only(late, messages.Query))
+    denials, offers = watch(cluster, messages.Denied), watch(cluster, messages.Offer)
     late.release()
     rest(cluster)
     assert [source for source, _, _ in denials] == [rank]
@@ -124,16 +113,19 @@ def test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied(seed:
 def test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one(seed: int) -> None:
     """It denies since its token is under way, to a request that is void; then it is free for all."""
     cluster, rank, _, _ = _shrunk_by_one(seed, reuse_patience_s=1000.0)
-    late_token, late_grants = hold_kind(cluster, TokenReturned, dest=rank), hold_kind(cluster, Grant)
+    late_token, late_grants = (
+        hold_kind(cluster, messages.TokenReturned, dest=rank),
+        hold_kind(cluster, messages.Grant),
+    )
     cluster.submit(2, (seed + 5) % 16)
     play(cluster)
     cluster.interrupt(2)
     late_grants.release()
     play(cluster)
-    denials = watch(cluster, Denied)
+    denials = watch(cluster, messages.Denied)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late_token, TokenReturned))
+    needs(only(late_token, messages.TokenReturned))
     assert [source for source, _, _ in denials] == [rank]
     late_token.release()
     play(cluster)
@@ -149,13 +141,13 @@ def test_race_8_memory_sent_to_a_worker_that_leaves_meanwhile_is_lost_without_ha
     cluster = lively(32, seed)
     cluster.submit(1, seed % 32, max_demand=15)
     rest(cluster)
-    late = hold_kind(cluster, Remember)
+    late = hold_kind(cluster, messages.Remember)
     demand(cluster, 1, 7)
     play(cluster)
-    needs(only(late, Remember) and any(message.index == 3 for _, _, message in late.messages))
+    needs(only(late, messages.Remember) and any(message.index == 3 for _, _, message in late.messages))
     demand(cluster, 1, 2)
     play(cluster)
-    needs(only(late, Remember))
+    needs(only(late, messages.Remember))
     late.release()
     rest(cluster)
     demand(cluster, 1, 15)
@@ -216,10 +208,13 @@ def _regrown_with_somebody_else_in_seat_3(seed: int) -> tuple[Cluster, int, Hold
     demand(cluster, 1, 1)
     rest(cluster)
     assert len(suspended(cluster, 1)) == 3
-    memory, adoption = hold_kind(cluster, Accepted, index=1), hold_kind(cluster, Adopt, index=3)
+    memory, adoption = (
+        hold_kind(cluster, messages.Accepted, index=1),
+        hold_kind(cluster, messages.Adopt, index=3),
+    )
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(memory, Accepted) and only(adoption, Adopt))
+    needs(only(memory, messages.Accepted) and only(adoption, messages.Adopt))
     assert is_idle(cluster, past)
     return cluster, past, memory, adoption
 
@@ -228,7 +223,7 @@ def _regrown_with_somebody_else_in_seat_3(seed: int) -> tuple[Cluster, int, Hold
 def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_released(seed: int) -> None:
     """It would wait, for no one, until its patience ends."""
     cluster, past, memory, adoption = _regrown_with_somebody_else_in_seat_3(seed)
-    releases = watch(cluster, Release)
+    releases = watch(cluster, messages.Release)
     memory.release()
     play(cluster)
     assert not releases, "the seat is still free"
@@ -242,12 +237,12 @@ def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_rele
 @told_with_luck
 def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time(seed: int) -> None:
     cluster, rank, _, _ = _shrunk_by_one(seed)
-    late = hold_kind(cluster, Query, dest=rank)
+    late = hold_kind(cluster, messages.Query, dest=rank)
     demand(cluster, 1, 4)
     cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
     needs(is_idle(cluster, rank) and not cluster.pes[rank].workers.is_free())
     play(cluster)
-    needs(only(late, Query))
+    needs(only(late, messages.Query))
     assert cluster.pes[rank].workers.is_free()
     late.release()
     rest(cluster)
@@ -256,7 +251,7 @@ def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_
 @told_with_luck
 def test_race_8_a_pe_that_lets_go_of_the_worker_it_waits_for_offers_itself_at_once(seed: int) -> None:
     cluster, rank, _, _ = _shrunk_by_one(seed)
-    late = hold_kind(cluster, Query, dest=rank)
+    late = hold_kind(cluster, messages.Query, dest=rank)
     demand(cluster, 1, 4)
     cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
     needs(is_idle(cluster, rank) and not cluster.pes[rank].workers.is_free())
@@ -264,7 +259,7 @@ def test_race_8_a_pe_that_lets_go_of_the_worker_it_waits_for_offers_itself_at_on
     cluster.tell(rank, DropPast(1))
     assert cluster.pes[rank].workers.is_free()
     assert cluster.pes[rank].matcher.supply() == (0, tokens + 1)
-    needs(only(late, Query))
+    needs(only(late, messages.Query))
     late.release()
     rest(cluster)
 
@@ -293,11 +288,11 @@ def test_race_10_a_message_to_a_child_that_has_left_comes_back_with_a_flag(seed:
     cluster.submit(1, seed % 16, max_demand=3)
     rest(cluster)
     root = places(cluster, 1)[0]
-    late = hold_kind(cluster, TreeMessage, dest=places(cluster, 1)[2])
+    late = hold_kind(cluster, messages.TreeMessage, dest=places(cluster, 1)[2])
     _say_down(cluster, root, b"news")
     demand(cluster, 1, 2)
     play(cluster)
-    needs(only(late, TreeMessage))
+    needs(only(late, messages.TreeMessage))
     late.release()
     rest(cluster)
     assert _heard(cluster, root) == [(2, b"news", True)]
@@ -309,12 +304,12 @@ def test_race_10_a_message_whose_sender_has_left_too_is_dropped(seed: int) -> No
     cluster = lively(16, seed)
     cluster.submit(1, seed % 16, max_demand=4)
     rest(cluster)
-    late = hold_kind(cluster, TreeMessage)
+    late = hold_kind(cluster, messages.TreeMessage)
     _say_up(cluster, places(cluster, 1)[3], b"news")
     demand(cluster, 1, 1)
     play(cluster)
-    needs(only(late, TreeMessage))
-    sent = watch(cluster, TreeMessage)
+    needs(only(late, messages.TreeMessage))
+    sent = watch(cluster, messages.TreeMessage)
     late.release()
     rest(cluster)
     # Once released, once on its way back, and no third time.
@@ -327,11 +322,11 @@ def test_race_10_a_message_to_the_former_worker_does_not_reach_its_successor(see
     cluster.submit(1, seed % 16, max_demand=3)
     rest(cluster)
     root, child = places(cluster, 1)[0], places(cluster, 1)[2]
-    late = hold_kind(cluster, TreeMessage, dest=child)
+    late = hold_kind(cluster, messages.TreeMessage, dest=child)
     _say_down(cluster, root, b"old news")
     demand(cluster, 1, 2)
     play(cluster)
-    needs(only(late, TreeMessage))
+    needs(only(late, messages.TreeMessage))
     late_answers = len(late.messages)
     demand(cluster, 1, 3)
     play(cluster)

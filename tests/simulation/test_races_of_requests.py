@@ -31,18 +31,9 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.messages import (
-    Adopt,
-    Events,
-    Grant,
-    RequestFailed,
-    Supply,
-    TokenReturned,
-    VoidRequest,
-    VoidToken,
-)
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.stimuli import Received
 from mallob_py.simulation.cluster import Cluster
@@ -56,10 +47,13 @@ def _pe_takes_its_own_job_while_its_token_is_granted(seed: int) -> tuple[Any, in
     """A PE's grant is late; meanwhile it has run its own job 2. Nobody else is idle."""
     cluster = lively(8, seed, 0)
     rank = 1 + seed % 7
-    late = hold_kind(cluster, Grant, dest=rank)
+    late = hold_kind(cluster, messages.Grant, dest=rank)
     cluster.submit(1, max_demand=7)
     play(cluster)
-    needs(any(message.tokens for message in kinds_held(late, Grant)) and not tree_children(cluster, rank))
+    needs(
+        any(message.tokens for message in kinds_held(late, messages.Grant))
+        and not tree_children(cluster, rank)
+    )
     cluster.submit(2, rank, max_demand=1)
     needs(places(cluster, 2) == {0: rank})
     return cluster, rank, late
@@ -68,7 +62,7 @@ def _pe_takes_its_own_job_while_its_token_is_granted(seed: int) -> tuple[Any, in
 @told_with_luck
 def test_race_5_a_request_whose_idle_pe_has_found_work_takes_part_again(seed: int) -> None:
     cluster, rank, late = _pe_takes_its_own_job_while_its_token_is_granted(seed)
-    voids = watch(cluster, VoidToken)
+    voids = watch(cluster, messages.VoidToken)
     late.release()
     rest(cluster)
     needs(bool(voids))
@@ -108,15 +102,15 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
         crash(cluster, rank, number)
     active(cluster, root).seats.past.take_all()
     needs(tree_parent(cluster, root) is not None)
-    late = hold_kind(cluster, Grant, dest=root)
+    late = hold_kind(cluster, messages.Grant, dest=root)
     demand(cluster, 1, 15)
     play(cluster)
-    needs(sum(message.requests for message in kinds_held(late, Grant)) == 14)
+    needs(sum(message.requests for message in kinds_held(late, messages.Grant)) == 14)
     # The grant is on its way; the request is withdrawn before it arrives.
     for subtree in (1, 2):
         cluster.pes[root].matcher.withdraw(1, subtree)
-    voids, returned = watch(cluster, VoidRequest), watch(cluster, TokenReturned)
-    adoptions = watch(cluster, Adopt)
+    voids, returned = watch(cluster, messages.VoidRequest), watch(cluster, messages.TokenReturned)
+    adoptions = watch(cluster, messages.Adopt)
     late.release()
     play(cluster)
     assert voids
@@ -125,7 +119,7 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
     idle = sum(is_idle(cluster, rank) for rank in range(16))
     assert [pe.matcher.supply() for pe in cluster.pes if pe.matcher.is_root()] == [(0, idle)]
     for seat in (1, 2):
-        cluster.tell(root, Received(root, RequestFailed(1, seat, 0)))
+        cluster.tell(root, Received(root, messages.RequestFailed(1, seat, 0)))
     rest(cluster)
     assert len(places(cluster, 1)) == 15
 
@@ -133,11 +127,11 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
 @told_with_luck
 def test_race_6_a_job_that_ends_while_its_request_is_granted_gives_all_tokens_back(seed: int) -> None:
     cluster = lively(8, seed, 0)
-    late = hold_kind(cluster, Grant)
+    late = hold_kind(cluster, messages.Grant)
     cluster.submit(1)
     needs(places(cluster, 1) == {0: 0})
     play(cluster)
-    needs(sum(message.requests for message in kinds_held(late, Grant)) > 0)
+    needs(sum(message.requests for message in kinds_held(late, messages.Grant)) > 0)
     cluster.interrupt(1)
     late.release()
     rest(cluster)
@@ -173,7 +167,7 @@ def test_a_root_adopted_by_its_client_from_a_refreshed_request_asks_for_its_chil
     rest(cluster)
     assert volume(cluster, 1) == 0
     here, there = (active(cluster, rank).job for rank in (0, 1))
-    late = hold_kind(cluster, Supply, source=0)
+    late = hold_kind(cluster, messages.Supply, source=0)
     cluster.interrupt(there)
     play(cluster)
     assert volume(cluster, 1) == 1
@@ -190,16 +184,16 @@ def test_a_root_adopted_by_its_client_from_a_refreshed_request_asks_for_its_chil
 def test_a_request_without_a_taker_does_not_look_for_one_for_ever_when_its_worker_is_there(seed: int) -> None:
     """Another request for the same worker has been fulfilled; all PEs are busy."""
     cluster, rank, late_grant = _pe_takes_its_own_job_while_its_token_is_granted(seed)
-    late_void = hold_kind(cluster, VoidToken)
+    late_void = hold_kind(cluster, messages.VoidToken)
     late_grant.release()
     play(cluster)
-    needs(only(late_void, VoidToken))
+    needs(only(late_void, messages.VoidToken))
     demand(cluster, 1, 1)
     play(cluster)
     demand(cluster, 1, 7)
     play(cluster)
     needs(len(places(cluster, 1)) == 7 and not is_idle(cluster, rank))
-    needs(only(late_void, VoidToken))
+    needs(only(late_void, messages.VoidToken))
     late_void.release()
     rest(cluster)
 
@@ -208,10 +202,10 @@ def test_a_request_without_a_taker_does_not_look_for_one_for_ever_when_its_worke
 def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(seed: int) -> None:
     """It is carried on only as long as its parent certainly is there; all PEs are busy meanwhile."""
     cluster, rank, late_grant = _pe_takes_its_own_job_while_its_token_is_granted(seed)
-    late_news = hold_kind(cluster, Events, source=rank)
+    late_news = hold_kind(cluster, messages.Events, source=rank)
     idle = [place for place in range(8) if is_idle(cluster, place)]
     needs(len(idle) == 1 and not tree_children(cluster, idle[0]))
-    more_late_news = hold_kind(cluster, Events, source=idle[0])
+    more_late_news = hold_kind(cluster, messages.Events, source=idle[0])
     cluster.submit(3, idle[0], max_demand=1)
     needs(places(cluster, 3) == {0: idle[0]})
     late_grant.release()
@@ -220,7 +214,7 @@ def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(see
     needs(len(carriers) == 1 and not volume(cluster, 2) and not volume(cluster, 3))
     (missing,) = set(range(7)) - set(places(cluster, 1))
     needs(places(cluster, 1)[(missing - 1) // 2] != carriers[0])
-    failures = watch(cluster, RequestFailed)
+    failures = watch(cluster, messages.RequestFailed)
     late_news.release()
     more_late_news.release()
     rest(cluster)

@@ -24,19 +24,8 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import messages
 from mallob_py.protocol.config import Reuse
-from mallob_py.protocol.messages import (
-    Accepted,
-    Adopt,
-    ChildLeft,
-    Epoch,
-    Grant,
-    Message,
-    Offer,
-    Rejected,
-    RequestFailed,
-    TokenReturned,
-)
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.network import Hold
 
@@ -46,7 +35,7 @@ from mallob_py.simulation.network import Hold
 @told_with_luck
 def test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay(seed: int) -> None:
     cluster = lively(5, seed, 0, reuse=Reuse.NONE)
-    late = hold_kind(cluster, Accepted, index=3)
+    late = hold_kind(cluster, messages.Accepted, index=3)
     client = seed % 5
     cluster.submit(1, client, max_demand=4)
     play(cluster)
@@ -60,9 +49,9 @@ def test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(places(cluster, 1).get(3) == child and len(kinds_held(late, Accepted)) == 2)
-    needs(only(late, Accepted))
-    news, offers = watch(cluster, ChildLeft), watch(cluster, Offer)
+    needs(places(cluster, 1).get(3) == child and len(kinds_held(late, messages.Accepted)) == 2)
+    needs(only(late, messages.Accepted))
+    news, offers = watch(cluster, messages.ChildLeft), watch(cluster, messages.Offer)
     late.release()
     rest(cluster)
     assert [message.stay < active(cluster, child).stay for _, _, message in news] == [True]
@@ -73,24 +62,24 @@ def test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay
 @told_with_luck
 def test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay(seed: int) -> None:
     cluster = lively(5, seed, 0, reuse=Reuse.NONE)
-    late_offer = hold_kind(cluster, Offer, index=3)
+    late_offer = hold_kind(cluster, messages.Offer, index=3)
     cluster.submit(1, seed % 5, max_demand=4)
     play(cluster)
-    needs(only(late_offer, Offer))
+    needs(only(late_offer, messages.Offer))
     child = places(cluster, 1)[3]
     demand(cluster, 1, 3)
     play(cluster)
     spare = [rank for rank in range(5) if is_idle(cluster, rank) and rank != child]
-    needs(only(late_offer, Offer) and len(spare) == 1)
-    late_rejection = hold_kind(cluster, Rejected)
+    needs(only(late_offer, messages.Offer) and len(spare) == 1)
+    late_rejection = hold_kind(cluster, messages.Rejected)
     late_offer.release()
     play(cluster)
     cluster.submit(2, spare[0], max_demand=1)
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(places(cluster, 1).get(3) == child and len(kinds_held(late_rejection, Rejected)) == 1)
-    news = watch(cluster, ChildLeft)
+    needs(places(cluster, 1).get(3) == child and len(kinds_held(late_rejection, messages.Rejected)) == 1)
+    news = watch(cluster, messages.ChildLeft)
     late_rejection.release()
     rest(cluster)
     assert places(cluster, 1)[3] == child
@@ -104,8 +93,8 @@ def _hold_first_adoption(cluster: Cluster, index: int) -> Hold:
     """Somebody else may get the seat meanwhile."""
     kept: list[int] = []
 
-    def test(_source: int, dest: int, message: Message) -> bool:
-        if isinstance(message, Adopt) and message.request.index == index and not kept:
+    def test(_source: int, dest: int, message: messages.Message) -> bool:
+        if isinstance(message, messages.Adopt) and message.request.index == index and not kept:
             kept.append(dest)
             return True
         return False
@@ -123,10 +112,10 @@ def test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_ag
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late, Adopt))
+    needs(only(late, messages.Adopt))
     ((_, loser, _),) = late.messages
     winner = places(cluster, 1)[3]
-    rejections = watch(cluster, Rejected)
+    rejections = watch(cluster, messages.Rejected)
     late.release()
     rest(cluster)
     assert places(cluster, 1)[3] == winner
@@ -144,18 +133,18 @@ def test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late_parent, Adopt) and only(late_child, Adopt))
+    needs(only(late_parent, messages.Adopt) and only(late_child, messages.Adopt))
     ((_, loser, _),), ((_, child, message),) = late_parent.messages, late_child.messages
     needs(message.request.path[-1] == loser)
     winners = places(cluster, 1)
     needs(set(winners) == {0, 1, 2, 3})
-    late_rejection = hold_kind(cluster, Rejected, dest=loser)
+    late_rejection = hold_kind(cluster, messages.Rejected, dest=loser)
     late_parent.release()
     play(cluster)
     late_child.release()
     play(cluster)
     assert active(cluster, child).accepted_epoch is not None
-    rejections = watch(cluster, Rejected)
+    rejections = watch(cluster, messages.Rejected)
     late_rejection.release()
     rest(cluster)
     assert [(source, dest) for source, dest, _ in rejections if source == loser] == [(loser, child)]
@@ -170,25 +159,25 @@ def test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has
 @told_with_luck
 def test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost(seed: int) -> None:
     cluster = lively(16, seed, reuse=Reuse.NONE)
-    late_parent = hold_kind(cluster, Adopt, index=1)
-    late_child = hold_kind(cluster, Adopt, index=3)
+    late_parent = hold_kind(cluster, messages.Adopt, index=1)
+    late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_parent, Adopt) and only(late_child, Adopt))
+    needs(only(late_parent, messages.Adopt) and only(late_child, messages.Adopt))
     request, parent = late_child.messages[0][2].request, late_parent.messages[0][1]
     needs((request.subtree, request.path[-1]) == (1, parent))
     demand(cluster, 1, 2)
     play(cluster)
-    needs(only(late_parent, Adopt) and only(late_child, Adopt))
-    failures = watch(cluster, RequestFailed)
+    needs(only(late_parent, messages.Adopt) and only(late_child, messages.Adopt))
+    failures = watch(cluster, messages.RequestFailed)
     late_child.release()
     play(cluster)
-    needs(only(late_parent, Adopt))
+    needs(only(late_parent, messages.Adopt))
     assert [(dest, message.index) for _, dest, message in failures] == [(parent, 3)]
     assert len(cluster.pes[parent].workers.parenting.early) == 1
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late_parent, Adopt))
+    needs(only(late_parent, messages.Adopt))
     late_parent.release()
     rest(cluster)
     assert set(places(cluster, 1)) == {0, 1, 2, 3}
@@ -197,10 +186,10 @@ def test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost(s
 @told_with_luck
 def test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it(seed: int) -> None:
     cluster = lively(16, seed)
-    late_parent = hold_kind(cluster, Adopt, index=1)
+    late_parent = hold_kind(cluster, messages.Adopt, index=1)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_parent, Adopt) and 3 in places(cluster, 1))
+    needs(only(late_parent, messages.Adopt) and 3 in places(cluster, 1))
     parent, child = late_parent.messages[0][1], places(cluster, 1)[3]
     needs(len(cluster.pes[parent].workers.parenting.early) == 1)
     late_parent.release()
@@ -214,17 +203,17 @@ def test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it(s
 def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
     """The child has adopted in an epoch that wanted it; the parent hears of one that does not."""
     cluster = lively(32, seed, 16, reuse=Reuse.NONE)
-    late_parent = hold_kind(cluster, Adopt, index=1)
+    late_parent = hold_kind(cluster, messages.Adopt, index=1)
     cluster.submit(1, seed % 32, max_demand=4)
     play(cluster)
-    needs(only(late_parent, Adopt) and 3 in places(cluster, 1))
+    needs(only(late_parent, messages.Adopt) and 3 in places(cluster, 1))
     parent, child = late_parent.messages[0][1], places(cluster, 1)[3]
     needs(tree_parent(cluster, child) not in (None, parent) and not tree_children(cluster, child))
-    late_epochs = hold_kind(cluster, Epoch, dest=child)
+    late_epochs = hold_kind(cluster, messages.Epoch, dest=child)
     demand(cluster, 1, 1)
     play(cluster)
-    needs(only(late_parent, Adopt) and len(cluster.pes[parent].workers.parenting.early) == 1)
-    rejections = watch(cluster, Rejected)
+    needs(only(late_parent, messages.Adopt) and len(cluster.pes[parent].workers.parenting.early) == 1)
+    rejections = watch(cluster, messages.Rejected)
     late_parent.release()
     play(cluster)
     assert is_idle(cluster, parent)
@@ -243,12 +232,15 @@ def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_
     late_child = _hold_first_adoption(cluster, 3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
-    needs(only(late_child, Adopt))
+    needs(only(late_child, messages.Adopt))
     ((_, child, message),) = late_child.messages
     parent = message.request.path[-1]
     demand(cluster, 1, 1)
     play(cluster)
-    late_token, late_grants = hold_kind(cluster, TokenReturned, dest=parent), hold_kind(cluster, Grant)
+    late_token, late_grants = (
+        hold_kind(cluster, messages.TokenReturned, dest=parent),
+        hold_kind(cluster, messages.Grant),
+    )
     cluster.submit(2, (seed + 5) % 16)
     play(cluster)
     cluster.interrupt(2)
@@ -256,11 +248,11 @@ def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_
     play(cluster)
     demand(cluster, 1, 4)
     play(cluster)
-    needs(only(late_token, TokenReturned) and only(late_child, Adopt))
+    needs(only(late_token, messages.TokenReturned) and only(late_child, messages.Adopt))
     late_child.release()
     play(cluster)
     assert len(cluster.pes[parent].workers.parenting.early) == 1
-    rejections = watch(cluster, Rejected)
+    rejections = watch(cluster, messages.Rejected)
     late_token.release()
     rest(cluster)
     assert [(source, dest) for source, dest, _ in rejections] == [(parent, child)]

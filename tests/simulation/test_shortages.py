@@ -22,17 +22,9 @@ from stories import (
     watch,
 )
 
+from mallob_py.protocol import stimuli
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import Adopt, Denied, Offer, Query, TreeMessage
-from mallob_py.protocol.stimuli import (
-    DropPast,
-    PauseWorker,
-    UnpauseWorker,
-    WorkerCrashed,
-    WorkerRaised,
-    WorkerStarted,
-    WorkerToChildren,
-)
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
@@ -41,15 +33,15 @@ from mallob_py.simulation.scenario import Scenario
 
 
 def drop_past(cluster: Cluster, rank: int, count: int = 1) -> None:
-    cluster.tell(rank, DropPast(count))
+    cluster.tell(rank, stimuli.DropPast(count))
 
 
 def pause(cluster: Cluster, rank: int) -> None:
-    cluster.tell(rank, PauseWorker())
+    cluster.tell(rank, stimuli.PauseWorker())
 
 
 def unpause(cluster: Cluster, rank: int) -> None:
-    cluster.tell(rank, UnpauseWorker())
+    cluster.tell(rank, stimuli.UnpauseWorker())
 
 
 def with_four_workers(seed: int = 0) -> tuple[Cluster, dict[int, int]]:
@@ -189,7 +181,7 @@ def test_a_message_to_a_paused_worker_comes_back() -> None:
     pause(cluster, ranks[1])
     back = watch(cluster, TreeMessage)
     number = active(cluster, ranks[0]).number
-    cluster.tell(ranks[0], WorkerToChildren(number, b"news"))
+    cluster.tell(ranks[0], stimuli.WorkerToChildren(number, b"news"))
     rest(cluster)
     assert [message.target_index for _, _, message in back if message.returned] == [0]
 
@@ -201,7 +193,7 @@ def test_messages_that_a_paused_worker_had_not_read_come_back() -> None:
         play(cluster, 0.001)
     root, child = (places(cluster, 1)[index] for index in (0, 1))
     number = active(cluster, root).number
-    cluster.tell(root, WorkerToChildren(number, b"news"))
+    cluster.tell(root, stimuli.WorkerToChildren(number, b"news"))
     play(cluster, 0.005)
     assert len(active(cluster, child).inbox) == 1
     back = watch(cluster, TreeMessage)
@@ -214,9 +206,9 @@ def test_the_last_words_of_a_process_that_was_ended_are_not_heard() -> None:
     cluster, ranks = with_four_workers()
     number = active(cluster, ranks[1]).number
     pause(cluster, ranks[1])
-    cluster.tell(ranks[1], WorkerCrashed(number, "killed by signal 9"))
-    cluster.tell(ranks[1], WorkerRaised(number, "an error"))
-    cluster.tell(ranks[1], WorkerStarted(number))
+    cluster.tell(ranks[1], stimuli.WorkerCrashed(number, "killed by signal 9"))
+    cluster.tell(ranks[1], stimuli.WorkerRaised(number, "an error"))
+    cluster.tell(ranks[1], stimuli.WorkerStarted(number))
     rest(cluster)
     assert 1 not in cluster.ended
     assert active(cluster, ranks[1]).state is WorkerState.PAUSED

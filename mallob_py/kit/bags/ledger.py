@@ -57,25 +57,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from mallob_py.kit.bags import messages
 from mallob_py.kit.bags.bag import Bag, BagError, Work
 from mallob_py.kit.bags.books import Account, Books, Loan, What, result_bytes
-from mallob_py.kit.bags.messages import (
-    Address,
-    AnyBagMessage,
-    Better,
-    Cut,
-    Forget,
-    Lend,
-    Lifeline,
-    LoanState,
-    Moved,
-    Probe,
-    Return,
-    Settle,
-    State,
-    Unknown,
-    WorkWanted,
-)
 from mallob_py.kit.bags.others import Others
 
 #: first and longest delay before a worker without work asks again, growing slowly: among thousands it takes
@@ -118,9 +102,11 @@ ORPHANED_S = 2.0
 ASKERS_MAX = 64
 
 
-def _tells_of_work(message: AnyBagMessage) -> bool:
+def _tells_of_work(message: messages.AnyBagMessage) -> bool:
     """Tell whether a message's sender has work and is worth asking; most senders have none."""
-    return isinstance(message, Lend) or (isinstance(message, WorkWanted) and message.above > 0.0)
+    return isinstance(message, messages.Lend) or (
+        isinstance(message, messages.WorkWanted) and message.above > 0.0
+    )
 
 
 class Neighbours:
@@ -141,7 +127,7 @@ class Bounds(NamedTuple):
     #: largest state that is sent without delay
     small_state_bytes: int = 64 << 10
 
-    def pause_s(self, state: State) -> float:
+    def pause_s(self, state: messages.State) -> float:
         """Return the additional delay of the next state after this one."""
         return max(0, sum(map(len, state.bags)) - self.small_state_bytes) / self.told_bytes_per_s
 
@@ -188,7 +174,7 @@ class Ledger:
         self._hops = hops
         self._bounds = bounds
         #: waiting workers with their requests, in the order of requests
-        self._askers: dict[Address, Lifeline] = {}
+        self._askers: dict[messages.Address, messages.Lifeline] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
         #: number of tasks below which a much richer worker is looked for
@@ -208,7 +194,7 @@ class Ledger:
         self._leaving = False
         #: loans that other workers took over when this worker left
         self._handed_over: set[int] = set()
-        self.outbox: list[tuple[Address | Neighbours, AnyBagMessage]] = []
+        self.outbox: list[tuple[messages.Address | Neighbours, messages.AnyBagMessage]] = []
         #: tasks done by this worker
         self.done_here = 0
         #: whether the last call of `process` emptied a bag, so that more tasks would have cost no time
@@ -262,7 +248,7 @@ class Ledger:
             raise
 
     def _spread(self, now: float) -> None:
-        self.books.incumbent.spread(now, lambda best: self._send(NEIGHBOURS, Better(best)))
+        self.books.incumbent.spread(now, lambda best: self._send(NEIGHBOURS, messages.Better(best)))
 
     def _ask_ahead(self, now: float) -> None:
         """Ask for more tasks in time, or look for a much richer worker."""
@@ -334,62 +320,62 @@ class Ledger:
 
     # --- messages in -----------------------------------------------------------------------------
 
-    def receive(self, source: Address, message: AnyBagMessage, now: float) -> None:
+    def receive(self, source: messages.Address, message: messages.AnyBagMessage, now: float) -> None:
         self.books.now = now
         match message:
-            case WorkWanted(asker):
+            case messages.WorkWanted(asker):
                 if message.token != self.token:
                     self._asked(source, message, now)
                 elif asker is not None:
                     self.others.is_us(asker)
-            case Lifeline():
+            case messages.Lifeline():
                 self._hold(source, message, now)
-            case Cut():
+            case messages.Cut():
                 self._askers.pop(source, None)
-            case Lend(number, bag, others, chunk, best):
+            case messages.Lend(number, bag, others, chunk, best):
                 self.others.hear_of(others)
                 self.books.hear_of_better(best)
                 if self.done_here == 0:
                     self.chunk_tasks = max(1, chunk)
                 self._borrow(source, number, bag, now)
-            case Settle():
+            case messages.Settle():
                 self._settled(source, message, now)
-            case Return():
+            case messages.Return():
                 self._returned_in_order(source, message, now)
-            case Moved(number):
+            case messages.Moved(number):
                 self._moved(source, number, now)
-            case Forget(number):
+            case messages.Forget(number):
                 if (account := self.books.account(number)) is not None:
                     self._drop(account)
-            case Probe(number):
+            case messages.Probe(number):
                 if (account := self.books.account(number)) is not None:
                     self._settle(account, now)
                 else:
-                    self._send(source, Unknown(number))
-            case Unknown(number):
+                    self._send(source, messages.Unknown(number))
+            case messages.Unknown(number):
                 self._take_back(number, source, now)
-            case Better(best):
+            case messages.Better(best):
                 self.books.hear_of_better(best)
         self._spread(now)
-        if isinstance(message, Return):
+        if isinstance(message, messages.Return):
             self._forget(source)  # the worker has left, or will have very soon
         else:
             self.others.heard(source, _tells_of_work(message))
 
-    def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
+    def undelivered(self, dest: messages.Address, message: messages.AnyBagMessage, now: float) -> None:
         """Handle a returned message, whose receiver has left, or is not there yet."""
         self.books.now = now
         self._forget(dest)
         match message:
-            case Lend(number) | Probe(number):
+            case messages.Lend(number) | messages.Probe(number):
                 self._take_back(number, dest, now)
-            case Settle(number) | Return(number):
+            case messages.Settle(number) | messages.Return(number):
                 account = self.books.account(number)
                 if account is not None and account.lender == dest:
                     account.orphaned_until_s = min(account.orphaned_until_s, now + ORPHANED_S)
-            case Moved(number):
+            case messages.Moved(number):
                 self._take_back(number, dest, now)
-            case WorkWanted(asker):
+            case messages.WorkWanted(asker):
                 if asker is None and not self.books.has_work:
                     self._ask_s = now
             case _:
@@ -401,7 +387,7 @@ class Ledger:
         """Ask a worker; leave lifelines with neighbours, unless it `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
-            self._send(NEIGHBOURS, Lifeline(self.token, self._need))
+            self._send(NEIGHBOURS, messages.Lifeline(self.token, self._need))
             self._has_lifelines = True
             self._lifelines_s = now + LIFELINE_AGAIN_S
         self._ask_s = now + self._ask_delay_s
@@ -416,11 +402,11 @@ class Ledger:
             return False
         looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
         told = self.others.some()
-        wanted = WorkWanted(None, self.token, hops, self._need, told, looks, most=above, above=above)
+        wanted = messages.WorkWanted(None, self.token, hops, self._need, told, looks, most=above, above=above)
         self._send(self._random.choice(others), wanted)
         return True
 
-    def _asked(self, source: Address, message: WorkWanted, now: float) -> None:
+    def _asked(self, source: messages.Address, message: messages.WorkWanted, now: float) -> None:
         if self._leaving or self._is_served(message, now):
             return
         asker = source if message.asker is None else message.asker
@@ -429,7 +415,9 @@ class Ledger:
         left = self.books.expected_tasks()
         is_poorer = message.most > left
         told = self.others.some()
-        onward = WorkWanted(asker, message.token, message.hops, message.need, told, above=message.above)
+        onward = messages.WorkWanted(
+            asker, message.token, message.hops, message.need, told, above=message.above
+        )
         if message.looks > 0 and others and left < math.inf:
             richest_known = richest if is_poorer else None
             looking = replace(
@@ -445,19 +433,21 @@ class Ledger:
             self._send(self._random.choice(others), replace(onward, hops=message.hops - 1))
         self.others.hear_of(message.others)
 
-    def _hold(self, asker: Address, message: Lifeline, now: float) -> None:
+    def _hold(self, asker: messages.Address, message: messages.Lifeline, now: float) -> None:
         """Lend to a neighbour now, or remember its lifeline."""
         if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
             self._askers[asker] = message
 
-    def _is_served(self, wanted: WorkWanted | Lifeline, now: float) -> bool:
+    def _is_served(self, wanted: messages.WorkWanted | messages.Lifeline, now: float) -> bool:
         """Tell whether the asker was just given a loan for this very need."""
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
-    def _lend(self, asker: Address, wanted: WorkWanted | Lifeline, now: float) -> bool:
+    def _lend(
+        self, asker: messages.Address, wanted: messages.WorkWanted | messages.Lifeline, now: float
+    ) -> bool:
         for account in self._lenders():
             assert account.bag is not None
             bag = account.bag.split()
@@ -479,14 +469,14 @@ class Ledger:
     def _give(
         self,
         account: Account,
-        borrower: Address,
-        wanted: WorkWanted | Lifeline,
+        borrower: messages.Address,
+        wanted: messages.WorkWanted | messages.Lifeline,
         bag: Bag,
         now: float,
     ) -> None:
         number = self._random.getrandbits(62) | 1
         data = _bytes_to_lend(account, bag, self._bounds.loan_bytes)
-        copy = State(0, b"", (data,))
+        copy = messages.State(0, b"", (data,))
         probe_s = now + PROBE_S + 2 * self._bounds.pause_s(copy)
         self.books.add(account, number, Loan(borrower, copy, probe_s=probe_s))
         self._enough_until = 0.0
@@ -497,7 +487,8 @@ class Ledger:
         self.books.note(What.LENT, account, number)
         self.books.largest_bag = max(self.books.largest_bag, len(data))
         self._send(
-            borrower, Lend(number, data, self.others.some(), self.chunk_tasks, self.books.incumbent.data)
+            borrower,
+            messages.Lend(number, data, self.others.some(), self.chunk_tasks, self.books.incumbent.data),
         )
 
     def _serve(self, now: float) -> None:
@@ -512,9 +503,9 @@ class Ledger:
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
             self._give(account, asker, self._askers.pop(asker), bag, now)
 
-    def _borrow(self, lender: Address, number: int, data: bytes, now: float) -> None:
+    def _borrow(self, lender: messages.Address, number: int, data: bytes, now: float) -> None:
         if self._leaving:
-            self._send(lender, Unknown(number))
+            self._send(lender, messages.Unknown(number))
             return
         account = self.books.open(number, lender, data)
         account.settle_s = now + self._settle_s
@@ -523,7 +514,7 @@ class Ledger:
         self.level_tasks = self.next_level(self.books.expected_tasks())
         self._enough_until = 0.0
         if self._has_lifelines:
-            self._send(NEIGHBOURS, Cut())
+            self._send(NEIGHBOURS, messages.Cut())
             self._has_lifelines = False
             self._lifelines_s = now
         self._serve(now)
@@ -550,19 +541,19 @@ class Ledger:
             self._send(account.lender, settlement)
             account.settle_s = now + self._settle_s + self._bounds.pause_s(settlement.state)
 
-    def _settlement(self, account: Account, final: bool) -> Settle:
+    def _settlement(self, account: Account, final: bool) -> messages.Settle:
         account.seq += 1
         self.books.told_wasted(account)
         state = self.books.state(account)
         self.books.note(What.TOLD, account, 0, account.seq, state.done, account.own, final)
-        return Settle(account.number, account.seq, final, state)
+        return messages.Settle(account.number, account.seq, final, state)
 
-    def _settled(self, source: Address, message: Settle, now: float) -> None:
+    def _settled(self, source: messages.Address, message: messages.Settle, now: float) -> None:
         if message.number in self._handed_over:
             return  # the worker that took the account over will write
         account = self.books.given.get(message.number)
         if account is None:
-            self._send(source, Forget(message.number))
+            self._send(source, messages.Forget(message.number))
             return
         loan = account.loans[message.number]
         loan.borrower = source
@@ -577,10 +568,10 @@ class Ledger:
             self.books.remove(account, message.number)
             self.books.note(What.TAKEN, account, message.number, message.seq, message.state.done)
             self.books.take_in(account, message.state)
-            self._send(source, Forget(message.number))
+            self._send(source, messages.Forget(message.number))
             self._close_if_done(account, now)
 
-    def _take_back(self, number: int, borrower: Address, now: float) -> None:
+    def _take_back(self, number: int, borrower: messages.Address, now: float) -> None:
         """Work on a lost loan ourselves."""
         account = self.books.given.get(number)
         if account is None or account.loans[number].borrower != borrower:
@@ -598,7 +589,7 @@ class Ledger:
             self._take_back(number, loan.borrower, now)
             return
         loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
-        self._send(loan.borrower, Moved(number) if loan.is_inherited else Probe(number))
+        self._send(loan.borrower, messages.Moved(number) if loan.is_inherited else messages.Probe(number))
 
     # --- leaving in order ------------------------------------------------------------------------------
 
@@ -606,14 +597,15 @@ class Ledger:
         self.books.gather(account)
         bags = () if account.bag is None or account.bag.is_empty() else (account.bag.to_bytes(),)
         loans = tuple(
-            LoanState(number, loan.borrower, loan.seq, loan.copy) for number, loan in account.loans.items()
+            messages.LoanState(number, loan.borrower, loan.seq, loan.copy)
+            for number, loan in account.loans.items()
         )
         self.books.told_wasted(account)
         result = result_bytes(account.result)
-        own = State(account.done, result, bags, account.wasted, self.books.incumbent.data)
+        own = messages.State(account.done, result, bags, account.wasted, self.books.incumbent.data)
         account.told = account.done
         self.books.note(What.RETURNED, account, done=account.done, own=account.own)
-        account.last_words = Return(account.number, own, loans)
+        account.last_words = messages.Return(account.number, own, loans)
         for number in account.loans:
             del self.books.given[number]
             self._handed_over.add(number)
@@ -621,10 +613,10 @@ class Ledger:
         account.bag = None
         self._settle(account, now)
 
-    def _returned_in_order(self, source: Address, message: Return, now: float) -> None:
+    def _returned_in_order(self, source: messages.Address, message: messages.Return, now: float) -> None:
         if message.number in self._handed_over:
             return
-        self._send(source, Forget(message.number))
+        self._send(source, messages.Forget(message.number))
         account = self.books.given.get(message.number)
         if account is None:
             return
@@ -636,14 +628,14 @@ class Ledger:
             self.books.note(What.INHERITED, account, each.number)
             loan = Loan(each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True)
             self.books.add(account, each.number, loan)
-            self._send(each.borrower, Moved(each.number))
+            self._send(each.borrower, messages.Moved(each.number))
         self._serve(now)
         self._close_if_done(account, now)
 
-    def _moved(self, source: Address, number: int, now: float) -> None:
+    def _moved(self, source: messages.Address, number: int, now: float) -> None:
         account = self.books.account(number)
         if account is None:
-            self._send(source, Unknown(number))
+            self._send(source, messages.Unknown(number))
             return
         account.lender = source
         account.orphaned_until_s = math.inf
@@ -654,14 +646,14 @@ class Ledger:
         """Drop an account that is repaid, or that its lender no longer wants."""
         self.books.drop(account)
         for number, loan in account.loans.items():
-            self._send(loan.borrower, Forget(number))
+            self._send(loan.borrower, messages.Forget(number))
 
-    def _forget(self, other: Address) -> None:
+    def _forget(self, other: messages.Address) -> None:
         """Forget a worker that has gone, and its requests."""
         self.others.has_gone(other)
         self._askers.pop(other, None)
 
-    def _send(self, dest: Address | Neighbours, message: AnyBagMessage) -> None:
+    def _send(self, dest: messages.Address | Neighbours, message: messages.AnyBagMessage) -> None:
         self.outbox.append((dest, message))
 
 

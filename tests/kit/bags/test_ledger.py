@@ -10,39 +10,8 @@ import pytest
 from fake_context import FakeContext
 from msgspec.structs import replace
 
-from mallob_py.kit.bags import BagApplication
+from mallob_py.kit.bags import BagApplication, ledger, messages
 from mallob_py.kit.bags.application import BagWorker as BagWorker
-from mallob_py.kit.bags.ledger import (
-    BOUNDS,
-    HOPS,
-    LEVEL_PARTS_MAX,
-    LEVEL_PARTS_MIN,
-    LIFELINE_AGAIN_S,
-    LOOKS,
-    MOVED_AGAIN_S,
-    NEIGHBOURS,
-    ORPHANED_S,
-    PROBE_S,
-    PROBES_MAX,
-    RICHER,
-    SERVE_AGAIN_S,
-    Bounds,
-    Ledger,
-)
-from mallob_py.kit.bags.messages import (
-    Cut,
-    Forget,
-    Lend,
-    Lifeline,
-    Moved,
-    Probe,
-    Return,
-    Settle,
-    State,
-    Unknown,
-    WorkWanted,
-    encode,
-)
 from mallob_py.kit.bags.others import GONE_MAX, KNOWN_MAX
 from mallob_py.simulation.bags import TreeBag, TreeWork
 
@@ -54,9 +23,9 @@ TOTAL = WORK.expected()
 class Worker:
     """A ledger and where it lives; what it sends is taken from it as (receiver, message)."""
 
-    def __init__(self, address: tuple[int, int], bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, address: tuple[int, int], bounds: ledger.Bounds = ledger.BOUNDS) -> None:
         self.address = address
-        self.ledger = Ledger(WORK, seed=address[1], settle_s=1.0, bounds=bounds)
+        self.ledger = ledger.Ledger(WORK, seed=address[1], settle_s=1.0, bounds=bounds)
 
     def sent(self) -> list:
         sent, self.ledger.outbox = self.ledger.outbox, []
@@ -81,14 +50,14 @@ def root() -> Worker:
     return worker
 
 
-def ask(asker: Worker) -> Lifeline:
+def ask(asker: Worker) -> messages.Lifeline:
     asker.ledger.neighbours_changed(0.0)
-    [message] = [message for dest, message in asker.sent() if dest is NEIGHBOURS]
-    assert isinstance(message, Lifeline)
+    [message] = [message for dest, message in asker.sent() if dest is ledger.NEIGHBOURS]
+    assert isinstance(message, messages.Lifeline)
     return message
 
 
-def lend(lender: Worker, borrower: Worker) -> Lend:
+def lend(lender: Worker, borrower: Worker) -> messages.Lend:
     """What the lender gives; the borrower has it then."""
     [(dest, message)] = lender.hear(borrower.address, ask(borrower))
     assert dest == borrower.address
@@ -110,9 +79,9 @@ def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
     assert not root.ledger.books.is_finished
     [(dest, repayment)] = left.work()
     assert dest == ROOT
-    assert isinstance(repayment, Settle)
+    assert isinstance(repayment, messages.Settle)
     assert repayment.final
-    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    assert root.hear(LEFT, repayment) == [(LEFT, messages.Forget(loan.number))]
     assert root.ledger.books.is_finished
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
@@ -128,14 +97,17 @@ def test_numbers_of_numpy_that_a_bag_tells_can_be_sent(monkeypatch: pytest.Monke
     [(_, loan)] = root.hear(LEFT, asked)
     left.hear(ROOT, loan)
     [(_, repayment)] = left.work()
-    assert all(map(encode, (asked, loan, repayment)))
+    assert all(map(messages.encode, (asked, loan, repayment)))
     root.work()
     root.hear(LEFT, repayment)
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
 def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:
-    root, borrowers = Worker(ROOT, Bounds(loan_bytes=32)), [Worker((each, 20 + each)) for each in range(3, 8)]
+    root, borrowers = (
+        Worker(ROOT, ledger.Bounds(loan_bytes=32)),
+        [Worker((each, 20 + each)) for each in range(3, 8)],
+    )
     root.ledger.open_root(0.0)
     root.ledger.process(14, 0.0)
     sizes = [len(lend(root, borrower).bag) for borrower in borrowers]
@@ -148,36 +120,36 @@ def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:
 
 
 def test_a_task_that_is_too_large_is_lent_all_the_same() -> None:
-    root, left = Worker(ROOT, Bounds(loan_bytes=1)), Worker(LEFT)
+    root, left = Worker(ROOT, ledger.Bounds(loan_bytes=1)), Worker(LEFT)
     root.ledger.open_root(0.0)
     root.ledger.process(20, 0.0)
     assert len(lend(root, left).bag) == 16, "a single one"
 
 
 def test_a_large_state_is_told_and_asked_after_more_rarely() -> None:
-    bounds = Bounds(told_bytes_per_s=4, small_state_bytes=16)
+    bounds = ledger.Bounds(told_bytes_per_s=4, small_state_bytes=16)
     root, left = Worker(ROOT, bounds), Worker(LEFT, bounds)
     root.ledger.open_root(0.0)
     root.ledger.process(20, 0.0)
     loan = lend(root, left)
     lent_s = (len(loan.bag) - 16) / 4
     assert lent_s > 0
-    root.ledger.tick(PROBE_S + 2 * lent_s - 0.1)
-    assert not any(isinstance(message, Probe) for _, message in root.sent())
-    root.ledger.tick(PROBE_S + 2 * lent_s)
-    assert (LEFT, Probe(loan.number)) in root.sent()
+    root.ledger.tick(ledger.PROBE_S + 2 * lent_s - 0.1)
+    assert not any(isinstance(message, messages.Probe) for _, message in root.sent())
+    root.ledger.tick(ledger.PROBE_S + 2 * lent_s)
+    assert (LEFT, messages.Probe(loan.number)) in root.sent()
 
     left.ledger.tick(1.0)
-    [told] = [message for _, message in left.sent() if isinstance(message, Settle)]
+    [told] = [message for _, message in left.sent() if isinstance(message, messages.Settle)]
     pause_s = (sum(map(len, told.state.bags)) - 16) / 4
     assert pause_s > 0
     left.ledger.tick(2.0 + pause_s - 0.1)
-    assert not any(isinstance(message, Settle) for _, message in left.sent())
+    assert not any(isinstance(message, messages.Settle) for _, message in left.sent())
     left.ledger.tick(2.0 + pause_s)
-    assert any(isinstance(message, Settle) for _, message in left.sent())
+    assert any(isinstance(message, messages.Settle) for _, message in left.sent())
     root.hear(LEFT, told, now=100.0)
-    root.ledger.tick(100.0 + PROBE_S + 2 * pause_s - 0.1)
-    assert not any(isinstance(message, Probe) for _, message in root.sent())
+    root.ledger.tick(100.0 + ledger.PROBE_S + 2 * pause_s - 0.1)
+    assert not any(isinstance(message, messages.Probe) for _, message in root.sent())
 
 
 def test_who_asks_again_before_the_loan_has_come_is_served_once(root: Worker) -> None:
@@ -188,14 +160,14 @@ def test_who_asks_again_before_the_loan_has_come_is_served_once(root: Worker) ->
     left.hear(ROOT, loan)
     left.work()
     [(_, second)] = root.hear(LEFT, ask(left), now=0.001)
-    assert isinstance(second, Lend), "it has run out of tasks once more"
+    assert isinstance(second, messages.Lend), "it has run out of tasks once more"
 
 
 def test_who_still_asks_when_a_loan_should_have_come_is_served_again(root: Worker) -> None:
     left = Worker(LEFT)
     root.hear(LEFT, ask(left))
-    [(_, again)] = root.hear(LEFT, ask(left), now=SERVE_AGAIN_S)
-    assert isinstance(again, Lend)
+    [(_, again)] = root.hear(LEFT, ask(left), now=ledger.SERVE_AGAIN_S)
+    assert isinstance(again, messages.Lend)
 
 
 def test_a_repayment_that_comes_twice_counts_once(root: Worker) -> None:
@@ -203,7 +175,7 @@ def test_a_repayment_that_comes_twice_counts_once(root: Worker) -> None:
     loan = lend(root, left)
     [(_, repayment)] = left.work()
     root.hear(LEFT, repayment)
-    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    assert root.hear(LEFT, repayment) == [(LEFT, messages.Forget(loan.number))]
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
@@ -214,9 +186,9 @@ def test_a_repayment_is_sent_again_until_it_is_confirmed(root: Worker) -> None:
     [(_, repayment)] = left.work()
     left.ledger.tick(1.0)
     assert (ROOT, repayment) in left.sent()
-    left.hear(ROOT, Forget(loan.number))
+    left.hear(ROOT, messages.Forget(loan.number))
     left.ledger.tick(100.0)
-    assert not any(isinstance(message, Settle) for _, message in left.sent())
+    assert not any(isinstance(message, messages.Settle) for _, message in left.sent())
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -230,12 +202,12 @@ def test_the_work_of_a_borrower_that_is_gone_is_done_by_its_lender(root: Worker,
             if dest == ROOT:
                 root.hear(LEFT, message)
         assert root.ledger.books.done() == 3 + 5
-    root.ledger.undelivered(LEFT, Probe(loan.number), 2.0)
+    root.ledger.undelivered(LEFT, messages.Probe(loan.number), 2.0)
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
     # what it does all the same goes to nobody
     [(_, repayment)] = left.work()
-    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    assert root.hear(LEFT, repayment) == [(LEFT, messages.Forget(loan.number))]
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
 
@@ -243,11 +215,11 @@ def test_a_silent_borrower_is_asked_after_and_then_done_without(root: Worker) ->
     left = Worker(LEFT)
     loan = lend(root, left)
     now = 0.0
-    for _ in range(PROBES_MAX):
-        now += PROBE_S
+    for _ in range(ledger.PROBES_MAX):
+        now += ledger.PROBE_S
         root.ledger.tick(now)
-        assert (LEFT, Probe(loan.number)) in root.sent()
-    root.ledger.tick(now + PROBE_S)
+        assert (LEFT, messages.Probe(loan.number)) in root.sent()
+    root.ledger.tick(now + ledger.PROBE_S)
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
 
@@ -255,8 +227,8 @@ def test_a_silent_borrower_is_asked_after_and_then_done_without(root: Worker) ->
 def test_a_process_that_was_started_anew_does_not_know_its_loan(root: Worker) -> None:
     loan = lend(root, Worker(LEFT))
     anew = Worker(LEFT)
-    [(dest, answer)] = anew.hear(ROOT, Probe(loan.number))
-    assert (dest, answer) == (ROOT, Unknown(loan.number))
+    [(dest, answer)] = anew.hear(ROOT, messages.Probe(loan.number))
+    assert (dest, answer) == (ROOT, messages.Unknown(loan.number))
     root.hear(LEFT, answer)
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
@@ -267,29 +239,29 @@ def test_who_has_nothing_waits_as_a_lifeline_until_there_is_work(root: Worker) -
     assert left.hear(RIGHT, ask(right)) == []
     loan = root.hear(LEFT, ask(left))[0][1]
     [cut, (dest, onward)] = left.hear(ROOT, loan)
-    assert cut == (NEIGHBOURS, Cut())
+    assert cut == (ledger.NEIGHBOURS, messages.Cut())
     assert dest == RIGHT
-    assert isinstance(onward, Lend)
+    assert isinstance(onward, messages.Lend)
 
 
 def test_a_lifeline_that_was_cut_gets_nothing(root: Worker) -> None:
     left, right = Worker(LEFT), Worker(RIGHT)
     left.hear(RIGHT, ask(right))
-    left.hear(RIGHT, Cut())
+    left.hear(RIGHT, messages.Cut())
     loan = root.hear(LEFT, ask(left))[0][1]
-    assert left.hear(ROOT, loan) == [(NEIGHBOURS, Cut())]
+    assert left.hear(ROOT, loan) == [(ledger.NEIGHBOURS, messages.Cut())]
 
 
 def test_a_request_that_finds_nothing_goes_on_to_others_a_few_times(root: Worker) -> None:
     left = Worker(LEFT)
-    left.hear(ROOT, Cut())  # so it knows the root
-    [(dest, onward)] = left.hear(RIGHT, WorkWanted(None, 7, 2, 0))
+    left.hear(ROOT, messages.Cut())  # so it knows the root
+    [(dest, onward)] = left.hear(RIGHT, messages.WorkWanted(None, 7, 2, 0))
     assert (dest, onward.asker, onward.hops) == (ROOT, RIGHT, 1)
     assert onward.others == (ROOT,)
-    assert left.hear(RIGHT, WorkWanted(None, 7, 0, 1)) == []
+    assert left.hear(RIGHT, messages.WorkWanted(None, 7, 0, 1)) == []
     [(dest, message)] = root.hear(LEFT, onward)
     assert dest == RIGHT
-    assert isinstance(message, Lend)
+    assert isinstance(message, messages.Lend)
 
 
 def test_a_request_looks_at_a_few_and_the_richest_of_them_gives() -> None:
@@ -299,9 +271,9 @@ def test_a_request_looks_at_a_few_and_the_richest_of_them_gives() -> None:
         worker.ledger.open_root(0.0)
         nodes = [node for node in worker.ledger.books.root.bag.nodes for _ in range((1, 3, 2)[number])]
         worker.ledger.books.root.bag = Measured(nodes)
-    first.hear(LEFT, Cut())
-    rich.hear(RIGHT, Cut())
-    [(dest, onward)] = first.hear(thief, WorkWanted(None, 7, 2, 1, looks=2))
+    first.hear(LEFT, messages.Cut())
+    rich.hear(RIGHT, messages.Cut())
+    [(dest, onward)] = first.hear(thief, messages.WorkWanted(None, 7, 2, 1, looks=2))
     assert (dest, onward.asker, onward.looks, onward.richest) == (LEFT, thief, 1, None)
     [(dest, onward)] = rich.hear(ROOT, onward)
     assert (dest, onward.looks, onward.richest) == (RIGHT, 0, None)
@@ -309,45 +281,45 @@ def test_a_request_looks_at_a_few_and_the_richest_of_them_gives() -> None:
     assert (dest, onward.asker, onward.looks, onward.most) == (LEFT, thief, 0, 0)
     [(dest, loan)] = rich.hear(RIGHT, onward)
     assert dest == thief
-    assert isinstance(loan, Lend)
+    assert isinstance(loan, messages.Lend)
 
 
 def test_a_request_does_not_look_around_where_nobody_knows_how_much_is_left(root: Worker) -> None:
-    root.hear(LEFT, Cut())
-    [(dest, loan)] = root.hear(RIGHT, WorkWanted(None, 7, 2, 1, looks=2))
+    root.hear(LEFT, messages.Cut())
+    [(dest, loan)] = root.hear(RIGHT, messages.WorkWanted(None, 7, 2, 1, looks=2))
     assert dest == RIGHT
-    assert isinstance(loan, Lend)
+    assert isinstance(loan, messages.Lend)
 
 
 def test_only_who_knows_many_has_its_request_look_around() -> None:
-    for known, looks in ((3, 0), (8, LOOKS), (KNOWN_MAX, LOOKS)):
+    for known, looks in ((3, 0), (8, ledger.LOOKS), (KNOWN_MAX, ledger.LOOKS)):
         worker = Worker(RIGHT)
         for number in range(known):
-            worker.hear((number, 1), Cut())
+            worker.hear((number, 1), messages.Cut())
         worker.ledger.neighbours_changed(0.0)
-        [message] = [message for _, message in worker.sent() if isinstance(message, WorkWanted)]
+        [message] = [message for _, message in worker.sent() if isinstance(message, messages.WorkWanted)]
         assert message.looks == looks
 
 
 def test_workers_come_to_know_others_by_requests_and_bags(root: Worker) -> None:
     far, farther = (8, 8), (9, 9)
-    root.hear(LEFT, WorkWanted(None, 7, 1, 0, (far,)))
+    root.hear(LEFT, messages.WorkWanted(None, 7, 1, 0, (far,)))
     left = Worker(LEFT)
-    left.hear(ROOT, Lend(5, root.ledger.books.root.bag.to_bytes(), (farther,)))
+    left.hear(ROOT, messages.Lend(5, root.ledger.books.root.bag.to_bytes(), (farther,)))
     assert farther in left.ledger.others.known
     right = Worker(RIGHT)
-    right.hear(LEFT, WorkWanted(None, 7, 0, 0, (far,)))
+    right.hear(LEFT, messages.WorkWanted(None, 7, 0, 0, (far,)))
     assert far in right.ledger.others.known
     for number in range(3 * KNOWN_MAX):
-        right.hear(LEFT, WorkWanted(None, 7, 0, 0, ((number, 1),)))
+        right.hear(LEFT, messages.WorkWanted(None, 7, 0, 0, ((number, 1),)))
     assert len(right.ledger.others.known) == KNOWN_MAX
 
 
 def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> None:
     left = Worker(LEFT)
-    own = WorkWanted(LEFT, left.ledger.token, 1, 0)
+    own = messages.WorkWanted(LEFT, left.ledger.token, 1, 0)
     left.hear(RIGHT, own)
-    left.hear(RIGHT, WorkWanted(None, 7, 0, 0, (LEFT,)))
+    left.hear(RIGHT, messages.WorkWanted(None, 7, 0, 0, (LEFT,)))
     assert set(left.ledger.others.known) == {RIGHT}
 
 
@@ -393,34 +365,34 @@ class Counted(Measured):
 def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     worker = Worker(ROOT)
     worker.ledger.open_root(0.0)
-    worker.hear(LEFT, Cut())
+    worker.hear(LEFT, messages.Cut())
     worker.ledger.books.root.bag = Measured(worker.ledger.books.root.bag.nodes)
     chunk = TOTAL[0] // 5
     worker.ledger.level_tasks = 0.0
     assert worker.work(chunk) == [], "four chunks are left"
     worker.work(chunk)
     [(dest, message)] = worker.work(chunk + 10)
-    assert (dest, type(message)) == (LEFT, WorkWanted)
-    assert (message.hops, message.above) == (HOPS, 0)
+    assert (dest, type(message)) == (LEFT, messages.WorkWanted)
+    assert (message.hops, message.above) == (ledger.HOPS, 0)
     assert worker.ledger.books.has_work
-    assert isinstance(worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))[0][1], Lend)
+    assert isinstance(worker.hear(RIGHT, messages.WorkWanted(None, 7, 0, 1))[0][1], messages.Lend)
     while worker.ledger.books.root.bag.expected_tasks() >= chunk:
         worker.work(10)
     worker.ledger.chunk_tasks = chunk
-    assert worker.hear(RIGHT, WorkWanted(None, 7, 0, 2)) == []
+    assert worker.hear(RIGHT, messages.WorkWanted(None, 7, 0, 2)) == []
 
 
 def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_was_given_away() -> None:
     worker = Worker(ROOT)
     worker.ledger.open_root(0.0)
-    worker.hear(LEFT, Cut())
+    worker.hear(LEFT, messages.Cut())
     bag = worker.ledger.books.root.bag = Measured(worker.ledger.books.root.bag.nodes)
     worker.ledger.level_tasks = 0.0
     chunk = TOTAL[0] // 50
     for _ in range(8):
         worker.work(chunk)
     assert bag.counted == 1
-    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
+    worker.hear(RIGHT, messages.WorkWanted(None, 7, 0, 1))
     before = bag.counted
     worker.work(chunk)
     assert bag.counted > before
@@ -433,7 +405,7 @@ def owner(address: tuple[int, int], copies: int) -> Worker:
     worker.ledger.open_root(0.0)
     root = worker.ledger.books.root
     root.bag = Measured([node for node in root.bag.nodes for _ in range(copies)])
-    worker.hear(LEFT, Cut())
+    worker.hear(LEFT, messages.Cut())
     worker.ledger.level_tasks = worker.ledger.next_level(worker.ledger.books.expected_tasks())
     return worker
 
@@ -444,38 +416,38 @@ def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
     first = bag.expected_tasks()
     while not (sent := poor.work(1)):
         pass
-    assert bag.expected_tasks() == pytest.approx((1 - 1 / LEVEL_PARTS_MIN) * first, abs=2)
+    assert bag.expected_tasks() == pytest.approx((1 - 1 / ledger.LEVEL_PARTS_MIN) * first, abs=2)
     [(dest, wanted)] = sent
     assert dest == LEFT
-    assert wanted.above == RICHER * poor.ledger.books.root.bag.expected_tasks()
+    assert wanted.above == ledger.RICHER * poor.ledger.books.root.bag.expected_tasks()
     assert equal.hear(RIGHT, wanted) == [], "it has not twice as much, and does not pass it on"
     assert equal.hear(RIGHT, replace(wanted, most=0.0)) == [], "though it was found to have most before"
     [(dest, loan)] = rich.hear(RIGHT, wanted)
     assert dest == RIGHT
-    assert isinstance(loan, Lend)
+    assert isinstance(loan, messages.Lend)
     poor.hear(ROOT, loan)
     assert len(poor.ledger.books.accounts) == 2
 
 
 def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None:
-    for asks in (WorkWanted(None, 7, 0, 1), Lifeline(7, 1)):
+    for asks in (messages.WorkWanted(None, 7, 0, 1), messages.Lifeline(7, 1)):
         rich, other = owner(ROOT, 5), owner(LEFT, 1)
-        [(_, small)] = other.hear(RIGHT, WorkWanted(None, 8, 0, 1))
+        [(_, small)] = other.hear(RIGHT, messages.WorkWanted(None, 8, 0, 1))
         rich.hear(LEFT, small)
         rich.ledger.books.accounts[1].bag = Measured(rich.ledger.books.accounts[1].bag.nodes)
         before = [account.bag.expected_tasks() for account in rich.ledger.books.accounts]
         [(_, loan)] = rich.hear(RIGHT, asks)
-        assert isinstance(loan, Lend)
+        assert isinstance(loan, messages.Lend)
         after = [account.bag.expected_tasks() for account in rich.ledger.books.accounts]
         assert after[0] < 0.8 * before[0]
         assert after[1] == before[1]
-        rich.hear(RIGHT, Cut())
+        rich.hear(RIGHT, messages.Cut())
 
 
 def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     poor, first, second = owner(RIGHT, 1), owner(LEFT, 1), owner(ROOT, 1)
     left = poor.ledger.books.root.bag.expected_tasks()
-    wanted = WorkWanted(None, 7, 0, 1, (), 1, most=RICHER * left, above=RICHER * left)
+    wanted = messages.WorkWanted(None, 7, 0, 1, (), 1, most=ledger.RICHER * left, above=ledger.RICHER * left)
     second.ledger.others.hear_of((RIGHT,))
     first.ledger.others.known = {ROOT: None}
     [(dest, onward)] = first.hear(RIGHT, wanted)
@@ -483,7 +455,9 @@ def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
 
 
-@pytest.mark.parametrize(("known", "parts"), [(1, LEVEL_PARTS_MIN), (10, 10), (50, LEVEL_PARTS_MAX)])
+@pytest.mark.parametrize(
+    ("known", "parts"), [(1, ledger.LEVEL_PARTS_MIN), (10, 10), (50, ledger.LEVEL_PARTS_MAX)]
+)
 def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done(
     known: int, parts: int
 ) -> None:
@@ -497,28 +471,28 @@ def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done(
             lefts.append(bag.expected_tasks())
     done = [1 - after / before for before, after in itertools.pairwise(lefts)]
     assert done == pytest.approx([1 / parts] * 6, rel=0.05)
-    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
+    worker.hear(RIGHT, messages.WorkWanted(None, 7, 0, 1))
     assert worker.work(1), "as half of what was left is given away"
 
 
 def test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_after_a_while() -> None:
     def lines(sent: list) -> int:
-        return sum(isinstance(message, Lifeline) for _, message in sent)
+        return sum(isinstance(message, messages.Lifeline) for _, message in sent)
 
     worker, other = Worker(LEFT), owner(ROOT, 2)
     worker.ledger.neighbours_changed(0.0)
     assert lines(worker.sent()) == 1
-    step_s = LIFELINE_AGAIN_S / 50
+    step_s = ledger.LIFELINE_AGAIN_S / 50
     sent_s = [
         step * step_s for step in range(49) if worker.ledger.tick(step * step_s) or lines(worker.sent())
     ]
     assert sent_s == []
-    worker.ledger.neighbours_changed(0.5 * LIFELINE_AGAIN_S)
+    worker.ledger.neighbours_changed(0.5 * ledger.LIFELINE_AGAIN_S)
     assert lines(worker.sent()) == 1
     for step in range(200):
-        worker.ledger.tick(0.5 * LIFELINE_AGAIN_S + step * step_s)
+        worker.ledger.tick(0.5 * ledger.LIFELINE_AGAIN_S + step * step_s)
     assert 2 <= lines(worker.sent()) <= 4, "they may get lost"
-    [(_, loan)] = other.hear(LEFT, WorkWanted(None, 7, 0, 1))
+    [(_, loan)] = other.hear(LEFT, messages.WorkWanted(None, 7, 0, 1))
     worker.hear(ROOT, loan)
     worker.work()
     worker.ledger.neighbours_changed(1.0)
@@ -527,27 +501,27 @@ def test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_afte
 
 def test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it() -> None:
     worker = Worker(ROOT)
-    worker.hear(LEFT, Cut())
-    worker.hear(RIGHT, Cut())
-    worker.ledger.undelivered(LEFT, Cut(), 0.0)
-    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1, (LEFT,)))
+    worker.hear(LEFT, messages.Cut())
+    worker.hear(RIGHT, messages.Cut())
+    worker.ledger.undelivered(LEFT, messages.Cut(), 0.0)
+    worker.hear(RIGHT, messages.WorkWanted(None, 7, 0, 1, (LEFT,)))
     assert list(worker.ledger.others.known) == [RIGHT]
-    worker.hear(RIGHT, Return(5, State(0, b"", ()), ()))
+    worker.hear(RIGHT, messages.Return(5, messages.State(0, b"", ()), ()))
     assert not worker.ledger.others.known, "it hands over, so it leaves"
-    worker.hear(LEFT, Cut())
+    worker.hear(LEFT, messages.Cut())
     assert list(worker.ledger.others.known) == [LEFT], "it is there after all"
     for number in range(2 * GONE_MAX):
-        worker.ledger.undelivered((number, 1), Cut(), 0.0)
+        worker.ledger.undelivered((number, 1), messages.Cut(), 0.0)
     assert len(worker.ledger.others.gone) == GONE_MAX
 
 
 def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not() -> None:
     worker = Worker(ROOT)
     for number in range(KNOWN_MAX):
-        worker.hear((number, 1), Cut())
-    worker.hear((1000, 1), WorkWanted(None, 7, 0, 1))
-    worker.hear((1001, 1), WorkWanted(None, 8, 0, 1, most=2.0, above=2.0))
-    worker.hear((1002, 1), Lend(9, WORK.first_bag().to_bytes()))
+        worker.hear((number, 1), messages.Cut())
+    worker.hear((1000, 1), messages.WorkWanted(None, 7, 0, 1))
+    worker.hear((1001, 1), messages.WorkWanted(None, 8, 0, 1, most=2.0, above=2.0))
+    worker.hear((1002, 1), messages.Lend(9, WORK.first_bag().to_bytes()))
     assert (1000, 1) not in worker.ledger.others.known
     assert {(1001, 1), (1002, 1)} < set(worker.ledger.others.known)
     assert len(worker.ledger.others.known) == KNOWN_MAX
@@ -561,16 +535,16 @@ def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) 
     left.ledger.leave(1.0)
     [(dest, message)] = left.sent()
     assert dest == ROOT
-    assert isinstance(message, Return)
+    assert isinstance(message, messages.Return)
     assert not left.ledger.has_left
     answers = root.hear(LEFT, message)
-    assert (RIGHT, Moved(onward.number)) in answers
+    assert (RIGHT, messages.Moved(onward.number)) in answers
     left.hear(ROOT, answers[0][1])
     assert left.ledger.has_left
     # what the borrower says to who has left is heard again by who has taken over
     [(_, repayment)] = right.work()
     assert left.hear(RIGHT, repayment) == []
-    [(dest, again)] = right.hear(ROOT, Moved(onward.number))
+    [(dest, again)] = right.hear(ROOT, messages.Moved(onward.number))
     assert dest == ROOT
     root.hear(RIGHT, again)
     root.work()
@@ -593,15 +567,15 @@ def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_
     [(dest, settlement)] = right.sent()
     assert dest == LEFT
     right.ledger.undelivered(LEFT, settlement, 1.0)
-    root.ledger.tick(MOVED_AGAIN_S)
-    assert root.sent() == [(RIGHT, Moved(onward.number))]
-    right.hear(ROOT, Moved(onward.number), MOVED_AGAIN_S)
-    right.ledger.tick(1.0 + ORPHANED_S)
+    root.ledger.tick(ledger.MOVED_AGAIN_S)
+    assert root.sent() == [(RIGHT, messages.Moved(onward.number))]
+    right.hear(ROOT, messages.Moved(onward.number), ledger.MOVED_AGAIN_S)
+    right.ledger.tick(1.0 + ledger.ORPHANED_S)
     [(dest, settlement)] = right.sent()
     assert dest == ROOT
-    root.hear(RIGHT, settlement, 1.0 + ORPHANED_S)
-    root.ledger.tick(1.0 + ORPHANED_S + PROBE_S)
-    assert root.sent() == [(RIGHT, Probe(onward.number))]  # it has told us something: so it knows us
+    root.hear(RIGHT, settlement, 1.0 + ledger.ORPHANED_S)
+    root.ledger.tick(1.0 + ledger.ORPHANED_S + ledger.PROBE_S)
+    assert root.sent() == [(RIGHT, messages.Probe(onward.number))]  # it has told us something: so it knows us
     [(_, repayment)] = right.work()
     root.hear(RIGHT, repayment)
     root.work()
@@ -621,9 +595,9 @@ def test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up(
     left.ledger.leave(1.0)
     [(_, message)] = left.sent()
     root.hear(LEFT, message)
-    right.hear(ROOT, Moved(onward.number), 1.0)
+    right.hear(ROOT, messages.Moved(onward.number), 1.0)
     right.ledger.undelivered(LEFT, settlement, 1.0)  # which has gone: that is no news of its lender now
-    right.ledger.tick(1.0 + ORPHANED_S)
+    right.ledger.tick(1.0 + ledger.ORPHANED_S)
     assert right.ledger.books.has_work
     for dest, repayment in (*right.sent(), *right.work()):
         if dest == ROOT:
@@ -642,10 +616,10 @@ def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: W
     settlement = next(message for dest, message in right.sent() if dest == LEFT)
     right.ledger.undelivered(LEFT, settlement, 1.0)
     right.work(3)
-    right.ledger.tick(1.0 + ORPHANED_S)
+    right.ledger.tick(1.0 + ledger.ORPHANED_S)
     assert not right.ledger.books.has_work
     assert right.ledger.books.wasted == 3  # what it told before, its lender's lender may have been told
-    assert right.hear(ROOT, Moved(onward.number))[-1] == (ROOT, Unknown(onward.number))
+    assert right.hear(ROOT, messages.Moved(onward.number))[-1] == (ROOT, messages.Unknown(onward.number))
 
 
 def test_a_checkpoint_is_the_whole_job(root: Worker) -> None:
@@ -669,8 +643,8 @@ def test_what_was_done_for_nobody_is_told_with_the_next_account(root: Worker) ->
     left = Worker(LEFT)
     loan = lend(root, left)
     left.work(2)
-    root.ledger.undelivered(LEFT, Probe(loan.number), 1.0)
-    left.hear(ROOT, Forget(loan.number))
+    root.ledger.undelivered(LEFT, messages.Probe(loan.number), 1.0)
+    left.hear(ROOT, messages.Forget(loan.number))
     assert root.ledger.books.wasted_in_all() == 0
     lend(root, left)
     for dest, message in left.work():
@@ -696,7 +670,7 @@ def test_a_settlement_that_was_overtaken_is_passed_over(root: Worker) -> None:
     for now in (1.0, 2.0):
         left.work(2)
         left.ledger.tick(now)
-        settlements += [message for _, message in left.sent() if isinstance(message, Settle)]
+        settlements += [message for _, message in left.sent() if isinstance(message, messages.Settle)]
     for settlement in reversed(settlements):
         root.hear(LEFT, settlement)
     assert root.ledger.books.done() == 3 + 4
@@ -709,7 +683,7 @@ def test_a_root_that_leaves_waits_for_what_it_has_lent_and_its_checkpoint_has_it
     root.ledger.leave(1.0)
     assert not root.ledger.has_left
     left.ledger.leave(1.0)
-    [(_, message)] = [sent for sent in left.sent() if isinstance(sent[1], Return)]
+    [(_, message)] = [sent for sent in left.sent() if isinstance(sent[1], messages.Return)]
     root.hear(LEFT, message)
     assert root.ledger.has_left
     following = Worker(RIGHT)
@@ -723,13 +697,13 @@ def test_who_leaves_takes_no_loan(root: Worker) -> None:
     left = Worker(LEFT)
     [(_, loan)] = root.hear(LEFT, ask(left))
     left.ledger.leave(0.0)
-    assert left.hear(ROOT, loan) == [(ROOT, Unknown(loan.number))]
+    assert left.hear(ROOT, loan) == [(ROOT, messages.Unknown(loan.number))]
 
 
 def test_a_loan_that_another_has_by_now_is_not_taken_back(root: Worker) -> None:
     left = Worker(LEFT)
     loan = lend(root, left)
-    root.ledger.undelivered(RIGHT, Probe(loan.number), 1.0)
+    root.ledger.undelivered(RIGHT, messages.Probe(loan.number), 1.0)
     root.work()
     assert not root.ledger.books.is_finished
 
@@ -749,7 +723,7 @@ def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) 
 
 
 def test_nobody_lends_to_itself(root: Worker) -> None:
-    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger.token, 1, 0)) == []
+    assert root.hear(LEFT, messages.WorkWanted(ROOT, root.ledger.token, 1, 0)) == []
 
 
 def test_a_bag_comes_back_from_its_bytes() -> None:
@@ -773,7 +747,7 @@ def test_a_worker_of_many_small_bags_does_not_take_ever_more_tasks_at_a_time() -
     worker = BagWorker(Small(), FakeContext({}, 1, {}))
     data = TreeBag([(1, 0)]).to_bytes()
     for number in range(1, 200):
-        worker.ledger.receive(ROOT, Lend(number, data), 0.0)
+        worker.ledger.receive(ROOT, messages.Lend(number, data), 0.0)
         worker.work(time.monotonic())
     assert worker.ledger.done_here == 199
     assert worker.count < 1000
