@@ -20,12 +20,11 @@ Guarantees
   while P 3.1, and so this file, gives k jobs one each: p = (4, 4, 10), m = 7 -> v = (2, 1, 4)).
 - More jobs than PEs: the m jobs of best standing get one PE each, the others none.
 
-How it is fast: Newton's method on the piecewise linear xi reaches the right piece in a few
-vectorised passes, so almost no input needs its 2n events sorted. The float it finds is only a
-guess. `rounded_down` proves it: if no job changes its floor or its kind (raised, free, capped)
-in the whole interval alpha (1 +- 2^-40), and the root of that one linear piece lies inside, then
-that is the root and these are the floors. Otherwise (an exact integer, a tie of events) the few
-jobs in doubt are settled in integers by `exact_root`.
+How it is fast: the 2n events are sorted and added up as floats, in vectorised passes. The float
+that this finds is only a guess. `rounded_down` proves it: if no job changes its floor or its kind
+(raised, free, capped) in the whole interval alpha (1 +- 2^-40), and the root of that one linear
+piece lies inside, then that is the root and these are the floors. Otherwise (an exact integer, a
+tie of events) the few jobs in doubt are settled in integers by `exact_root`.
 """
 
 from __future__ import annotations
@@ -49,14 +48,7 @@ MAX_PES = 2**48
 #: relative half-width of the interval around a guess of alpha_0 that must hold the root. Float errors
 #: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far inside
 _DOUBT = 2.0**-40
-_NEWTON_STEPS = 24
-_NEWTON_PRECISION = 2.0**-30
 _POLISH_STEPS = 4
-#: number of jobs up to which sorting their events is faster than a few Newton steps by numpy
-_SORT_UP_TO = 256
-#: number of jobs from which a sample gives Newton's method its starting point
-_SAMPLE_FROM = 8192
-_SAMPLE_SIZE = 1024
 
 
 def fair_volumes(
@@ -267,77 +259,13 @@ def exact_sum(values: Floats) -> Fraction:
 
 
 def approximate_root(p: Floats, d: Floats, m: float) -> float:
-    """Return a float near alpha_0: Newton's method, kept inside a bracket, else the sorted events in it.
-
-    Newton's method lands exactly once it is on the root's piece. It may circle, since xi bends both ways;
-    then the bracket is small and the events left in it decide.
-    """
-    if p.size <= _SORT_UP_TO:
-        return _root_by_events(p, d, m)
-    if p.size >= _SAMPLE_FROM:
-        sample = slice(None, None, p.size // _SAMPLE_SIZE)
-        share = p[sample].size / p.size
-        alpha = _root_by_events(p[sample], d[sample], m * share)
-    else:
-        alpha = m / float(_sum(p))
-    low, high = 0.0, np.inf
-    for _ in range(_NEWTON_STEPS):
-        shares = p * alpha
-        volumes = np.maximum(shares, 1.0)
-        np.minimum(volumes, d, out=volumes)
-        unused = m - float(_sum(volumes))
-        slope = float(_sum(p * (volumes == shares)))
-        if unused >= 0.0:
-            low = alpha
-        else:
-            high = alpha
-        if slope == 0.0:
-            if unused == 0.0:
-                return alpha
-            break
-        better = alpha + unused / slope
-        if abs(better - alpha) <= alpha * _NEWTON_PRECISION:
-            return better
-        if not low < better < high:
-            break
-        alpha = better
-    return _root_by_events_within(p, d, m, low, high)
-
-
-def _root_by_events(p: Floats, d: Floats, m: float) -> float:
-    """Return the root by P 3.1 in floats, from all 2n events."""
-    return _prefix_summed(
-        np.concatenate((1.0 / p, d / p)),
-        np.concatenate((np.full(p.size, -1.0), d)),
-        np.concatenate((p, -p)),
-        m - p.size,
-        0.0,
-    )
-
-
-def _root_by_events_within(p: Floats, d: Floats, m: float, low: float, high: float) -> float:
-    """Return the root by P 3.1 in floats, from the events in (low, high]; outside there is no root."""
-    starts, ends = 1.0 / p, d / p
-    starting = (starts > low) & (starts <= high)
-    ending = (ends > low) & (ends <= high)
-    free = (starts <= low) & (ends > low)
-    return _prefix_summed(
-        np.concatenate(((low,), starts[starting], ends[ending])),
-        np.concatenate(((0.0,), np.full(np.count_nonzero(starting), -1.0), d[ending])),
-        np.concatenate(((0.0,), p[starting], -p[ending])),
-        m - float(_sum(np.minimum(np.maximum(p * low, 1.0), d) * ~free)),
-        float(_sum(p * free)),
-    )
-
-
-def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: float, slope: float) -> float:
-    """Return where R + alpha P reaches `pes`, for R = 0 and P = `slope` before the first event."""
+    """Return a float near alpha_0: the root by P 3.1 in floats, from all 2n events."""
+    events = np.concatenate((1.0 / p, d / p))
     order = events.argsort()
     events = events[order]
-    used = more_used[order].cumsum()
-    slopes = more_slope[order].cumsum()
-    if slope:
-        slopes += slope
+    used = np.concatenate((np.full(p.size, -1.0), d))[order].cumsum()
+    slopes = np.concatenate((p, -p))[order].cumsum()
+    pes = m - p.size
     reached = events * slopes
     reached += used
     # The first event that reaches the root; the root's piece begins at the event before that one.
