@@ -24,44 +24,18 @@ from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.protocol.rank_messages import AnyWireMessage
 from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.protocol.worker import WorkerState
+from mallob_py.simulation import plan as plans
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import Delayed, HashedDelays, What, mixed
 from mallob_py.simulation.desks import DeskFolders
-from mallob_py.simulation.plan import (
-    AnyDeed,
-    Breakdown,
-    Change,
-    Chat,
-    Crash,
-    Deed,
-    Demand,
-    DiskFills,
-    Drop,
-    Fail,
-    File,
-    Find,
-    Interrupt,
-    Pause,
-    Plan,
-    RankAccused,
-    RankDies,
-    RankDrains,
-    RankHangs,
-    RankLeaves,
-    RanksJoin,
-    SetBack,
-    Submit,
-    SystemEnds,
-    Terms,
-    Unpause,
-    WorkerKey,
-)
 from mallob_py.simulation.processes import GIVEN_WITHIN_S, Failing, Process, Step
 from mallob_py.simulation.shrinking import Failure, failure_by
 
 #: the fields of a submission that are passed to its PE
-_SUBMITTED = tuple(name for name in Submit.__struct_fields__ if name not in (*Deed.__struct_fields__, "rank"))
+_SUBMITTED = tuple(
+    name for name in plans.Submit.__struct_fields__ if name not in (*plans.Deed.__struct_fields__, "rank")
+)
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
@@ -79,7 +53,7 @@ _CHANGES_PER_LOSS = 4
 ROUNDS_PER_LOSS = 4
 
 
-def rest_bound_s(plan: Plan) -> float:
+def rest_bound_s(plan: plans.Plan) -> float:
     """Return the longest time after the last news in which a cluster must come to rest."""
     config, delays = plan.config, plan.delays
     round_s = delays.message_s[1] + config.balancing_delay_s + config.matching_delay_s
@@ -92,9 +66,9 @@ def rest_bound_s(plan: Plan) -> float:
     )
     walk_s = plan.size * delays.message_s[1] + WALK_PERIOD_S
     walks_s = WALKS * walk_s if config.random_hops == NO_LIMIT else 0.0
-    leaves = any(isinstance(deed, Submit) and deed.leaves for deed in plan.deeds)
+    leaves = any(isinstance(deed, plans.Submit) and deed.leaves for deed in plan.deeds)
     leave_s = config.leave_grace_s if leaves else 0.0
-    breakdowns = [deed for deed in plan.deeds if isinstance(deed, Breakdown)]
+    breakdowns = [deed for deed in plan.deeds if isinstance(deed, plans.Breakdown)]
     losses = sum(deed.count for deed in breakdowns)
     given_s = GIVEN_WITHIN_S * sum(deed.count for deed in breakdowns if deed.what is Failing.WAY)
     loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
@@ -102,13 +76,13 @@ def rest_bound_s(plan: Plan) -> float:
         GIVEN_WITHIN_S
         + _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s)
         + config.succession_patience_s
-        + (deed.for_s if isinstance(deed, RankHangs) else 0.0)
-        + (deed.grace_s if isinstance(deed, RankDrains) else 0.0)
+        + (deed.for_s if isinstance(deed, plans.RankHangs) else 0.0)
+        + (deed.grace_s if isinstance(deed, plans.RankDrains) else 0.0)
         for deed in plan.changes
     )
-    files = [deed.file for deed in plan.deeds if isinstance(deed, File)]
+    files = [deed.file for deed in plan.deeds if isinstance(deed, plans.File)]
     desks_s = max((file.reads_s + file.arrives_s for file in files), default=0.0)
-    desks_s += sum(deed.for_s for deed in plan.deeds if isinstance(deed, DiskFills))
+    desks_s += sum(deed.for_s for deed in plan.deeds if isinstance(deed, plans.DiskFills))
     return (change_s + desks_s) + (
         ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + leave_s + losses * loss_s
     )
@@ -117,7 +91,7 @@ def rest_bound_s(plan: Plan) -> float:
 class Scenario:
     """One life of a cluster."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
         self._bound_s = rest_bound_s(plan)
         self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
@@ -138,7 +112,7 @@ class Scenario:
         #: longest time to rest so far, as a part of the allowed time
         self.slowest = 0.0
         #: breakdowns that have begun, and the number of workers that each has yet to hit
-        self._left: dict[Breakdown, int] = {}
+        self._left: dict[plans.Breakdown, int] = {}
         self.cluster.processes.fails = self._fails
         for deed in plan.deeds:
             self.cluster.at(deed.at_s, partial(self._do, deed))
@@ -209,47 +183,47 @@ class Scenario:
 
     # --- deeds ----------------------------------------------------------------------------
 
-    def _do(self, deed: AnyDeed) -> None:
+    def _do(self, deed: plans.AnyDeed) -> None:
         """Play a deed if its job is there and has a worker for it."""
         cluster = self.cluster
         if cluster.is_ending:
             return
-        if isinstance(deed, Submit):
+        if isinstance(deed, plans.Submit):
             fields = {name: getattr(deed, name) for name in _SUBMITTED}
-            if isinstance(deed, File):
+            if isinstance(deed, plans.File):
                 if fields.pop("leaves"):
                     cluster.processes.orderly.add(deed.job)
                 self._desks.hand_in(deed.job, deed.rank, deed.file, fields)
             else:
                 cluster.submit(deed.job, deed.rank, **fields)
             return
-        if isinstance(deed, DiskFills):
+        if isinstance(deed, plans.DiskFills):
             self._desks.fill_disk(deed.rank, deed.for_s)
             return
-        if isinstance(deed, SystemEnds):
+        if isinstance(deed, plans.SystemEnds):
             if awake := cluster.members_awake():
                 cluster.end(self._asked(deed, awake))
             return
-        if isinstance(deed, Change):
+        if isinstance(deed, plans.Change):
             self._change(cluster, deed)
             return
         if not cluster.folders.knows(deed.job):
             return
-        if isinstance(deed, Breakdown):
+        if isinstance(deed, plans.Breakdown):
             self._left[deed] = deed.count
-        elif isinstance(deed, Interrupt):
+        elif isinstance(deed, plans.Interrupt):
             cluster.interrupt(deed.job)
-        elif isinstance(deed, SetBack):
+        elif isinstance(deed, plans.SetBack):
             cluster.set_back(deed.job)
-        elif isinstance(deed, Terms):
+        elif isinstance(deed, plans.Terms):
             cluster.folders.tell(deed.job, stimuli.TermsChanged(deed.job, deed.priority, deed.max_demand))
         elif (worker := self._worker_for(deed)) is not None:
             rank, number = worker
             process = cluster.processes.get(worker)
-            if isinstance(deed, Crash):
+            if isinstance(deed, plans.Crash):
                 cluster.crash(rank, number)
                 return
-            if isinstance(deed, Find):
+            if isinstance(deed, plans.Find):
                 self._answered[deed.job] = cluster.host_of(rank), cluster.now
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
@@ -259,34 +233,36 @@ class Scenario:
         assert isinstance(self.cluster.folders, DeskFolders), "the plan has files, and no desks"
         return self.cluster.folders
 
-    def _change(self, cluster: Cluster, deed: Change) -> None:
+    def _change(self, cluster: Cluster, deed: plans.Change) -> None:
         """Change the ranks; but the last awake rank stays, and the last rank that is to stay never dies."""
         awake = cluster.members_awake()
         if not awake:  # no rank can carry the deed out
             return
         asked = self._asked(deed, awake)
-        if isinstance(deed, RanksJoin):
+        if isinstance(deed, plans.RanksJoin):
             cluster.join(deed.capacities, asked)
             return
         address = deed.rank % len(cluster.addresses())
-        is_newcomer = address in cluster.newcomers_awake() and isinstance(deed, RankDies | RankHangs)
+        is_newcomer = address in cluster.newcomers_awake() and isinstance(
+            deed, plans.RankDies | plans.RankHangs
+        )
         if not is_newcomer and (address not in awake or len(awake) < 2):
             return
         match deed:
-            case RankDies():
+            case plans.RankDies():
                 if is_newcomer or set(cluster.members_staying()) - {address}:
                     cluster.die(address)
-            case RankHangs(for_s=for_s):
+            case plans.RankHangs(for_s=for_s):
                 cluster.hang(address, for_s)
-            case RankLeaves():
+            case plans.RankLeaves():
                 cluster.leave(address, asked)
-            case RankDrains(grace_s=grace_s, is_told=is_told):
+            case plans.RankDrains(grace_s=grace_s, is_told=is_told):
                 cluster.drain(address, grace_s, asked if is_told else address)
-            case RankAccused():
+            case plans.RankAccused():
                 if len(awake) > 2 and asked != address and set(cluster.members_staying()) - {address, asked}:
                     cluster.accuse(address, asked)
 
-    def _asked(self, deed: AnyDeed, awake: list[int]) -> int:
+    def _asked(self, deed: plans.AnyDeed, awake: list[int]) -> int:
         """Draw the rank at which a user orders something."""
         return min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
 
@@ -299,28 +275,28 @@ class Scenario:
                 return deed.what
         return None
 
-    def _worker_for(self, deed: AnyDeed) -> WorkerKey | None:
+    def _worker_for(self, deed: plans.AnyDeed) -> plans.WorkerKey | None:
         cluster = self.cluster
         match deed:
-            case Demand():
+            case plans.Demand():
                 running = cluster.running(deed.job)
                 return next((key for key in running if not cluster.processes[key].is_leaving), None)
-            case Drop():
+            case plans.Drop():
                 return self.plan.pick(
                     deed, (key for key, one in cluster.processes.of_job(deed.job) if one.is_suspended)
                 )
-            case Pause():
+            case plans.Pause():
                 return self.plan.pick(
                     deed, (key for key, one in cluster.processes.of_job(deed.job) if not one.is_suspended)
                 )
-            case Unpause():
+            case plans.Unpause():
                 return self.plan.pick(deed, self._paused(deed.job))
-            case Crash():
+            case plans.Crash():
                 return self.plan.pick(deed, (key for key, _ in cluster.processes.of_job(deed.job)))
             case _:
                 return self.plan.pick(deed, cluster.running(deed.job))
 
-    def _paused(self, job: int) -> list[WorkerKey]:
+    def _paused(self, job: int) -> list[plans.WorkerKey]:
         active = [(place, pe.workers.active) for place, pe in self.cluster.present()]
         return [
             (rank, one.number)
@@ -329,18 +305,18 @@ class Scenario:
         ]
 
 
-def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[stimuli.AnyStimulus, ...]:
+def _stimuli_of(deed: plans.AnyDeed, worker: int, process: Process | None) -> tuple[stimuli.AnyStimulus, ...]:
     """Return the stimuli that a PE gets for a deed of this worker's process."""
     match deed:
-        case Demand():
+        case plans.Demand():
             return (stimuli.WorkerDemands(worker, deed.workers),)
-        case Drop():
+        case plans.Drop():
             return (stimuli.DropPast(deed.count),)
-        case Pause():
+        case plans.Pause():
             return (stimuli.PauseWorker(),)
-        case Unpause():
+        case plans.Unpause():
             return (stimuli.UnpauseWorker(),)
-        case Chat():
+        case plans.Chat():
             heard = (
                 stimuli.WorkerToWorker(worker, *one.sender, b"back")
                 for one in (process.heard[-1:] if process else ())
@@ -351,15 +327,15 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[st
             wants, saves = stimuli.WorkerWantsCheckpoint(worker), stimuli.WorkerSaves(worker, b"state")
             down, up = stimuli.WorkerToChildren(worker, b"down"), stimuli.WorkerToParent(worker, b"up")
             return (used, progress, offers, wants, saves, down, up, *heard)
-        case Find():
+        case plans.Find():
             return (stimuli.WorkerAnswered(worker, b"result"),)
-        case Fail():
+        case plans.Fail():
             return (stimuli.WorkerRaised(worker, "an error"),)
         case _:
             raise AssertionError(f"{type(deed).__name__} is no deed of a worker")
 
 
-def failure_of(plan: Plan) -> Failure | None:
+def failure_of(plan: plans.Plan) -> Failure | None:
     """Play a plan to its end, or to its failure."""
     return failure_in(Scenario(plan))
 
@@ -421,7 +397,7 @@ class _Tap:
         self._deliver(dest, source, said)
 
 
-def schedule_of(plan: Plan) -> str:
+def schedule_of(plan: plans.Plan) -> str:
     """Play the plan and describe its events up to its failure."""
     scenario = Scenario(plan)
     tap = _Tap(scenario)
@@ -444,7 +420,7 @@ def _end(failure: Failure | None) -> str:
     return f"failure at {failure.at_s:.6f}: {failure.kind}"
 
 
-def _settings(plan: Plan) -> str:
+def _settings(plan: plans.Plan) -> str:
     default = Config()
     names = [
         name for name in Config.__struct_fields__ if getattr(plan.config, name) != getattr(default, name)
@@ -456,7 +432,7 @@ def _settings(plan: Plan) -> str:
     return f"seed {plan.seed}, {pes}, settings: {changed or 'all default'}"
 
 
-def _shortest(plan: Plan) -> str:
+def _shortest(plan: plans.Plan) -> str:
     delays = plan.delays
     return (
         f"messages {delays.message_s[0]:g} s, starts {delays.process_start_s[0]:g} s, "
@@ -464,7 +440,7 @@ def _shortest(plan: Plan) -> str:
     )
 
 
-def _deed(deed: AnyDeed) -> str:
+def _deed(deed: plans.AnyDeed) -> str:
     fields = (field for field in msgspec.structs.fields(deed) if field.name not in ("number", "at_s", "job"))
     values = ((field.name, getattr(deed, field.name), field.default) for field in fields)
     about = ", ".join(f"{name} {value}" for name, value, default in values if value != default)
