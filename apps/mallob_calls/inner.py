@@ -35,9 +35,6 @@ from mallob_py.kit.calls.values import (
 )
 from mallob_py.kit.calls.wire import Buffer
 
-#: the number of waiting calls at the first offer; an offer is repeated when the number has doubled
-_OFFER_FIRST = 1
-
 
 class _Entry(NamedTuple):
     """A call that was submitted; `pickled` is None if no other process can do the call."""

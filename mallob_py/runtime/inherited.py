@@ -23,8 +23,6 @@ from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, OF_SLURM_S
 
 #: signals that must not be ignored in any part of the program
 _NEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
-#: variables by which a rank of an MPICH-like MPI reaches its launcher
-_PMI_PLACES = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT", "PMI2_FD")
 _PMIX_PLACE = re.compile(r"tcp[46]?://\[?([0-9a-fA-F.:]+?)\]?:([0-9]+)")
 
 
