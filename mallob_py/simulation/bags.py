@@ -101,15 +101,6 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     slow: tuple[Slow, ...] | None = None
 
 
-def to_json(plan: BagPlan) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
-
-
-def from_json(text: bytes) -> BagPlan:
-    """Parse a plan. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(text, type=BagPlan)
-
-
 _COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar, Generic
+from dataclasses import dataclass
+from typing import Generic
 
 import msgspec
 
@@ -21,78 +21,57 @@ _CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
 
-class Lives(ABC, Generic[AnyPlan]):
+@dataclass(frozen=True)
+class Lives(Generic[AnyPlan]):
     """One kind of lives, with its plans and its player."""
 
+    plan: type[AnyPlan]
+    #: the whole plan of a seed, and variants of it
+    plans_of: Callable[[int], Iterator[AnyPlan]]
+    #: plays a plan to its end, or to a failure
+    failure_of: Callable[[AnyPlan], Failure | None]
+    shrinker: type[Shrinker[AnyPlan]]
+    #: a plan's size in a few words
+    size_of: Callable[[AnyPlan], str]
+    #: plays a plan and describes its events up to the failure
+    schedule_of: Callable[[AnyPlan], str]
     #: options by which commands play these
-    options: ClassVar[str] = ""
+    options: str = ""
 
-    @abstractmethod
-    def plans_of(self, seed: int) -> Iterator[AnyPlan]:
-        """Yield the whole plan of a seed, and variants of it."""
-
-    @abstractmethod
-    def failure_of(self, plan: AnyPlan) -> Failure | None:
-        """Play a plan to its end, or to a failure."""
-
-    @abstractmethod
     def shrink(self, plan: AnyPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[AnyPlan]:
         """Return a small plan with a failure of the same kind, found within about that time."""
+        return self.shrinker(plan, failure, seconds_max).shrunk()
 
-    @abstractmethod
-    def to_json(self, plan: AnyPlan) -> bytes: ...
+    def to_json(self, plan: AnyPlan) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
 
-    @abstractmethod
     def from_json(self, text: bytes) -> AnyPlan:
         """Parse a plan. Raises msgspec.MsgspecError."""
-
-    @abstractmethod
-    def size_of(self, plan: AnyPlan) -> str:
-        """Return the plan's size in a few words."""
-
-    @abstractmethod
-    def schedule_of(self, plan: AnyPlan) -> str:
-        """Play the plan and describe its events up to the failure."""
+        return msgspec.json.decode(text, type=self.plan)
 
 
 # --- clusters ------------------------------------------------------------------------------
 
 
-class ClusterLives(Lives[Plan]):
-    """Lives of PEs and their jobs, whole and cut off at a random deed; two of three change ranks.
+def _plans_of_cluster(seed: int) -> Iterator[Plan]:
+    """Yield a life of PEs and their jobs, whole and cut off at a random deed; two of three change ranks.
 
     Afterwards the cluster must come to rest in time (`scenario.py`).
     """
+    whole = cluster_plan.draw_plan(seed)
+    yield whole
+    yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
+    if seed % _CHANGES_EVERY == 0:
+        yield cluster_plan.with_changes(whole)
+    elif seed % _CHANGES_EVERY == 1:
+        yield cluster_plan.with_rarities(whole)
+    else:
+        yield cluster_plan.with_desks(whole)
+        yield cluster_plan.with_changes(cluster_plan.with_desks(whole))
 
-    def plans_of(self, seed: int) -> Iterator[Plan]:
-        whole = cluster_plan.draw_plan(seed)
-        yield whole
-        yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
-        if seed % _CHANGES_EVERY == 0:
-            yield cluster_plan.with_changes(whole)
-        elif seed % _CHANGES_EVERY == 1:
-            yield cluster_plan.with_rarities(whole)
-        else:
-            yield cluster_plan.with_desks(whole)
-            yield cluster_plan.with_changes(cluster_plan.with_desks(whole))
 
-    def failure_of(self, plan: Plan) -> Failure | None:
-        return scenario.failure_of(plan)
-
-    def shrink(self, plan: Plan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[Plan]:
-        return _ClusterShrinker(plan, failure, seconds_max).shrunk()
-
-    def to_json(self, plan: Plan) -> bytes:
-        return cluster_plan.to_json(plan)
-
-    def from_json(self, text: bytes) -> Plan:
-        return cluster_plan.from_json(text)
-
-    def size_of(self, plan: Plan) -> str:
-        return f"{len(plan.deeds)} deeds on {plan.size} PEs"
-
-    def schedule_of(self, plan: Plan) -> str:
-        return scenario.schedule_of(plan)
+def _size_of_cluster(plan: Plan) -> str:
+    return f"{len(plan.deeds)} deeds on {plan.size} PEs"
 
 
 class _ClusterShrinker(Shrinker[Plan]):
@@ -200,41 +179,23 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 # --- bag jobs ------------------------------------------------------------------------------
 
 
-class BagLives(Lives[BagPlan]):
-    """Lives of single bag jobs (`bags.py`), every third also with changes of ranks.
+def _plans_of_bag(seed: int) -> Iterator[BagPlan]:
+    """Yield the life of a single bag job (`bags.py`), every third also with changes of ranks.
 
     Every other third is played as a search with changes, too, the last third with tight bounds on messages.
     """
+    whole = bags.draw_plan(seed)
+    yield whole
+    if seed % _CHANGES_EVERY == 0:
+        yield bags.with_changes(whole)
+    elif seed % _CHANGES_EVERY == 1:
+        yield bags.as_search(whole)
+    else:
+        yield bags.with_bounds(whole)
 
-    options = " --bags"
 
-    def plans_of(self, seed: int) -> Iterator[BagPlan]:
-        whole = bags.draw_plan(seed)
-        yield whole
-        if seed % _CHANGES_EVERY == 0:
-            yield bags.with_changes(whole)
-        elif seed % _CHANGES_EVERY == 1:
-            yield bags.as_search(whole)
-        else:
-            yield bags.with_bounds(whole)
-
-    def failure_of(self, plan: BagPlan) -> Failure | None:
-        return bags.failure_of(plan)
-
-    def shrink(self, plan: BagPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[BagPlan]:
-        return _BagShrinker(plan, failure, seconds_max).shrunk()
-
-    def to_json(self, plan: BagPlan) -> bytes:
-        return bags.to_json(plan)
-
-    def from_json(self, text: bytes) -> BagPlan:
-        return bags.from_json(text)
-
-    def size_of(self, plan: BagPlan) -> str:
-        return f"{len(plan.events)} events of a tree of depth {plan.depth}"
-
-    def schedule_of(self, plan: BagPlan) -> str:
-        return bags.schedule_of(plan)
+def _size_of_bag(plan: BagPlan) -> str:
+    return f"{len(plan.events)} events of a tree of depth {plan.depth}"
 
 
 class _BagShrinker(Shrinker[BagPlan]):
@@ -294,5 +255,7 @@ class _BagShrinker(Shrinker[BagPlan]):
             minimal(self._plan.slow, fails)
 
 
-CLUSTERS = ClusterLives()
-BAGS = BagLives()
+CLUSTERS = Lives(
+    Plan, _plans_of_cluster, scenario.failure_of, _ClusterShrinker, _size_of_cluster, scenario.schedule_of
+)
+BAGS = Lives(BagPlan, _plans_of_bag, bags.failure_of, _BagShrinker, _size_of_bag, bags.schedule_of, " --bags")

@@ -261,14 +261,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.deeds[-1].at_s if self.deeds else 0.0
 
 
-def to_json(plan: Plan) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
-
-
-def from_json(text: bytes) -> Plan:
-    return msgspec.json.decode(text, type=Plan)
-
-
 def draw_plan(seed: int) -> Plan:
     """Draw jobs that arrive, change their demand, answer, crash, are interrupted or reach their limits."""
     choose = random.Random(f"plan {seed}")

@@ -53,7 +53,7 @@ def test_a_life_that_counts_twice_is_shrunk_told_and_can_be_replayed(
     told = fuzz.tell(fuzz.Found(shrunk.plan, shrunk.failure), tmp_path, 0.0, BAGS)
     path = tmp_path / f"failure_{found.plan.seed}.json"
     assert f"--bags --replay {path}" in told
-    assert bags.from_json(path.read_bytes()) == shrunk.plan
+    assert BAGS.from_json(path.read_bytes()) == shrunk.plan
     assert fuzz.replay_file(path) == 1
     assert "Settle" in capsys.readouterr().out
 

@@ -11,6 +11,7 @@ from seeds import seeds
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.delays import Delayed, DelayRanges, HashedDelays, RandomDelays, What
+from mallob_py.simulation.lives import CLUSTERS
 from mallob_py.simulation.plan import (
     NO_JOB,
     AnyDeed,
@@ -21,8 +22,6 @@ from mallob_py.simulation.plan import (
     RankLeaves,
     Submit,
     draw_plan,
-    from_json,
-    to_json,
     with_changes,
     with_desks,
     with_rarities,
@@ -47,13 +46,13 @@ def test_a_plan_is_the_same_after_a_round_trip_through_json(seed: int) -> None:
     plan = draw_plan(seed)
     special = (Delayed(What.MESSAGE, 1, 2, 3), Delayed(What.FETCH, 1, 1, 0))
     for each in (plan, msgspec.structs.replace(plan, special=special)):
-        assert from_json(to_json(each)) == each
+        assert CLUSTERS.from_json(CLUSTERS.to_json(each)) == each
 
 
 @pytest.mark.parametrize("seed", [0, 7, 12])
 def test_a_plan_from_a_file_plays_like_the_plan_it_was_written_from(seed: int) -> None:
     plan = draw_plan(seed)
-    assert _life(from_json(to_json(plan))) == _life(plan)
+    assert _life(CLUSTERS.from_json(CLUSTERS.to_json(plan))) == _life(plan)
 
 
 def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:

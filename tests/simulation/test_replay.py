@@ -28,7 +28,8 @@ from mallob_py.protocol.stimuli import (
     WorkerStarted,
 )
 from mallob_py.runtime.stimulus_log import SUFFIX, StimulusLog
-from mallob_py.simulation.plan import draw_plan, to_json
+from mallob_py.simulation.lives import CLUSTERS
+from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.replay import Difference, ReplayError, replay, replay_log
 from mallob_py.simulation.scenario import Scenario
 
@@ -187,7 +188,7 @@ def test_a_folder_without_stimuli_and_a_file_of_something_else_are_refused(tmp_p
 
 def test_a_plan_is_played_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
-    path.write_bytes(to_json(draw_plan(0).cut_off(3)))
+    path.write_bytes(CLUSTERS.to_json(draw_plan(0).cut_off(3)))
     assert replay(path) == 0
     assert "all invariants hold" in capsys.readouterr().out
 

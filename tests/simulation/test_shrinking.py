@@ -15,7 +15,7 @@ from mallob_py.protocol.rank_messages import AnyWireMessage
 from mallob_py.protocol.rank_stimuli import AnyRankStimulus, Said
 from mallob_py.simulation import fuzz
 from mallob_py.simulation.lives import CLUSTERS
-from mallob_py.simulation.plan import draw_plan, from_json
+from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import failure_of, schedule_of
 from mallob_py.simulation.shrinking import Shrunk, minimal
 
@@ -101,7 +101,7 @@ def test_a_shrunk_plan_from_its_file_fails_in_the_same_way_and_not_with_the_rule
     (path,) = tmp_path.iterdir()
     assert f"--replay {path}" in told
     assert "all takes the shortest time" in told
-    plan = from_json(path.read_bytes())
+    plan = CLUSTERS.from_json(path.read_bytes())
     failure = failure_of(plan)
     assert failure is not None
     assert failure.kind == found[0].failure.kind
