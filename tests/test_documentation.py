@@ -278,7 +278,7 @@ def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
             }
             for node in ast.walk(function):
                 if not isinstance(node, ast.Call) or not re.search(
-                    r"^(Log|Note|self\._log|.*log\.write)$", ast.unparse(node.func)
+                    r"^((\w+\.)?(Log|Note)|self\._log|.*log\.write)$", ast.unparse(node.func)
                 ):
                     continue
                 for name, fields in pairwise(node.args):

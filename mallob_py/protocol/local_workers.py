@@ -392,9 +392,8 @@ class LocalWorkers:
                     worker.seats.expect(child, request.asked_s)
         self._staff.active = worker
         self._out.act(Log("busy", {}))
-        self._out.send(
-            parent, messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
-        )
+        offer = messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
+        self._out.send(parent, offer)
         if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of the run
             self._out.send(worker.client, messages.RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:

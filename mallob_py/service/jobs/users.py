@@ -249,7 +249,7 @@ class UserBook:
     def changes(self) -> dict[int, Terms]:
         """Return the jobs with other terms than last told."""
         changes: dict[int, Terms] = {}
-        for name in self._untold & self._users.keys():
+        for name in sorted(self._untold & self._users.keys()):  # so that a replay has the same order
             user, elsewhere = self._users[name], self._work_elsewhere(name)
             total = user.work.priorities + elsewhere.priorities
             bounds = self._bounds(user, elsewhere)

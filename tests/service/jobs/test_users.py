@@ -80,6 +80,16 @@ def test_a_user_s_priorities_are_as_they_say_until_another_user_comes_and_until_
     assert begin(users, "u", 5, priority=3.0) == [Terms(3.0, 0)]
 
 
+def test_changes_come_in_an_order_that_a_replay_repeats() -> None:
+    users = book()
+    for number, user in enumerate("hgfedcba"):
+        begin(users, user, number)
+    users.changes()
+    for number, user in enumerate("hgfedcba"):
+        begin(users, user, 10 + number)
+    assert list(users.changes()) == list(reversed(range(8)))
+
+
 def test_a_job_that_is_given_up_has_no_part_until_it_begins_again() -> None:
     users = book()
     assert begin(users, "u", 1, 2) == [Terms(0.5, 0), Terms(0.5, 0)]
