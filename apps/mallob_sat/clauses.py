@@ -162,26 +162,18 @@ class HeldBack:
 
 
 class KnownClauses:
-    """Remembers clauses by hash: recent ones for certain, old ones are forgotten."""
+    """Remembers clauses by hash. Each new one displaces at most one other: few recent ones are forgotten."""
 
-    def __init__(self, capacity: int = 500_000) -> None:
-        self._capacity = capacity
-        self._young: set[int] = set()
-        self._old: set[int] = set()
-
-    @property
-    def size(self) -> int:
-        """The number of clauses remembered."""
-        return len(self._young) + len(self._old)
+    def __init__(self, places: int = 1 << 19) -> None:
+        """`places`: a power of two."""
+        self._table: Hashes = np.zeros(places, np.uint64)
 
     def take_new(self, clauses: Clauses) -> Clauses:
         """Return the unknown clauses, and remember them."""
-        hashes = clauses.hashes().tolist()
-        young, old = self._young, self._old
-        new = np.fromiter((each not in young and each not in old for each in hashes), np.bool_, len(hashes))
-        young.update(hashes)
-        if len(young) > self._capacity:
-            self._young, self._old = set(), young
+        hashes = clauses.hashes()
+        places = (hashes & np.uint64(self._table.size - 1)).astype(np.intp)
+        new = self._table[places] != hashes
+        self._table[places] = hashes
         return clauses.where(new)
 
 

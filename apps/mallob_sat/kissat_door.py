@@ -35,13 +35,16 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pysolvers
+from numpy.typing import NDArray
+
+from mallob_sat.clauses import Clauses
 
 _INVALID = 0xFFFFFFFF
 _NAMES: dict[str, tuple[Any, list[Any]]] = {
@@ -53,7 +56,7 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
     "kissat_terminate": (None, [c_void_p]),
     "kissat_value": (c_int, [c_void_p, c_int]),
     "kissat_import_literal": (c_uint, [c_void_p, c_int]),
-    "kissat_activate_literal": (None, [c_void_p, c_uint]),
+    "kissat_activate_literals": (None, [c_void_p, c_uint, c_void_p]),
     "kissat_backtrack_without_updating_phases": (None, [c_void_p, c_uint]),
     "kissat_learned_unit": (None, [c_void_p, c_uint]),
     "kissat_new_binary_clause": (None, [c_void_p, c_uint, c_uint]),
@@ -176,45 +179,74 @@ class KissatDoor:
         _turns[self._kissat] = turn
         _switches[self._kissat] = 0
 
-    def give(self, clause: Sequence[int], glue: int) -> bool:
-        """Add a consequence of the formula, in the action of `at_restarts`; return whether kissat uses it."""
-        if self.is_refuted:
-            return False
-        module, kissat = self._module, self._kissat
-        module.kissat_backtrack_without_updating_phases(kissat, 0)
-        literals: list[int] = []
-        for literal in clause:
-            internal = module.kissat_import_literal(kissat, literal)
-            if internal == _INVALID:
-                self.removed += 1
-                return False
-            value = module.kissat_value(kissat, literal)
-            if value == literal:
-                return False
-            if not value:
-                literals.append(internal)
-        for internal in literals:
-            module.kissat_activate_literal(kissat, internal)
-        match literals:
-            case []:
-                self.is_refuted = True
-                module.kissat_terminate(kissat)
-            case [unit]:
-                module.kissat_learned_unit(kissat, unit)
-            case [one, other]:
-                module.kissat_new_binary_clause(kissat, one, other)
-            case _:
-                self._add(literals, min(max(glue, 1), len(literals) - 1))
-        return True
+    def give(self, clauses: Clauses) -> int:
+        """Add consequences of the formula, in the action of `at_restarts`; return how many kissat uses.
 
-    def _add(self, literals: list[int], glue: int) -> None:
-        array = (c_uint * len(literals))(*literals)
-        begin = ctypes.addressof(array)
-        end = begin + ctypes.sizeof(array)
-        stack = _Stack.from_address(self._kissat + _clause_offset())
+        A function of kissat is called once for each variable and clause, since a call takes a microsecond.
+        """
+        if self.is_refuted or not len(clauses):
+            return 0
+        self._module.kissat_backtrack_without_updating_phases(self._kissat, 0)
+        names, values = self._names_and_values(clauses)
+        starts = np.cumsum(clauses.lengths, dtype=np.intp) - clauses.lengths
+        is_removed = np.logical_or.reduceat(names == _INVALID, starts)
+        is_used = ~is_removed & ~np.logical_or.reduceat(values > 0, starts)
+        is_kept = (values == 0) & np.repeat(is_used, clauses.lengths)
+        sizes = np.add.reduceat(is_kept, starts, dtype=np.intp)
+        is_long = sizes > 1
+        of_long = np.repeat(is_long, clauses.lengths)
+        self._add(names[is_kept & of_long], sizes[is_long], clauses.glues[is_long])
+        self._learn(clauses.literals[is_kept & ~of_long].tolist())  # last, since units change values
+        if (is_used & (sizes == 0)).any():
+            self._refute()
+        self.removed += int(np.count_nonzero(is_removed))
+        return int(np.count_nonzero(is_used))
+
+    def _names_and_values(self, clauses: Clauses) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Return kissat's names of literals, or _INVALID, and their values: 1 true, -1 false, 0 unknown."""
+        variables, places = np.unique(np.abs(clauses.literals), return_inverse=True)
+        module, kissat = self._module, self._kissat
+        names = [module.kissat_import_literal(kissat, variable) for variable in variables.tolist()]
+        values = [
+            0 if name == _INVALID else module.kissat_value(kissat, variable)
+            for name, variable in zip(names, variables.tolist(), strict=True)
+        ]
+        signs = np.sign(clauses.literals)
+        named = np.array(names, np.uint32)[places]
+        named[named != _INVALID] ^= (signs < 0)[named != _INVALID]
+        return named, np.sign(np.array(values, np.int32))[places] * signs
+
+    def _learn(self, units: list[int]) -> None:
+        for unit in units:
+            value = self._module.kissat_value(self._kissat, unit)
+            if not value:
+                name = self._module.kissat_import_literal(self._kissat, unit)
+                self._module.kissat_activate_literals(self._kissat, 1, ctypes.byref(c_uint(name)))
+                self._module.kissat_learned_unit(self._kissat, name)
+            elif value != unit:
+                self._refute()
+
+    def _refute(self) -> None:
+        self.is_refuted = True
+        self._module.kissat_terminate(self._kissat)
+
+    def _add(self, literals: NDArray[np.uint32], sizes: NDArray[np.intp], glues: NDArray[np.uint8]) -> None:
+        """Add clauses of at least two literals without a value."""
+        module, kissat = self._module, self._kissat
+        literals = np.ascontiguousarray(literals)
+        begin = literals.ctypes.data
+        module.kissat_activate_literals(kissat, literals.size, begin)
+        stack = _Stack.from_address(kissat + _clause_offset())
         before = list(stack)
-        stack[0], stack[1], stack[2] = begin, end, end
-        self._module.kissat_new_redundant_clause(self._kissat, glue)
+        glues = np.clip(glues, 1, sizes - 1)
+        for size, glue in zip(sizes.tolist(), glues.tolist(), strict=True):
+            end = begin + size * literals.itemsize
+            stack[0], stack[1], stack[2] = begin, end, end
+            if size == 2:
+                module.kissat_new_binary_clause(kissat, *(c_uint * 2).from_address(begin))
+            else:
+                module.kissat_new_redundant_clause(kissat, glue)
+            begin = end
         stack[0], stack[1], stack[2] = before
 
     def raise_failure(self) -> None:

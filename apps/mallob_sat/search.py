@@ -254,8 +254,7 @@ class Search(FiguredSearch):
         if self._inlet is not None:
             for clauses in self._childs_inlet.received():
                 self._figures.came += len(clauses)
-                for clause, glue in zip(clauses.lists(), clauses.glues.tolist(), strict=True):
-                    self._figures.used += solver.give(clause, glue)
+                self._figures.used += solver.give(clauses)
             self._figures.removed = solver.removed
             self._figures.waited_s = self._childs_inlet.waited_s
         self._board.write(self._figures)

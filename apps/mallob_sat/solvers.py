@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pysolvers
 
+from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.kissat_door import KissatDoor, door_is_open
 
@@ -154,10 +155,10 @@ class Solver:
         self._door.import_variables(self._n_vars)
         self._door.at_restarts(action, interval_s)
 
-    def give(self, clause: Sequence[int], glue: int) -> bool:
-        """Add a clause that follows from the formula, at a restart; return whether it is used."""
+    def give(self, clauses: Clauses) -> int:
+        """Add clauses that follow from the formula, at a restart; return how many are used."""
         assert self._door is not None
-        return self._door.give(clause, glue)
+        return self._door.give(clauses)
 
     @property
     def removed(self) -> int:

@@ -11,12 +11,13 @@ from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, formula_from_list
 
 
-def clauses_of(lists: Iterable[Sequence[int]]) -> Clauses:
-    """Clauses of unknown glue."""
+def clauses_of(lists: Iterable[Sequence[int]], glues: Sequence[int] | None = None) -> Clauses:
+    """Clauses of given or unknown glues."""
     lists = list(lists)
     return Clauses.of(
         np.array([len(clause) for clause in lists], dtype=np.int64),
         np.array([literal for clause in lists for literal in clause], dtype=np.int64),
+        None if glues is None else np.array(glues, dtype=np.int64),
     )
 
 

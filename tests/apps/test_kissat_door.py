@@ -103,9 +103,8 @@ def run(
             solver.flush_proof()
         if options.get("stable", 1) == 1 and choose.random() < 0.2:
             solver.focus(choose.random() < 0.5)
-        for _ in range(choose.randint(0, 6)):
-            if waiting:
-                used += solver.give(waiting.pop(), choose.randint(1, 5))
+        now = [waiting.pop() for _ in range(min(choose.randint(0, 6), len(waiting)))]
+        used += solver.give(clauses_of(now, [choose.randint(1, 5) for _ in now]))
 
     solver.at_restarts(trade, 0.0)
     answer = solver.solve()
@@ -206,6 +205,33 @@ def test_clauses_that_refute_the_formula_end_the_search() -> None:
     formula = formula_from_list(flat(generate.uniform(200, 860, 3).clauses))
     choose = random.Random(1)
     assert run(formula, {}, [[1], [2], [-2, -1]], choose).answer is Verdict.UNSATISFIABLE
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[[1], [-1]]],
+        [[[1, 2], [3]], [[-3, 1, 2], [-3, -1]], [[-2, -3]]],
+        [[[1], [2], [3]], [[-1, -2, -3]]],
+        [[[-1], [-2]], [[1, 2, 3], [-3, 1], [4, 5, 6]]],
+    ],
+)
+def test_units_and_longer_clauses_that_come_together_refute_the_formula(batches: list[list[Clause]]) -> None:
+    solver = Solver("kissat404")
+    solver.add_formula(formula_from_list(flat(generate.uniform(200, 860, 3).clauses)))
+    waiting = list(batches)
+    restarts = 0
+
+    def trade() -> None:
+        nonlocal restarts
+        restarts += 1
+        if waiting:
+            solver.give(clauses_of(waiting.pop(0)))
+
+    solver.at_restarts(trade, 0.0)
+    assert solver.solve() is Verdict.UNSATISFIABLE
+    assert restarts <= len(batches) + 1
+    solver.close()
 
 
 def test_what_goes_wrong_at_a_restart_is_no_answer() -> None:

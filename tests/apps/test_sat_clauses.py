@@ -100,9 +100,10 @@ def test_what_has_been_seen_is_not_new_again() -> None:
     assert known.take_new(Clauses.none()).lists() == []
 
 
-def test_memory_is_bounded_and_the_latest_are_remembered() -> None:
-    known = KnownClauses(capacity=10)
-    for first in range(1, 200):
-        assert len(known.take_new(clauses_of([[first, first + 1]]))) == 1
-        assert len(known.take_new(clauses_of([[max(1, first - 4), max(1, first - 4) + 1]]))) == 0
-    assert known.size <= 22
+def test_memory_is_bounded_and_nearly_all_recent_ones_are_remembered() -> None:
+    known = KnownClauses(places=1 << 12)
+    batches = [clauses_of([[first, second] for second in range(2000, 2100)]) for first in range(1, 101)]
+    for batch in batches:
+        assert len(known.take_new(batch)) == 100
+    assert sum(len(known.take_new(batch)) for batch in batches[-5:]) < 50
+    assert sum(len(known.take_new(batch)) for batch in batches[:5]) > 300
