@@ -67,6 +67,8 @@ LITERALS_PER_WORKER = 1500
 _GROWTH = 1.75
 _UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
 _BEST_LITERALS_MAX = 20_000
+#: batches heard of after which only the best of their clauses are kept
+_BATCHES_MAX = 16
 _ASK_AGAIN_S = 2.0
 
 #: workers of a job whose figures the winner's result holds
@@ -135,7 +137,8 @@ class Sharing:
         self._unshared = Clauses.none()
         #: given by us or heard of: not to be given again
         self._known = KnownClauses()
-        self._best = Clauses.none()
+        #: batches of clauses heard of, among them the best so far
+        self._heard: list[Clauses] = []
         #: the next period's begin at the earliest and at the latest, its length, CPU time at the last one
         self._next_s = clock() + _PERIOD_PER_WORKER_S
         self._late_s = self._next_s
@@ -243,8 +246,15 @@ class Sharing:
 
     def _hear(self, clauses: Clauses, searches: Collection[Partner]) -> None:
         self._known.take_new(clauses)
-        self._best, _ = union([self._best, clauses]).best(_BEST_LITERALS_MAX)
+        self._heard.append(clauses)
+        if len(self._heard) > _BATCHES_MAX:
+            self._heard = [self._best()]
         self.taken += sum(search.give(clauses) for search in searches)
+
+    def _best(self) -> Clauses:
+        """Return the best clauses heard of so far."""
+        best, _ = union(self._heard).best(_BEST_LITERALS_MAX)
+        return best
 
     def _take(self, message: TreeMessage, searches: Collection[Partner]) -> None:
         """A question, or the answer to one."""
@@ -252,7 +262,7 @@ class Sharing:
             return
         _, kind, index = _HEADER.unpack_from(message.data)
         if kind == _ASK:
-            self._context.send_to_children(_HEADER.pack(_MAGIC, _BEST, index) + self._best.encode())
+            self._context.send_to_children(_HEADER.pack(_MAGIC, _BEST, index) + self._best().encode())
         elif index == self._context.index and self._ask_s is not None:
             self._ask_s = None
             self._hear(Clauses.decode(memoryview(message.data)[_HEADER.size :]), searches)
