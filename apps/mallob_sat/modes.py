@@ -109,7 +109,13 @@ class Deciding:
         # Here, since small jobs should not wait for other solvers to be loaded.
         portfolio = self._portfolio_for(formula)
         sharing = Sharing(context, portfolio.has_partners)
-        result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
+        result = race(
+            context,
+            lambda number: search_for(
+                formula, portfolio.strategy(number), lambda: context.volume * context.threads
+            ),
+            sharing.turn,
+        )
         return sharing.counted(result)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:

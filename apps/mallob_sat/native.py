@@ -351,14 +351,16 @@ LEFT_ALONE_SHORT_CLAUSES = 10
 _MISSED_LITERALS_MAX = 20_000
 
 
-def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
-    """Return the best installed search for this strategy."""
+def search_for(
+    formula: Formula, strategy: Strategy, searches: Callable[[], int] = lambda: 1
+) -> Search | NativeSearch:
+    """Return the best installed search for this strategy; `searches`: how many the job has at present."""
     if strategy.solver == "cryptominisat":
         return CryptoMiniSatSearch(formula, strategy)
     is_native = strategy.trade is not Trade.NOTHING and strategy.solver in NATIVE_SOLVERS
     if is_native and natives_are_installed():
         return NativeSearch(formula, strategy)
-    return Search(formula, strategy)
+    return Search(formula, strategy, searches)
 
 
 class NativeSearch(FiguredSearch):

@@ -39,8 +39,8 @@ _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
 #: interval of exchange with a solver that trades at restarts
 _EXCHANGE_INTERVAL_S = 0.05
-#: time of undisturbed stable phases, which find models earlier; then the best clauses so far help proofs, and
-#: the first kissat leaves such phases to the second
+#: CPU time of undisturbed stable phases, which find models earlier, if two search; then the best clauses so
+#: far help proofs, and the first kissat leaves such phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
 _SLICE_MIN_S = 0.4
@@ -155,15 +155,13 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
 class Search(FiguredSearch):
     """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
 
-    def __init__(
-        self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, formula: Formula, strategy: Strategy, searches: Callable[[], int] = lambda: 1) -> None:
+        """`searches`: how many the job has at present."""
         super().__init__(strategy.title)
         self._formula = formula
         self._strategy = strategy
-        self._clock = clock
-        goes_its_way = ("stable", 2) in strategy.options or strategy.leaves_stable_phases
-        self._undisturbed_until_s = clock() + (UNDISTURBED_S if goes_its_way else 0.0)
+        self._searches = searches
+        self._goes_its_way = ("stable", 2) in strategy.options or strategy.leaves_stable_phases
         #: byte shared with the child: 1 if it must leave stable phases to another solver
         self._focuses = mmap.mmap(-1, 1)
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
@@ -210,7 +208,7 @@ class Search(FiguredSearch):
 
     @property
     def _is_undisturbed(self) -> bool:
-        return self._clock() < self._undisturbed_until_s
+        return self._goes_its_way and self.cpu_s() * max(self._searches(), 2) < 2 * UNDISTURBED_S
 
     def close(self) -> None:
         self._focuses.close()

@@ -328,10 +328,13 @@ def test_the_first_takes_nothing_and_the_next_ones_take_all(index: int, taken: i
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_in_stable_phases_and_beside_it_kissat_takes_later_what_it_has_missed(index: int) -> None:
+def test_in_stable_phases_and_beside_it_kissat_takes_later_what_it_has_missed(
+    index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     strategy = Portfolio().following("k k+").strategy(index)
-    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, clock=lambda: now[0])
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy)
+    monkeypatch.setattr(search, "cpu_s", lambda: now[0])
     assert search.give(clauses_of([[1], [2, 3]])) == 0
     now[0] = UNDISTURBED_S - 0.1
     assert search.give(clauses_of([[3, 2], [-1, 2, 4]])) == 0
@@ -355,10 +358,24 @@ class PhasesWanted:
         self.asked.append(is_wanted)
 
 
-def test_the_first_leaves_stable_phases_to_the_second_after_a_while_as_long_as_there_is_one() -> None:
+def test_kissat_takes_clauses_sooner_in_a_larger_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = [2]
+    strategy = Portfolio().following("k k+").strategy(1)
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, lambda: searches[0])
+    monkeypatch.setattr(search, "cpu_s", lambda: UNDISTURBED_S / 4)
+    assert search.give(clauses_of([[1]])) == 0
+    searches[0] = 8
+    assert search.give(clauses_of([[2, 3]])) == 2
+    search.close()
+
+
+def test_the_first_leaves_stable_phases_to_the_second_after_a_while_as_long_as_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, solver = [0.0], PhasesWanted()
     strategy = Portfolio().following("k k+").strategy(0)
-    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy, clock=lambda: now[0])
+    search = Search(formula_from_list([1, 2, 3, 4, 0]), strategy)
+    monkeypatch.setattr(search, "cpu_s", lambda: now[0])
     looks = ((0.0, "learned"), (UNDISTURBED_S, ""), (UNDISTURBED_S, "learned"), (9.0, "skip_learned"))
     for now[0], look in looks:
         if look:
