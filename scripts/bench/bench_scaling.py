@@ -6,11 +6,11 @@ The reference is kissat 4.0.4 as PySAT compiles it, alone in a process: CPU seco
 without the start of Python. N workers on fewer than N cores take longer than on N cores, and longer still if
 other programs run. So a run's virtual time is the CPU time of its processes over N: the wall time on N free
 cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N,
-which also counts waiting (and other programs). What goes by the clock, such as the time for which kissat
-takes no clauses, is N / cores times shorter than on N cores, or less: virtual time errs that much.
+which also counts waiting (and other programs).
 
 A formula of each family is drawn by seed, again until the reference takes between `--least` and `--most`
-seconds; the two sets have no seed in common. The reference's times stay in the folder of formulas.
+seconds; the two sets have no seed in common, and `--seed` draws another set. The reference's times stay in
+the folder of formulas. `--beside` runs another tree of the sources in turns, a copy of mallob_py and apps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +58,7 @@ _RESAMPLES = 2000
 _REFERENCE_WALL_S = 600.0
 _SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
 _PR_SET_CHILD_SUBREAPER = 36
+_CORES = len(os.sched_getaffinity(0))
 
 Wires = list[int]
 
@@ -290,10 +291,15 @@ class Run(NamedTuple):
     answer: str
 
 
-def run_to_the_end(command: Sequence[str], limit_s: float) -> tuple[Run, str]:
+def run_to_the_end(
+    command: Sequence[str], limit_s: float, environment: Mapping[str, str] = {}
+) -> tuple[Run, str]:
     """Run a command; count the CPU time of all its descendants, also of those that are killed."""
     cpu_before_s, begin_s = _cpu_of_ended_s(), time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environ = os.environ | environment
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
     try:
         out, complaint = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -323,15 +329,15 @@ def reference(file: Path, limit_s: float) -> tuple[str, float]:
 
 
 def drawn(
-    families: Sequence[str], which: str, folder: Path, least_s: float, most_s: float
+    families: Sequence[str], first_seed: int, folder: Path, least_s: float, most_s: float
 ) -> Iterator[Drawn]:
     """Draw one formula of each family, or read it from the folder if it was drawn before."""
     folder.mkdir(parents=True, exist_ok=True)
     for family in families:
-        known = folder / f"{which}-{family}.json"
+        known = folder / f"{first_seed}-{family}.json"
         file = known.with_suffix(".cnf")
         if not known.exists():
-            for seed in range(_FIRST_SEEDS[which], _FIRST_SEEDS[which] + _DRAWS_MAX):
+            for seed in range(first_seed, first_seed + _DRAWS_MAX):
                 comment = f"{family}, seed {seed}"
                 file.write_text(FAMILIES[family](random.Random(comment)).text(comment))
                 answer, took_s = reference(file, most_s)
@@ -361,6 +367,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", choices=_FIRST_SEEDS, default="tune", help="which draw of formulas")
+    parser.add_argument("--seed", type=int, help="first seed of another set")
+    parser.add_argument("--beside", type=Path, help="another tree of the sources, run in turns")
     parser.add_argument("--workers", default="2,4,8", help="numbers of workers; empty: draw only")
     parser.add_argument("--only", default=",".join(FAMILIES), help="families")
     parser.add_argument("--least", type=float, default=1.5, help="CPU seconds of the reference at least")
@@ -373,29 +381,39 @@ def main() -> None:
     options = parser.parse_args()
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1):
         raise BenchmarkError("orphans cannot be counted here")
-    counts, cores = [int(each) for each in options.workers.split(",") if each], len(os.sched_getaffinity(0))
+    counts = [int(each) for each in options.workers.split(",") if each]
+    trees: dict[str, Path | None] = (
+        {"": None} if options.beside is None else {"beside ": options.beside, "": None}
+    )
+    columns = [f"{tree}N = {count}" for count in counts for tree in trees]
+    first_seed = _FIRST_SEEDS[options.set] if options.seed is None else options.seed
     rows: list[list[str]] = []
-    speedups: dict[int, list[float]] = {count: [] for count in counts}
-    for one in drawn(options.only.split(","), options.set, options.folder, options.least, options.most):
-        row = [one.family, one.answer, f"{one.reference_s:.1f}"]
-        for count in counts:
-            command = [*_SOLVE, str(count), *options.solve, str(one.file)]
-            run, _ = run_to_the_end(command, 60.0 + count * options.limit * one.reference_s)
-            if run.answer not in (one.answer, "?"):
-                raise BenchmarkError(f"{one.file}: {run.answer} on {count} workers, {one.answer} by kissat")
-            speedups[count].append(one.reference_s * count / run.cpu_s)
-            late = ">" if run.answer == "?" else ""
-            row.append(f"{late}{run.cpu_s / count:.1f} ({run.wall_s * cores / count:.1f})")
+    speedups: dict[str, list[tuple[float, float]]] = {column: [] for column in columns}
+    for one in drawn(options.only.split(","), first_seed, options.folder, options.least, options.most):
+        reference_s = reference(one.file, 2 * options.most)[1] if counts else one.reference_s
+        row = [one.family, one.answer, f"{reference_s:.1f}"]
+        for (count, tree), column in zip(product(counts, trees.values()), columns, strict=True):
+            run = solved(one, count, tree, 60.0 + count * options.limit * reference_s, options.solve)
+            virtual_s = run.cpu_s / count, run.wall_s * _CORES / count
+            speedups[column].append((reference_s / virtual_s[0], reference_s / virtual_s[1]))
+            row.append(f"{'>' if run.answer == '?' else ''}{virtual_s[0]:.1f} ({virtual_s[1]:.1f})")
         print(*row, flush=True)
         rows.append(row)
-    print_table(
-        f"{options.set}: CPU seconds of all over N (wall seconds times {cores} over N)",
-        ("family", "", "kissat", *(f"N = {count}" for count in counts)),
-        rows,
-    )
-    for count in counts:
-        print(f"kissat over N = {count}: {summary(speedups[count])}")
-    write_results("scaling", {"set": options.set, "solve": options.solve, "rows": rows, "speedups": speedups})
+    title = f"CPU seconds of all over N (wall seconds times {_CORES} over N), seeds from {first_seed}"
+    print_table(title, ("family", "", "kissat", *columns), rows)
+    for column, found in speedups.items():
+        for kind, each in zip(("CPU", "wall"), zip(*found, strict=True), strict=False):
+            print(f"kissat over {column}, {kind}: {summary(each)}")
+    write_results("scaling", {"seed": first_seed, "solve": options.solve, "rows": rows, "speedups": speedups})
+
+
+def solved(one: Drawn, count: int, tree: Path | None, limit_s: float, further: Sequence[str]) -> Run:
+    """Run `solve` of this tree of the sources, or of ours. Raises BenchmarkError at a wrong answer."""
+    places = {} if tree is None else {"PYTHONPATH": f"{tree}:{tree / 'apps'}"}
+    run, _ = run_to_the_end([*_SOLVE, str(count), *further, str(one.file)], limit_s, places)
+    if run.answer not in (one.answer, "?"):
+        raise BenchmarkError(f"{one.file}: {run.answer} on {count} workers, {one.answer} by kissat")
+    return run
 
 
 if __name__ == "__main__":
