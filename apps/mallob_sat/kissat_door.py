@@ -204,17 +204,20 @@ class KissatDoor:
 
     def _names_and_values(self, clauses: Clauses) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Return kissat's names of literals, or _INVALID, and their values: 1 true, -1 false, 0 unknown."""
-        variables, places = np.unique(np.abs(clauses.literals), return_inverse=True)
         module, kissat = self._module, self._kissat
-        names = [module.kissat_import_literal(kissat, variable) for variable in variables.tolist()]
-        values = [
-            0 if name == _INVALID else module.kissat_value(kissat, variable)
-            for name, variable in zip(names, variables.tolist(), strict=True)
-        ]
-        signs = np.sign(clauses.literals)
-        named = np.array(names, np.uint32)[places]
-        named[named != _INVALID] ^= (signs < 0)[named != _INVALID]
-        return named, np.sign(np.array(values, np.int32))[places] * signs
+        variables = np.abs(clauses.literals)
+        names = np.zeros(int(variables.max()) + 1, np.uint32)
+        values = np.zeros(names.size, np.int32)
+        names[variables] = 1
+        for variable in np.flatnonzero(names).tolist():
+            names[variable] = name = module.kissat_import_literal(kissat, variable)
+            if name != _INVALID:
+                values[variable] = module.kissat_value(kissat, variable)
+        is_negative, names = clauses.literals < 0, names[variables]
+        return (
+            np.where(names == _INVALID, names, names ^ is_negative),
+            np.sign(values[variables]) * np.sign(clauses.literals),
+        )
 
     def _learn(self, units: list[int]) -> None:
         for unit in units:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from seeds import seeds
 
+from mallob_py.runtime.processes import python
 from mallob_sat.clauses import SIGNATURE_BYTES, Clauses, KnownClauses, union
 
 
@@ -107,3 +109,29 @@ def test_memory_is_bounded_and_nearly_all_recent_ones_are_remembered() -> None:
         assert len(known.take_new(batch)) == 100
     assert sum(len(known.take_new(batch)) for batch in batches[-5:]) < 50
     assert sum(len(known.take_new(batch)) for batch in batches[:5]) > 300
+
+
+def test_sharing_imports_nothing_more_in_each_process() -> None:
+    """NumPy's `unique` imports its masked arrays at the first call, which takes each worker 50 ms."""
+    code = """
+import sys
+import numpy as np
+from mallob_sat import generate
+from mallob_sat.clauses import Clauses, union
+from mallob_sat.formula import formula_from_list
+from mallob_sat.kissat_door import door_is_open
+from mallob_sat.portfolio import is_random
+from mallob_sat.solvers import Solver
+some = Clauses.of(np.array([2, 2, 1]), np.array([1, 2, 1, 2, 3]))
+union([some, some])
+formula = formula_from_list([x for c in generate.uniform(60, 240, 5).clauses for x in (*c, 0)])
+is_random(formula)
+if door_is_open():
+    solver = Solver("kissat404")
+    solver.add_formula(formula)
+    solver.at_restarts(lambda: solver.give(some), 0.0)
+    solver.solve()
+print("numpy.ma" in sys.modules)
+"""
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
