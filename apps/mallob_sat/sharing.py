@@ -47,8 +47,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from mallob_py.kit import Result, TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 from mallob_sat.figures import UNTOLD, Figures
@@ -57,8 +55,9 @@ from mallob_sat.figures import UNTOLD, Figures
 Row: TypeAlias = dict[str, Any]
 
 PERIOD_S = 0.5
-#: period per worker, if less than `PERIOD_S`: a few short searches gain most from early clauses
-_PERIOD_PER_WORKER_S = 0.05
+#: period per worker, and the shortest period: a few short searches gain most from early clauses
+_PERIOD_PER_WORKER_S = 0.025
+_PERIOD_MIN_S = 0.1
 #: multiple of the period after which clauses are shared although the solvers have hardly got any CPU time
 _LATE = 16
 #: most literals that one worker may give per epoch
@@ -152,7 +151,7 @@ class Sharing:
         self.passed = 0
         self.taken = 0
         #: hashes of the clauses given last
-        self._given_last = Clauses.none().hashes()
+        self._given_last: set[int] = set()
         #: figures of all workers, by index, as far as heard of
         self._figures: dict[int, Row] = {}
         self._searches: Collection[Partner] = ()
@@ -200,7 +199,7 @@ class Sharing:
             self._last_epoch = epoch
             _, rows, clauses = _unpacked(data)
             self._figures.update((row["worker"], row) for row in rows)
-            self.passed += int(np.isin(self._given_last, clauses.hashes()).sum())
+            self.passed += len(self._given_last.intersection(clauses.hashes().tolist()))
             self._hear(clauses, searches)
         if self._ask_s is not None and now >= self._ask_s and self._context.index > 0:
             self._ask_s = now + _ASK_AGAIN_S
@@ -217,7 +216,8 @@ class Sharing:
         if now < self._next_s or (0 <= searched_s - self._searched_s < self._period_s and now < self._late_s):
             return False
         self._searched_s = searched_s
-        self._period_s = min(PERIOD_S, _PERIOD_PER_WORKER_S * self._context.volume * self._context.threads)
+        searches = self._context.volume * self._context.threads
+        self._period_s = min(PERIOD_S, max(_PERIOD_MIN_S, _PERIOD_PER_WORKER_S * searches))
         self._next_s, self._late_s = now + self._period_s, now + _LATE * self._period_s
         return True
 
@@ -241,7 +241,7 @@ class Sharing:
         ours, self._unshared = self._unshared.best(LITERALS_PER_WORKER * self._context.threads)
         ours = self._known.take_new(ours)
         self.given += len(ours)
-        self._given_last = ours.hashes()
+        self._given_last = set(ours.hashes().tolist())
         return _packed(1, [self._row()], ours)
 
     def _hear(self, clauses: Clauses, searches: Collection[Partner]) -> None:
