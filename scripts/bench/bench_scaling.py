@@ -5,8 +5,8 @@
 The reference is kissat 4.0.4 as PySAT compiles it, alone in a process: CPU seconds to load and to decide,
 without the start of Python. N workers on fewer than N cores take longer than on N cores, and longer still if
 other programs run. So a run's virtual time is the CPU time of its processes over N: the wall time on N free
-cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N,
-which also counts waiting (and other programs).
+cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N
+(1 if N is less), which also counts waiting (and other programs).
 
 A formula of each family is drawn by seed, again until the reference takes between `--least` and `--most`
 seconds; the two sets have no seed in common, and `--seed` draws another set. The reference's times stay in
@@ -394,7 +394,7 @@ def main() -> None:
         row = [one.family, one.answer, f"{reference_s:.1f}"]
         for (count, tree), column in zip(product(counts, trees.values()), columns, strict=True):
             run = solved(one, count, tree, 60.0 + count * options.limit * reference_s, options.solve)
-            virtual_s = run.cpu_s / count, run.wall_s * _CORES / count
+            virtual_s = run.cpu_s / count, run.wall_s * min(_CORES, count) / count
             speedups[column].append((reference_s / virtual_s[0], reference_s / virtual_s[1]))
             row.append(f"{'>' if run.answer == '?' else ''}{virtual_s[0]:.1f} ({virtual_s[1]:.1f})")
         print(*row, flush=True)
