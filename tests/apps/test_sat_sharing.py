@@ -228,7 +228,7 @@ def test_no_more_figures_travel_than_a_result_can_hold(monkeypatch: pytest.Monke
     assert [row["worker"] for row in tree.sharing[0].counted(Result(20)).fields["figures"]] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("batches", [1, 2 * sharing._BATCHES_MAX])
+@pytest.mark.parametrize("batches", [1, 40])
 def test_a_worker_that_comes_later_gets_the_best_so_far(batches: int) -> None:
     tree = Tree(2)
     tree.searches[0][0].learns([1], [2, 3])
