@@ -107,7 +107,8 @@ class Executor(concurrent.futures.Executor):
         Raises:
             ServiceError: no service has used the folder, a user who is not trusted runs the service, or
                 the ranks do not start.
-            TypeError: `api_dir` is a number, or `initializer` is no callable.
+            TypeError: `api_dir` is a number, `ranks` is none, or `initializer` is no callable.
+            ValueError: `ranks` is below 1.
         """
         if isinstance(api_dir, int):
             raise TypeError(

@@ -352,6 +352,8 @@ def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
         Executor(4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ranks is a number above 0"):
         Executor(ranks=0)
+    with pytest.raises(TypeError, match="ranks is a whole number, not '2'"):
+        Executor(ranks="2")  # type: ignore[arg-type]
 
 
 # --- who may bring code --------------------------------------------------------------------------------

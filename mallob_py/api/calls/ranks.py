@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import select
 import signal
@@ -36,9 +37,12 @@ class OwnRanks:
     """
 
     def __init__(self, ranks: int) -> None:
-        if ranks < 1:
+        try:
+            self.count = operator.index(ranks)
+        except TypeError:
+            raise TypeError(f"ranks is a whole number, not {ranks!r}") from None
+        if self.count < 1:
             raise ValueError(f"ranks is a number above 0, not {ranks}")
-        self.count = ranks
         try:
             folder = temporary_folder()
         except OSError as error:
@@ -46,7 +50,7 @@ class OwnRanks:
         self.api_dir = folder.path / "api"
         self._output = folder.path / "output"
         prints = _Prints(self.api_dir)
-        command = [*python(), "-m", "mallob_py", "serve", "--ranks", str(ranks), "--preload", "CALLS"]
+        command = [*python(), "-m", "mallob_py", "serve", "--ranks", str(self.count), "--preload", "CALLS"]
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
         started: Future[subprocess.Popen[bytes]] = Future()
