@@ -65,9 +65,9 @@ class _Rows:
             raise ValueError(f"{len(line)} fields, fewer than columns")
         fields = dict(zip(_COLUMNS, (line[place].strip() for place in self._places), strict=True))
 
-        def value(name: str, read: Callable[[str], float], unknown: float = -1.0) -> float:
+        def value(name: str, read: Callable[[str], float]) -> float:
             if not (text := fields[name]):
-                return unknown
+                return -1.0
             try:
                 number = read(text)
             except ValueError:
