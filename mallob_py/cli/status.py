@@ -36,6 +36,7 @@ from rich.text import Text
 from mallob_py.cli.client_options import StatusOptions, TopOptions
 from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.loop_rate import RESTS_BELOW
+from mallob_py.protocol.placement import numbers_as_ranges
 from mallob_py.runtime.notices import say
 from mallob_py.service.store.lock import holder_of
 from mallob_py.service.telemetry.measures import MEASURES
@@ -134,7 +135,7 @@ ENDED_COLUMNS: tuple[Column[EndedJob], ...] = (
 )
 HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
     _name("host", "HOST", lambda host: host.name),
-    Column("ranks", "RANKS", lambda host: ranges(host.ranks), lambda host: host.ranks),
+    Column("ranks", "RANKS", lambda host: numbers_as_ranges(host.ranks), lambda host: host.ranks),
     _number("pes", "PES", lambda host: host.pes, lambda host: str(host.pes)),
     _number("busy", "BUSY", lambda host: host.busy, lambda host: str(host.busy)),
     _number("turns", "TURNS/S", lambda host: host.turns, lambda host: str(host.turns or f"<{RESTS_BELOW}")),
@@ -259,17 +260,6 @@ def _cells_of_names(
             return max(_NAME_CELLS_MIN, share)
         room -= cells
     return None
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as ranges, such as 0-3,8."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def _since(moment: float) -> float:

@@ -596,15 +596,19 @@ class Node:
         }
         self._act(rank_effects.Note("generation", fields))
         if self.rank == after.members[0]:
-            joined = [f"{self._book.describe(rank)} has joined" for rank in come]
-            how = "; ".join([*map(self._how_gone, gone), *joined])
+            lost = [rank for rank in gone if rank in self._membership.lost]
+            left = [rank for rank in gone if rank not in self._membership.lost]
+            how = "; ".join(
+                [
+                    *map(self._book.how_gone, lost),
+                    *self._book.how_moved(left, "left"),
+                    *self._book.how_moved(come, "joined"),
+                ]
+            )
             verb = "goes" if self.placement.ranks == 1 else "go"
             self._act(
                 rank_effects.Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
             )
-
-    def _how_gone(self, rank: int) -> str:
-        return self._book.how_gone(rank, "was lost" if rank in self._membership.lost else "has left")
 
 
 #: method for each kind of stimulus: (node, stimulus, now); `Said` is dispatched by message

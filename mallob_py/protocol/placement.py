@@ -7,7 +7,7 @@ by address, are its ranks 0..; PEs are numbered by their capacities (`Placement`
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -63,6 +63,17 @@ class Placement:
         """Return the placement in words: "3 ranks", or "3 ranks with 6 PEs" if the numbers differ."""
         ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
         return ranks if self.size == self.ranks else f"{ranks} with {self.size} PEs"
+
+
+def numbers_as_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as 0-3,8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 _COORDINATOR_BITS = 20

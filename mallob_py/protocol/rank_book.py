@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
-from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.placement import Placement, numbers_as_ranges
 from mallob_py.protocol.rank_messages import Peer, Place, RankProcess
+
+#: largest number of ranks that are told one by one
+_TOLD_EACH_MAX = 4
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -56,9 +61,15 @@ class RankBook:
         self._how_lost.setdefault(rank, message)
         return message
 
-    def how_gone(self, rank: int, manner: str) -> str:
-        """Return the sentence about how a rank is gone: by `how`, unless this rank knows better."""
-        return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
+    def how_gone(self, rank: int) -> str:
+        """Return the sentence about a lost rank."""
+        return self._how_lost.get(rank, f"{self.describe(rank)} was lost")
+
+    def how_moved(self, ranks: Collection[int], manner: str) -> list[str]:
+        """Return a sentence for each rank that has "left" or "joined", or one for many such ranks."""
+        if len(ranks) <= _TOLD_EACH_MAX:
+            return [self._how_lost.get(rank, f"{self.describe(rank)} has {manner}") for rank in ranks]
+        return [f"{len(ranks)} ranks ({numbers_as_ranges(ranks)}) have {manner}"]
 
     def are_together(self, rank: int, other: int) -> bool:
         """Tell whether two ranks are known to be on one host."""

@@ -23,8 +23,9 @@ from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.cli.jobs import waiting_text
-from mallob_py.cli.status import picture, ranges
+from mallob_py.cli.status import picture
 from mallob_py.cli.values import age_text
+from mallob_py.protocol.placement import numbers_as_ranges
 from mallob_py.service.telemetry.status import (
     JobProgress,
     JobStatus,
@@ -127,8 +128,8 @@ def test_jobs_are_sorted_by_a_column_either_way() -> None:
 
 
 def test_ranks_are_told_as_ranges() -> None:
-    assert ranges((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
-    assert ranges(()) == ""
+    assert numbers_as_ranges((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
+    assert numbers_as_ranges(()) == ""
 
 
 def test_ages_are_short_at_any_size() -> None:

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.rank_book import Origin, RankBook
+from mallob_py.protocol.rank_messages import RankProcess
 
 capacities = st.lists(st.integers(1, 9), min_size=1, max_size=20)
 
@@ -43,3 +45,12 @@ def test_ranks_keep_their_numbers_when_some_are_gone_and_pes_are_numbered_anew()
     assert placement.first_pe(6) == 3
     assert placement.children(4, 4) == [6, 1]
     assert placement.children(6, 4) == []
+
+
+def test_many_ranks_that_come_or_go_at_once_are_told_in_one_sentence() -> None:
+    processes = {rank: RankProcess(40 + rank, "here", 0, 0) for rank in range(9)}
+    book = RankBook(Origin((1,) * 9, processes=processes), bound=9)
+    assert book.how_moved((1, 2), "left") == [f"rank {n} ({processes[n]}) has left" for n in (1, 2)]
+    assert book.how_moved((0, 2, 3, 4, 5, 8), "joined") == ["6 ranks (0,2-5,8) have joined"]
+    book.lose(1, "has failed")
+    assert book.how_moved((1,), "left") == [book.how_gone(1)], "it knows better"
