@@ -19,20 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from mallob_py.kit.calls import messages
+from mallob_py.kit.calls import messages, values
 from mallob_py.kit.calls.delivering import Deliverer
-from mallob_py.kit.calls.values import (
-    CannotSend,
-    Pickled,
-    copied,
-    load,
-    load_error,
-    no_stop,
-    packed,
-    restored,
-    snapshot,
-    snapshot_of_call,
-)
 from mallob_py.kit.calls.wire import Buffer
 
 
@@ -40,7 +28,7 @@ class _Entry(NamedTuple):
     """A call that was submitted; `pickled` is None if no other process can do the call."""
 
     function: Callable[..., Any]
-    pickled: Pickled | None
+    pickled: values.Pickled | None
     #: args and kwargs, or a snapshot of both
     call: Any
     future: Future[Any]
@@ -91,8 +79,8 @@ class Pools:
             self._give(function, entries)
         self.offer(is_news=True)
 
-    def _give(self, function: Pickled, entries: list[_Entry]) -> None:
-        buffers = packed(entry.call for entry in entries)
+    def _give(self, function: values.Pickled, entries: list[_Entry]) -> None:
+        buffers = values.packed(entry.call for entry in entries)
         with self._mutex:
             self._groups += 1
             group = self._groups
@@ -104,7 +92,7 @@ class Pools:
     def take_results(self, group: int, is_ok: Sequence[bool], buffers: Sequence[Buffer]) -> None:
         with self._mutex:
             entries = self._away.pop(group, [])
-        for entry, ok, value in zip(entries, is_ok, load(buffers), strict=True):
+        for entry, ok, value in zip(entries, is_ok, values.load(buffers), strict=True):
             self.deliverer.put(partial(_deliver, entry, ok, value))
 
 
@@ -129,15 +117,15 @@ class _Pool:
     def submit(
         self,
         function: Callable[..., Any],
-        known: Pickled | None,
+        known: values.Pickled | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
         future: Future[Any] = Future()
         entry = _Entry(function, None, (args, kwargs), future)
         if known is not None:
-            with suppress(CannotSend):
-                entry = _Entry(function, known, snapshot_of_call(args, kwargs), future)
+            with suppress(values.CannotSend):
+                entry = _Entry(function, known, values.snapshot_of_call(args, kwargs), future)
         self.waiting.append(entry)
         self._news.release()
         if self._thread is None:
@@ -180,14 +168,14 @@ def _outcome(entry: _Entry) -> tuple[bool, Any]:
     try:
         function, known = entry.function, entry.pickled
         if known is not None and not known.is_kept:
-            function = load(copied(known.buffers))
-        args, kwargs = restored(entry.call)
+            function = values.load(values.copied(known.buffers))
+        args, kwargs = values.restored(entry.call)
         value = function(*args, **kwargs)
     except BaseException as error:
         return False, error
     try:
-        return True, snapshot(value, "its result")
-    except CannotSend:
+        return True, values.snapshot(value, "its result")
+    except values.CannotSend:
         return True, _Itself(value)
 
 
@@ -201,7 +189,7 @@ def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
     """Set the outcome of a future; an exception is an object, or dumped."""
     if is_ok:
         try:
-            result = value.value if isinstance(value, _Itself) else restored(value)
+            result = value.value if isinstance(value, _Itself) else values.restored(value)
         except BaseException as error:
             is_ok, value = False, error
         else:
@@ -209,5 +197,5 @@ def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
             return
     if not isinstance(value, BaseException):
         assert entry.pickled is not None
-        value = load_error(value, f"a call of {entry.pickled.name} within a call")
-    entry.future.set_exception(no_stop(value))
+        value = values.load_error(value, f"a call of {entry.pickled.name} within a call")
+    entry.future.set_exception(values.no_stop(value))

@@ -29,18 +29,8 @@ import msgspec
 
 from mallob_calls.fetching import Fetcher
 from mallob_py.kit import InputError, Result, WorkerContext
-from mallob_py.kit.calls import here, messages, sharing
+from mallob_py.kit.calls import here, messages, sharing, wire
 from mallob_py.kit.calls.values import ATOMS, copied, dump, dump_error, load, packed
-from mallob_py.kit.calls.wire import (
-    Buffer,
-    FrameReader,
-    FrameWriter,
-    NotTrusted,
-    PeerGone,
-    let_hold_arrays,
-    peer_user,
-    prove_and_check,
-)
 from mallob_py.kit.declaration import DONE, UNKNOWN
 
 if TYPE_CHECKING:
@@ -86,7 +76,7 @@ class Meeting(msgspec.Struct, frozen=True):
 class _Batch:
     __slots__ = ("buffers", "order", "told")
 
-    def __init__(self, told: messages.Calls, buffers: list[Buffer]) -> None:
+    def __init__(self, told: messages.Calls, buffers: list[wire.Buffer]) -> None:
         self.told = told
         self.buffers = buffers
         #: calls that have not begun; the worker starts the leftmost and gives back the rightmost
@@ -102,7 +92,7 @@ class Worker:
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
         #: batches that may have waiting calls
         self._open: dict[int, _Batch] = {}
-        self._raw_functions: dict[int, list[Buffer]] = {}
+        self._raw_functions: dict[int, list[wire.Buffer]] = {}
         self._functions: dict[int, Any] = {}
         #: functions that are unpickled once for several calls
         self._kept: set[int] = set()
@@ -134,7 +124,7 @@ class Worker:
             if entry not in sys.path:
                 sys.path.append(entry)
         self._socket = connection
-        self._writer = FrameWriter(connection)
+        self._writer = wire.FrameWriter(connection)
         meeting = self._meeting
         self.send(
             messages.Hello(meeting.lane, meeting.serial, meeting.python, socket.gethostname(), os.getpid())
@@ -164,15 +154,15 @@ class Worker:
             connection.settimeout(_CONNECT_S)
             try:
                 connection.connect(address)
-                if family == socket.AF_UNIX and peer_user(connection) != meeting.user:
-                    raise NotTrusted
-                prove_and_check(connection, key, messages.WORKER, messages.CLIENT)
-            except (OSError, PeerGone, NotTrusted) as error:
+                if family == socket.AF_UNIX and wire.peer_user(connection) != meeting.user:
+                    raise wire.NotTrusted
+                wire.prove_and_check(connection, key, messages.WORKER, messages.CLIENT)
+            except (OSError, wire.PeerGone, wire.NotTrusted) as error:
                 why = f"{address}: {str(error) or type(error).__name__}"
                 connection.close()
                 continue
             if family == socket.AF_UNIX:
-                let_hold_arrays(connection)
+                wire.let_hold_arrays(connection)
             else:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
@@ -316,12 +306,12 @@ class Worker:
                 self._pools = Pools(self.send)
         return self._pools.new()
 
-    def send(self, message: messages.FromWorker, buffers: Sequence[Buffer] = ()) -> None:
+    def send(self, message: messages.FromWorker, buffers: Sequence[wire.Buffer] = ()) -> None:
         """Send a message from any thread. If the executor is gone, the message thread handles the loss."""
         data = messages.encode(message)
         with self._mutex:
             self._writer.put(data, buffers)
-            with suppress(PeerGone):
+            with suppress(wire.PeerGone):
                 self._writer.flush_all()
 
     # --- the other thread: messages --------------------------------------------------------------------
@@ -329,14 +319,14 @@ class Worker:
     def _talk(self) -> NoReturn:
         try:
             self._listen()
-        except PeerGone:
+        except wire.PeerGone:
             self._lose_executor()
         except BaseException:  # the rank is gone, or the job continues without this worker
             os._exit(0)
         os._exit(0)
 
     def _listen(self) -> None:
-        context, reader = self._context, FrameReader(self._socket)
+        context, reader = self._context, wire.FrameReader(self._socket)
         poll = select.poll()
         poll.register(context.fileno(), select.POLLIN)
         poll.register(self._socket, select.POLLIN)
@@ -357,7 +347,7 @@ class Worker:
                 context.report_progress(*self._progress, "calls")
             poll.poll(_LOOK_S * 1000)
 
-    def _take(self, message: messages.ToWorker, buffers: list[Buffer]) -> None:
+    def _take(self, message: messages.ToWorker, buffers: list[wire.Buffer]) -> None:
         match message:
             case messages.Calls():
                 batch = self._open[message.batch] = _Batch(message, buffers)

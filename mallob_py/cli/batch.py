@@ -28,14 +28,7 @@ from mallob_py.batch.workload.elastisim import read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
 from mallob_py.batch.workload.job_table import SUFFIX, read_job_table
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
-from mallob_py.cli import CommandError
-from mallob_py.cli.batch_options import (
-    BatchExperimentOptions,
-    BatchExplainOptions,
-    BatchGenerateOptions,
-    BatchSimulateOptions,
-    TraceOptions,
-)
+from mallob_py.cli import CommandError, batch_options
 from mallob_py.runtime.notices import say
 
 if TYPE_CHECKING:
@@ -55,7 +48,7 @@ _SPANS = 40
 # --- traces -------------------------------------------------------------------------------
 
 
-def load(options: TraceOptions) -> Workload:
+def load(options: batch_options.TraceOptions) -> Workload:
     """Return the workload; report omitted jobs on standard error. Raises errors as in `worded`."""
     workload = _read(options)
     if not options.malleable:
@@ -65,7 +58,7 @@ def load(options: TraceOptions) -> Workload:
     return msgspec.structs.replace(changed, name=f"{workload.name}, {options.malleable:.0%} malleable")
 
 
-def _read(options: TraceOptions) -> Workload:
+def _read(options: batch_options.TraceOptions) -> Workload:
     path = Path(options.trace)
     if path.suffix == EURORA_SUFFIX:
         return read_eurora(path)[0]
@@ -106,7 +99,7 @@ def worded(trace: str) -> Iterator[None]:
 # --- generate ----------------------------------------------------------------------------
 
 
-def run_generate(options: BatchGenerateOptions) -> int:
+def run_generate(options: batch_options.BatchGenerateOptions) -> int:
     from mallob_py.batch.workload.elastisim import write_elastisim
     from mallob_py.batch.workload.generators import GENERATORS
     from mallob_py.batch.workload.swf import write_trace
@@ -131,7 +124,7 @@ def run_generate(options: BatchGenerateOptions) -> int:
     return 0
 
 
-def _generated_path(options: BatchGenerateOptions, workload: Workload) -> Path:
+def _generated_path(options: batch_options.BatchGenerateOptions, workload: Workload) -> Path:
     if options.output is not None:
         return Path(options.output)
     is_rigid = all(job.kind is Kind.RIGID for job in workload.jobs)
@@ -141,7 +134,7 @@ def _generated_path(options: BatchGenerateOptions, workload: Workload) -> Path:
 # --- simulate -----------------------------------------------------------------------------
 
 
-def run_simulate(options: BatchSimulateOptions) -> int:
+def run_simulate(options: batch_options.BatchSimulateOptions) -> int:
     from concurrent.futures.process import BrokenProcessPool
 
     from mallob_py.batch.metrics import NodePower
@@ -200,7 +193,7 @@ def _table(workload: Workload, results: list[Metrics]) -> str:
 # --- explain ------------------------------------------------------------------------------
 
 
-def run_explain(options: BatchExplainOptions) -> int:
+def run_explain(options: batch_options.BatchExplainOptions) -> int:
     if options.job is None:
         from mallob_py.cli.batch_live import explain_live
 
@@ -303,7 +296,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 # --- experiment ---------------------------------------------------------------------------
 
 
-def run_experiment(options: BatchExperimentOptions) -> int:
+def run_experiment(options: batch_options.BatchExperimentOptions) -> int:
     from concurrent.futures.process import BrokenProcessPool
 
     from mallob_py.batch.live.replay import ReplayError

@@ -17,28 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mallob_py.batch.live import requests
 from mallob_py.batch.live.nodes import NodesError, NodeState
-from mallob_py.batch.live.requests import (
-    Answer,
-    Cancel,
-    Done,
-    Drain,
-    Explain,
-    Explained,
-    GiveBack,
-    Jobs,
-    LiveError,
-    NodeLines,
-    Nodes,
-    Queue,
-    Request,
-    Resume,
-    Submit,
-    TakeIn,
-    ask,
-    is_text,
-    own_environment,
-)
 from mallob_py.cli import CommandError
 from mallob_py.runtime.notices import say
 from mallob_py.runtime.remote_shell import SSH
@@ -96,9 +76,9 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 def run_submit(options: BatchSubmitOptions) -> int:
     """Submit the scripts one by one, up to the first that is refused."""
     jobs: list[int] = []
-    environment = own_environment()
+    environment = requests.own_environment()
     directory = os.getcwd()
-    if not is_text(directory):
+    if not requests.is_text(directory):
         raise CommandError("the name of the working folder is not UTF-8")
     for script in options.scripts:
         content = Path(script).read_bytes()
@@ -109,14 +89,14 @@ def run_submit(options: BatchSubmitOptions) -> int:
             text, encoding = content.decode("latin-1"), "latin-1"
         name = re.sub(r"[^\w.+-]", "_", Path(script).name)[:64]
         after = list(options.after), list(options.after_ok)
-        request = Submit(text, name, directory, environment, options.headers, *after, encoding)
+        request = requests.Submit(text, name, directory, environment, options.headers, *after, encoding)
         for job in _submit(options, request, script):
             print(job, flush=True)
             jobs.append(job)
     return _wait_for(options, jobs) if options.wait else 0
 
 
-def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterator[int]:
+def _submit(options: BatchSubmitOptions, request: requests.Submit, script: str) -> Iterator[int]:
     """Submit a script, or its array task by task; report its lines without effect."""
     from mallob_py.batch.live.script import ARRAY_JOB, ARRAY_TASK, ScriptError, SlurmLines, slurm_lines
 
@@ -137,7 +117,7 @@ def _submit(options: BatchSubmitOptions, request: Submit, script: str) -> Iterat
                 request, environment=environment, after=[*options.after, *before]
             )
         answer = _ask(options, request, f"{script}: ")
-        assert isinstance(answer, Done)
+        assert isinstance(answer, requests.Done)
         jobs.append(answer.job)
         yield answer.job
     for line in lines.ignored:
@@ -158,8 +138,8 @@ def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
     left, code = set(jobs), 0
     while left:
         time.sleep(_WAIT_PERIOD_S)
-        answer = _ask(options, Queue(0, 10 * len(jobs) + _SHOWN))
-        assert isinstance(answer, Jobs)
+        answer = _ask(options, requests.Queue(0, 10 * len(jobs) + _SHOWN))
+        assert isinstance(answer, requests.Jobs)
         for line in answer.ended:
             if line.job in left:
                 left.remove(line.job)
@@ -172,13 +152,13 @@ def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
 
 def run_cancel(options: BatchCancelOptions) -> int:
     for job in options.jobs:
-        _ask(options, Cancel(*job))
+        _ask(options, requests.Cancel(*job))
     return 0
 
 
 def run_queue(options: BatchQueueOptions) -> int:
-    answer = _ask(options, Queue(_EVERYTHING if options.all else _SHOWN, options.ended))
-    assert isinstance(answer, Jobs)
+    answer = _ask(options, requests.Queue(_EVERYTHING if options.all else _SHOWN, options.ended))
+    assert isinstance(answer, requests.Jobs)
     if options.json:
         print(msgspec.json.encode(answer).decode())
         return 0
@@ -200,27 +180,27 @@ def run_queue(options: BatchQueueOptions) -> int:
 
 
 def explain_live(options: Live, job: int) -> int:
-    answer = _ask(options, Explain(job))
-    assert isinstance(answer, Explained)
+    answer = _ask(options, requests.Explain(job))
+    assert isinstance(answer, requests.Explained)
     print(*answer.lines, sep="\n")
     return 0
 
 
 def run_nodes(options: BatchNodesOptions) -> int:
     if options.drain is not None:
-        _ask(options, Drain(options.drain, options.reason or "drained"))
+        _ask(options, requests.Drain(options.drain, options.reason or "drained"))
         return 0
     if options.resume is not None:
-        _ask(options, Resume(options.resume))
+        _ask(options, requests.Resume(options.resume))
         return 0
     if options.give_back is not None:
-        _ask(options, GiveBack(options.give_back))
+        _ask(options, requests.GiveBack(options.give_back))
         return 0
     if options.take_in is not None:
-        _ask(options, TakeIn(options.take_in))
+        _ask(options, requests.TakeIn(options.take_in))
         return 0
-    answer = _ask(options, Nodes())
-    assert isinstance(answer, NodeLines)
+    answer = _ask(options, requests.Nodes())
+    assert isinstance(answer, requests.NodeLines)
     if options.json:
         print(msgspec.json.encode(answer.nodes).decode())
         return 0
@@ -239,10 +219,10 @@ def _node_row(line: NodeLine, names: Mapping[int, str]) -> tuple[Cell, ...]:
     return line.name, line.state.value, len(line.jobs), free if is_up else None, jobs, line.reason
 
 
-def _ask(options: Live, request: Request, what: str = "") -> Answer:
+def _ask(options: Live, request: requests.Request, what: str = "") -> requests.Answer:
     try:
-        return ask(Path(options.batch_dir), request)
-    except LiveError as error:
+        return requests.ask(Path(options.batch_dir), request)
+    except requests.LiveError as error:
         raise CommandError(f"{what}{error}") from None
 
 

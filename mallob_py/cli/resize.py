@@ -15,18 +15,8 @@ from mallob_py.cli.client_options import DrainOptions, ResizeOptions
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.runtime.notices import say
 from mallob_py.service import ServiceError, client
+from mallob_py.service.store import orders
 from mallob_py.service.store.lock import is_locked
-from mallob_py.service.store.orders import (
-    FOLDER,
-    Answer,
-    Drain,
-    HostShare,
-    Order,
-    Resize,
-    answer_to,
-    give,
-    take_back,
-)
 
 _LOOK_S = 0.01
 #: time for which the folder's lock may be free while its rank leaves
@@ -36,17 +26,17 @@ _GONE_S = 5.0
 def run_resize(options: ResizeOptions) -> int:
     sign, number = options.change[0], int(options.change[1:])
     by = number if sign == "+" else -number
-    hosts = tuple(HostShare(name, most) for name, most in options.hosts)
-    change = Resize(to=number) if sign == "=" else Resize(by=by)
+    hosts = tuple(orders.HostShare(name, most) for name, most in options.hosts)
+    change = orders.Resize(to=number) if sign == "=" else orders.Resize(by=by)
     order = msgspec.structs.replace(change, hosts=hosts, remote_shell=options.remote_shell or ())
     return _carry_out("resize", options, order)
 
 
 def run_drain(options: DrainOptions) -> int:
-    return _carry_out("drain", options, Drain(options.place, options.grace_s))
+    return _carry_out("drain", options, orders.Drain(options.place, options.grace_s))
 
 
-def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order) -> int:
+def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: orders.Order) -> int:
     """Hand in an order and wait; return the exit code. Raises CommandError."""
     if not _is_running(options):
         raise CommandError(
@@ -55,11 +45,11 @@ def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order
             else f"nobody takes orders in {options.orders}: start solve or run with --orders {options.orders}"
         )
     try:
-        path = give(Path(options.folder), order)
+        path = orders.give(Path(options.folder), order)
         try:
             answer = _awaited(path, options)
         except KeyboardInterrupt:
-            take_back(path)
+            orders.take_back(path)
             say(f"mallob-py {command}: the order is taken back, unless it was under way")
             return INTERRUPTED
     except ServiceError as error:
@@ -76,18 +66,18 @@ def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order
 def _is_running(options: ResizeOptions | DrainOptions) -> bool:
     if options.orders is None:
         return client.service_is_running(Path(options.api_dir))
-    return is_locked(Path(options.orders) / FOLDER)
+    return is_locked(Path(options.orders) / orders.FOLDER)
 
 
-def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> Answer:
+def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> orders.Answer:
     """Wait for the answer to an order. Raises ServiceError if none will come."""
     seen_s = time.monotonic()
-    while (answer := answer_to(order)) is None:
+    while (answer := orders.answer_to(order)) is None:
         now_s = time.monotonic()
         if _is_running(options) and order.exists():
             seen_s = now_s
         elif now_s > seen_s + _GONE_S:
-            take_back(order)
+            orders.take_back(order)
             who = "the service" if options.orders is None else "what took orders there"
             raise ServiceError(f"{who} ended or restarted before the order was carried out")
         time.sleep(_LOOK_S)

@@ -21,19 +21,9 @@ import threading
 from collections.abc import Sequence
 
 from mallob_py.accepting import Doorkeeper
+from mallob_py.malleable import wire
 from mallob_py.malleable.orders import MalleableHandler, Processes, carry_out
 from mallob_py.malleable.sockets import Address, connect, listen
-from mallob_py.malleable.wire import (
-    LINE_MAX_BYTES,
-    Notice,
-    Ready,
-    Unready,
-    Wanted,
-    WireError,
-    Wish,
-    notice_line,
-    parse_order,
-)
 
 #: the time until the next attempt to reach the scheduler, which may be restarting
 _RETRY_S = 0.5
@@ -87,7 +77,9 @@ def wish_for_processes(count: int) -> None:
         raise ValueError(f"{count} processes are wished for, not 1 or more")
     scheduler, ours = _addresses() or ("", "")
     if isinstance(scheduler, str) and isinstance(ours, str) and scheduler:
-        _told(scheduler, Wish(count, ours), 0.0).close()  # a Unix socket accepts a line at once, or fails
+        _told(
+            scheduler, wire.Wish(count, ours), 0.0
+        ).close()  # a Unix socket accepts a line at once, or fails
 
 
 def disable_malleable_handler() -> None:
@@ -113,11 +105,11 @@ def _addresses() -> tuple[Address, Address] | None:
         return towards.getpeername(), (towards.getsockname()[0], int(port))
 
 
-def _told(scheduler: Address, notice: Notice, timeout_s: float) -> socket.socket:
+def _told(scheduler: Address, notice: wire.Notice, timeout_s: float) -> socket.socket:
     """Return the connection by which the scheduler received a message. Raises OSError."""
     connection = connect(scheduler, timeout_s)
     try:
-        connection.sendall(f"{notice_line(notice)}\n".encode())
+        connection.sendall(f"{wire.notice_line(notice)}\n".encode())
     except OSError:
         connection.close()
         raise
@@ -174,7 +166,7 @@ class _Program:
         """Report to the scheduler that the program is ready, as soon as the scheduler listens."""
         while not self.takes_no_orders.is_set():
             try:
-                self._told(Ready(self._address)).close()
+                self._told(wire.Ready(self._address)).close()
                 self._is_announced = True
                 return
             except OSError:
@@ -187,16 +179,16 @@ class _Program:
         """
         self.takes_no_orders.set()
         if self._is_announced:
-            with contextlib.suppress(OSError), self._told(Unready(self._address)) as connection:
+            with contextlib.suppress(OSError), self._told(wire.Unready(self._address)) as connection:
                 connection.settimeout(_LAST_LINE_S)
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(1)
 
     def ask_for(self, count: int) -> None:
         """Send a request for processes. Raises OSError."""
-        self._told(Wanted(count, self._address)).close()
+        self._told(wire.Wanted(count, self._address)).close()
 
-    def _told(self, notice: Notice) -> socket.socket:
+    def _told(self, notice: wire.Notice) -> socket.socket:
         return _told(self._scheduler, notice, _LINE_S)
 
     @property
@@ -207,8 +199,8 @@ class _Program:
         connection.settimeout(_LINE_S)
         try:
             with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
-                order = parse_order(lines.readline(LINE_MAX_BYTES))
-        except (OSError, UnicodeDecodeError, WireError) as error:
+                order = wire.parse_order(lines.readline(wire.LINE_MAX_BYTES))
+        except (OSError, UnicodeDecodeError, wire.WireError) as error:
             print(f"mallob_py.malleable: no order: {error}", file=sys.stderr)
             return
 

@@ -46,29 +46,10 @@ from mallob_py.service.telemetry.status import (
     ServiceStatus,
     look,
 )
-from mallob_py.web import ApiError
+from mallob_py.web import ApiError, views
 from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 from mallob_py.web.timelines import Timeline
-from mallob_py.web.views import (
-    EndedJobs,
-    GroupJobs,
-    History,
-    Job,
-    Overview,
-    ServiceState,
-    Solution,
-    end_of,
-    ended_job,
-    job_of_reply,
-    job_of_status,
-    job_told_of,
-    queued_job,
-    reasons_of_waiting,
-    solution_of,
-    summary_of,
-    users_of,
-)
 
 _RECENT_MAX = 50
 #: the outcomes of each kind, as predicates
@@ -78,8 +59,8 @@ ENDED_KINDS: Mapping[str, Callable[[str], bool]] = {
     "failures": lambda outcome: outcome in ("failed", "refused", "lost"),
     "stopped": lambda outcome: outcome not in ("result", "failed", "refused", "lost"),
 }
-ENDED_ORDERS: Mapping[str, Callable[[Job], Any]] = {
-    "ended": end_of,
+ENDED_ORDERS: Mapping[str, Callable[[views.Job], Any]] = {
+    "ended": views.end_of,
     "user": lambda job: (job.user, job.name),
     "name": lambda job: job.name,
     "time": lambda job: job.age,
@@ -102,11 +83,11 @@ class Jobs:
         self._store = store
         self._allowed = None if allow_paths is None else os.path.realpath(allow_paths)
         self._status = SharedStatus(api_dir)
-        self.history = History()
+        self.history = views.History()
         self._ends = RecentHistory(api_dir)
         #: the jobs last read from the history, and the same jobs in the form of HTTP
         self._told: list[EndedJob] = []
-        self._told_jobs: list[Job] = []
+        self._told_jobs: list[views.Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
         #: the look at each client that a request has named
@@ -119,13 +100,13 @@ class Jobs:
         status = self._status.now().status
         return None if status is None or status.is_stale() else status
 
-    def service(self) -> ServiceState:
+    def service(self) -> views.ServiceState:
         status = self._status.now().status
         if status is None:
-            return ServiceState(False)
+            return views.ServiceState(False)
         if status.is_stale():
-            return ServiceState(False, status.age_s())
-        return ServiceState(
+            return views.ServiceState(False, status.age_s())
+        return views.ServiceState(
             running=True,
             last_sign_of_life=status.age_s(),
             ranks=status.ranks,
@@ -139,23 +120,23 @@ class Jobs:
             applications=self._applications,
         )
 
-    def overview(self, user: str | None = None) -> Overview:
+    def overview(self, user: str | None = None) -> views.Overview:
         """Return all jobs, or the jobs of one user."""
         self.sweep()
         status, shares = self.status(), self._status.now().shares
         records = self._store.open_records()
         ids = {(record.client, record.identity): record.id for record in records}
         jobs = () if status is None else status.jobs
-        why = {} if status is None else reasons_of_waiting(status, user)
-        live = [job_of_status(job, ids, shares, why.get(job.id, "")) for job in jobs]
+        why = {} if status is None else views.reasons_of_waiting(status, user)
+        live = [views.job_of_status(job, ids, shares, why.get(job.id, "")) for job in jobs]
         shown = {job.id for job in live}
-        queued = [queued_job(record) for record in records if record.id not in shown]
-        users = [] if status is None else users_of(status)
+        queued = [views.queued_job(record) for record in records if record.id not in shown]
+        users = [] if status is None else views.users_of(status)
         recent = self._recent(status)
         groups = self._groups(status)
         if user is None:
-            return Overview(self.service(), users, live + queued, recent, groups=groups)
-        return Overview(
+            return views.Overview(self.service(), users, live + queued, recent, groups=groups)
+        return views.Overview(
             self.service(),
             [one for one in users if one.user == user],
             [job for job in live + queued if job.user == user],
@@ -172,7 +153,7 @@ class Jobs:
             return live_groups(status, self._ends.jobs())
         return []
 
-    def group(self, user: str, name: str, offset: int, limit: int) -> GroupJobs:
+    def group(self, user: str, name: str, offset: int, limit: int) -> views.GroupJobs:
         """Return a group of a user in numbers, and a page of its jobs. Raises ApiError."""
         status, seen = self.status(), self._status.now()
         key = (user, name)
@@ -186,13 +167,13 @@ class Jobs:
         told = statuses(status).get(key)
         results = sorted(group.results(), key=lambda job: -job.ended)
         left = max(0, offset - len(live))
-        page = [job_of_status(job, {}, seen.shares) for job in live[offset : offset + limit]]
+        page = [views.job_of_status(job, {}, seen.shares) for job in live[offset : offset + limit]]
         rest = results[left : left + limit - len(page)]
-        return GroupJobs(
+        return views.GroupJobs(
             group.state(told, None if status is None else status.time, told.jobs if told else None),
             Counter(map(answer_of, results)),
             len(live) + len(results),
-            page + [job_told_of(job, self._without_paths(job.error)) for job in rest],
+            page + [views.job_told_of(job, self._without_paths(job.error)) for job in rest],
         )
 
     def look(self) -> None:
@@ -229,7 +210,7 @@ class Jobs:
         offset: int,
         limit: int,
         user: str | None = None,
-    ) -> EndedJobs:
+    ) -> views.EndedJobs:
         """Return a page of the ended jobs of all users or of one; each client's last ten thousand are
         searched.
 
@@ -240,9 +221,9 @@ class Jobs:
             told = self._ends.jobs()
             if told is not self._told:  # thousands of jobs, few of them new since the last request
                 self._told = told
-                self._told_jobs = [job_told_of(job, self._without_paths(job.error)) for job in told]
+                self._told_jobs = [views.job_told_of(job, self._without_paths(job.error)) for job in told]
             told_jobs = self._told_jobs
-        ours = [job for job in map(ended_job, self._store.recent(_RECENT_MAX)) if job.ended]
+        ours = [job for job in map(views.ended_job, self._store.recent(_RECENT_MAX)) if job.ended]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
         jobs = ours + [job for job in told_jobs if (job.client, job.number) not in known]
         wanted = text.casefold()
@@ -254,24 +235,24 @@ class Jobs:
             and ENDED_KINDS[kind](job.ended.outcome)
             and (not wanted or wanted in _searched(job).casefold())
         ]
-        found.sort(key=end_of, reverse=True)
+        found.sort(key=views.end_of, reverse=True)
         if order != "ended" or not descending:
             found.sort(key=ENDED_ORDERS[order], reverse=descending)
-        return EndedJobs(len(found), found[offset : offset + limit])
+        return views.EndedJobs(len(found), found[offset : offset + limit])
 
-    def _recent(self, status: ServiceStatus | None) -> list[Job]:
+    def _recent(self, status: ServiceStatus | None) -> list[views.Job]:
         """Return the jobs that ended last: submitted over HTTP, or in the history of the running service."""
-        ours = [ended_job(record) for record in self._store.recent(_RECENT_MAX)]
+        ours = [views.ended_job(record) for record in self._store.recent(_RECENT_MAX)]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
         told = () if status is None else status.ended
         others = [
-            job_told_of(job, self._without_paths(job.error))
+            views.job_told_of(job, self._without_paths(job.error))
             for job in told
             if (job.client, job.id) not in known
         ]
-        return sorted(ours + others, key=end_of, reverse=True)[:_RECENT_MAX]
+        return sorted(ours + others, key=views.end_of, reverse=True)[:_RECENT_MAX]
 
-    def _live(self, identity: str, client_index: int, submission: str = "") -> Job | None:
+    def _live(self, identity: str, client_index: int, submission: str = "") -> views.Job | None:
         """Return a live job from the service's status."""
         seen = self._status.now()
         if seen.status is None or seen.status.is_stale():
@@ -279,25 +260,25 @@ class Jobs:
         found = seen.jobs.get((client_index, identity))
         if found is None:
             return None
-        return job_of_status(found, {(client_index, identity): submission}, seen.shares)
+        return views.job_of_status(found, {(client_index, identity): submission}, seen.shares)
 
-    def get(self, key: str, client_index: int | None = None) -> Job:
+    def get(self, key: str, client_index: int | None = None) -> views.Job:
         """Return a live or ended job. A client is needed only for a key "user.name". Raises ApiError."""
         if is_submission(key):
             record = self._settled(self._record(key))
             if record.ended is not None:
-                return ended_job(record)
+                return views.ended_job(record)
             live = self._live(record.identity, record.client, record.id)
-            return queued_job(record) if live is None else live
+            return views.queued_job(record) if live is None else live
         identity, index = _checked(key), self._checked_client(client_index)
         user, _, name = identity.partition(".")
         if identity in self._look(index).identities:
             if (live := self._live(identity, index)) is not None:
                 return live
-            return Job(user, name, identity, "queued", client=index)
+            return views.Job(user, name, identity, "queued", client=index)
         reply = self._reply(identity, index)
-        ended = summary_of(reply, client.signature_of(self._reply_path(identity, index)))
-        return job_of_reply(user, name, index, reply, ended)
+        ended = views.summary_of(reply, client.signature_of(self._reply_path(identity, index)))
+        return views.job_of_reply(user, name, index, reply, ended)
 
     def explain(self, key: str, client_index: int | None = None, user: str | None = None) -> str:
         """Return why a job waits, has its volume, or how it ended, without names of other users' jobs if a
@@ -329,7 +310,7 @@ class Jobs:
             fields["configuration"] = {name: configuration[name] for name in configuration if name != SECRET}
         return fields
 
-    def _fields_of(self, job: Job) -> dict[str, Any]:
+    def _fields_of(self, job: views.Job) -> dict[str, Any]:
         """Return the fields in the file of a live job. Raises ApiError."""
         for _ in range(_TRIES):
             if (path := self._look(job.client).paths.get(job.key)) is None:
@@ -513,7 +494,7 @@ class Jobs:
             raise ApiError(409, f"its output cannot be read: {error.strerror}") from None
         return printed if tail_bytes is None else printed[max(0, len(printed) - tail_bytes) :]
 
-    def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
+    def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> views.Solution:
         """Return the solution that a reply contains or names. Raises ApiError."""
         result = reply.get("result", {})
         content: bytes | None = None
@@ -523,7 +504,7 @@ class Jobs:
                 content = path.read_bytes()
             except OSError as error:
                 raise ApiError(410, f"the solution cannot be read: {error.strerror}") from None
-        return solution_of(result, content)
+        return views.solution_of(result, content)
 
     def result_file(self, reply: Mapping[str, Any], name: str, client_index: int | None = None) -> BinaryIO:
         """Return a file that the job has written, by the key that names the file. Raises ApiError."""
@@ -598,7 +579,7 @@ class Jobs:
         out_dir = self.out_dir(record.client)
         refusal = _read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
-            return _Found(summary_of(self._presentable(refusal), None), None, is_its_own=True)
+            return _Found(views.summary_of(self._presentable(refusal), None), None, is_its_own=True)
         path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
@@ -611,7 +592,7 @@ class Jobs:
             or reply.get("file") == record.file_name
             or reply.get("files") == [str(self._store.upload_path(record.id))]
         )
-        return _Found(summary_of(self._presentable(reply), signature), signature, is_its_own)
+        return _Found(views.summary_of(self._presentable(reply), signature), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
         paths = fields.get("files")
@@ -645,7 +626,7 @@ class _Found:
     is_its_own: bool
 
 
-def _searched(job: Job) -> str:
+def _searched(job: views.Job) -> str:
     assert job.ended is not None
     error = "" if job.ended.error is None else job.ended.error.get("message", "")
     return f"{job.user}.{job.name} {job.application} {job.ended.resultstring} {job.ended.outcome} {error}"

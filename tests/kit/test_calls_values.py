@@ -12,24 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mallob_py.kit.calls.values import (
-    CannotSend,
-    RemoteTraceback,
-    dump,
-    dump_error,
-    load,
-    load_error,
-    name_of,
-)
+from mallob_py.kit.calls import values
 
 
 def test_large_arrays_travel_beside_the_pickle_and_can_be_written_to() -> None:
     array = np.arange(1 << 16, dtype=np.float64)
-    buffers = dump([array, array[:3]], "it", is_copied=False)
+    buffers = values.dump([array, array[:3]], "it", is_copied=False)
     assert len(buffers) == 2
     assert np.shares_memory(np.frombuffer(buffers[1], dtype=np.float64), array)
     received = [bytearray(bytes(each)) for each in buffers]
-    whole, part = load(received)
+    whole, part = values.load(received)
     assert np.array_equal(whole, array)
     assert np.array_equal(part, array[:3])
     assert whole.flags.writeable
@@ -38,11 +30,11 @@ def test_large_arrays_travel_beside_the_pickle_and_can_be_written_to() -> None:
 
 def test_an_array_that_is_not_contiguous_travels_too() -> None:
     array = np.arange(1 << 16).reshape(256, 256)[:, ::2]
-    assert np.array_equal(load(dump(array, "it")), array)
+    assert np.array_equal(values.load(values.dump(array, "it")), array)
 
 
 def test_a_lambda_is_sent_by_value() -> None:
-    assert load(dump(lambda number: 2 * number, "it"))(21) == 42
+    assert values.load(values.dump(lambda number: 2 * number, "it"))(21) == 42
 
 
 def test_code_that_is_sent_by_value_tells_which_file_it_is_of() -> None:
@@ -50,14 +42,14 @@ def test_code_that_is_sent_by_value_tells_which_file_it_is_of() -> None:
         return (lambda: 1 / 0)()
 
     with pytest.raises(ZeroDivisionError) as caught:
-        load(dump(outer, "it"))()
+        values.load(values.dump(outer, "it"))()
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert files == [__file__] * 3
 
 
 def test_what_nobody_can_pickle_is_named() -> None:
-    with pytest.raises(CannotSend, match="its arguments cannot be pickled"):
-        dump(sys._getframe(), "its arguments")
+    with pytest.raises(values.CannotSend, match="its arguments cannot be pickled"):
+        values.dump(sys._getframe(), "its arguments")
 
 
 class Picky(Exception):
@@ -73,9 +65,9 @@ def failing(error: Exception) -> Exception:
 
 
 def test_an_exception_comes_with_where_it_was_raised_and_which_call_it_was() -> None:
-    error = load_error(dump_error(failing(KeyError("k")), "nowhere.py"), "call 3 of 4: f(1)")
+    error = values.load_error(values.dump_error(failing(KeyError("k")), "nowhere.py"), "call 3 of 4: f(1)")
     assert isinstance(error, KeyError)
-    assert isinstance(error.__cause__, RemoteTraceback)
+    assert isinstance(error.__cause__, values.RemoteTraceback)
     assert "in failing" in str(error.__cause__)
     assert error.__notes__ == ["call 3 of 4: f(1)"]
 
@@ -87,31 +79,31 @@ def test_source_lines_that_only_the_caller_knows_are_in_the_traceback() -> None:
     try:
         names["half"](0)
     except ZeroDivisionError as raised:
-        dumped = dump_error(raised, "nowhere.py")
+        dumped = values.dump_error(raised, "nowhere.py")
     linecache.cache["/a notebook/cell.py"] = len(cell), None, cell.splitlines(True), "cell"
-    cause = str(load_error(dumped, "half(0)").__cause__)
+    cause = str(values.load_error(dumped, "half(0)").__cause__)
     assert '  File "/a notebook/cell.py", line 2, in half\n    return 1 / number\nZeroDivisionError' in cause
     assert cause.count('names["half"](0)\n') == 1  # what the worker knew
 
 
 def test_an_exception_of_two_arguments_arrives_as_itself() -> None:
-    error = load_error(dump_error(failing(Picky(1, 2)), "nowhere.py"), "f()")
+    error = values.load_error(values.dump_error(failing(Picky(1, 2)), "nowhere.py"), "f()")
     assert type(error) is Picky
     assert str(error) == "1 and 2"
 
 
 def test_functions_have_names() -> None:
-    assert name_of(pow) == "pow"
-    assert name_of(functools.partial(np.add, 1)).endswith("add")
-    assert name_of(failing).endswith("test_calls_values.failing")
+    assert values.name_of(pow) == "pow"
+    assert values.name_of(functools.partial(np.add, 1)).endswith("add")
+    assert values.name_of(failing).endswith("test_calls_values.failing")
 
 
 def test_a_large_array_is_copied_once_also_if_cloudpickle_has_to_help() -> None:
     array = np.zeros(1 << 20)
     for value in (array, (array, lambda: 0), {"of": "__main__", "array": array}):
-        dump(value, "it")
+        values.dump(value, "it")
         tracemalloc.start()
-        buffers = dump(value, "it")
+        buffers = values.dump(value, "it")
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert isinstance(buffers[1], bytearray)

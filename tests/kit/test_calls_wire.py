@@ -11,15 +11,7 @@ from collections.abc import Iterator
 import pytest
 from seeds import seeds
 
-from mallob_py.kit.calls.wire import (
-    FrameReader,
-    FrameWriter,
-    Handshake,
-    NotTrusted,
-    PeerGone,
-    frame_parts,
-    prove_and_check,
-)
+from mallob_py.kit.calls import wire
 
 
 @pytest.fixture
@@ -39,9 +31,9 @@ def test_frames_come_whole_in_whatever_pieces(seed: int, pair: tuple[socket.sock
         )
         for _ in range(20)
     ]
-    stream = b"".join(b"".join(frame_parts(*each)) for each in sent)
+    stream = b"".join(b"".join(wire.frame_parts(*each)) for each in sent)
     sender, receiver = pair
-    reader, got = FrameReader(receiver), []
+    reader, got = wire.FrameReader(receiver), []
     while stream:
         size = draw.choice((1, 7, 1000, 100_000))
         sender.setblocking(False)
@@ -50,14 +42,14 @@ def test_frames_come_whole_in_whatever_pieces(seed: int, pair: tuple[socket.sock
         got += reader.read()
     assert [(each.head, list(map(bytes, each.buffers))) for each in got] == sent
     sender.close()
-    with pytest.raises(PeerGone):
+    with pytest.raises(wire.PeerGone):
         reader.read()
 
 
 def test_who_cannot_send_at_once_sends_later(pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     sender.setblocking(False)
-    writer, reader = FrameWriter(sender), FrameReader(receiver)
+    writer, reader = wire.FrameWriter(sender), wire.FrameReader(receiver)
     data = os.urandom(3_000_000)
     writer.put(b"head", [data, b"end"])
     writer.flush()
@@ -76,18 +68,18 @@ def shake(pair: tuple[socket.socket, socket.socket], ours: bytes, theirs: bytes)
 
     def connect() -> None:
         try:
-            prove_and_check(pair[1], theirs, b"worker", b"client")
-        except (NotTrusted, PeerGone) as error:
+            wire.prove_and_check(pair[1], theirs, b"worker", b"client")
+        except (wire.NotTrusted, wire.PeerGone) as error:
             found[0] = type(error)
 
     thread = threading.Thread(target=connect)
     thread.start()
-    handshake = Handshake(pair[0], ours, b"client", b"worker")
+    handshake = wire.Handshake(pair[0], ours, b"client", b"worker")
     result: object = None
     try:
         while not handshake.advance():
             pass
-    except (NotTrusted, PeerGone) as error:
+    except (wire.NotTrusted, wire.PeerGone) as error:
         result = type(error)
         pair[0].close()
     thread.join()
@@ -101,13 +93,13 @@ def test_both_ends_know_the_key(pair: tuple[socket.socket, socket.socket]) -> No
 def test_whoever_has_another_key_is_not_trusted_by_either_end(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    assert shake(pair, b"k" * 32, b"x" * 32) == (NotTrusted, NotTrusted)
+    assert shake(pair, b"k" * 32, b"x" * 32) == (wire.NotTrusted, wire.NotTrusted)
 
 
 def test_an_answer_sent_back_as_it_came_proves_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    handshake = Handshake(pair[0], b"k" * 32, b"client", b"worker")
+    handshake = wire.Handshake(pair[0], b"k" * 32, b"client", b"worker")
     pair[1].sendall(pair[1].recv(32))  # its own number
     assert not handshake.advance()
     pair[1].sendall(pair[1].recv(32))  # and its own answer
-    with pytest.raises(NotTrusted):
+    with pytest.raises(wire.NotTrusted):
         handshake.advance()

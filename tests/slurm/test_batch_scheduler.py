@@ -12,22 +12,9 @@ import pytest
 from virtual_cluster import CPUS_PER_NODE, Cluster, virtual_cluster, what_is_missing
 from waiting import poll_until
 
+from mallob_py.batch.live import requests
 from mallob_py.batch.live.machines import cores_by_nodes
 from mallob_py.batch.live.nodes import NodeState
-from mallob_py.batch.live.requests import (
-    Cancel,
-    Done,
-    GiveBack,
-    Jobs,
-    LiveError,
-    NodeLine,
-    NodeLines,
-    Nodes,
-    Queue,
-    Submit,
-    TakeIn,
-    ask,
-)
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,8 +67,8 @@ class Batch:
 
     def is_up(self) -> bool:
         try:
-            ask(self.batch_dir, Nodes())
-        except LiveError:
+            requests.ask(self.batch_dir, requests.Nodes())
+        except requests.LiveError:
             return False
         return True
 
@@ -89,9 +76,9 @@ class Batch:
         output = "".join(path.read_text() for path in self.folder.glob("mallob-py-batch-*.out"))
         return f"{output}\n{self.cluster.log()}"
 
-    def nodes(self) -> dict[str, NodeLine]:
-        answer = ask(self.batch_dir, Nodes())
-        assert isinstance(answer, NodeLines)
+    def nodes(self) -> dict[str, requests.NodeLine]:
+        answer = requests.ask(self.batch_dir, requests.Nodes())
+        assert isinstance(answer, requests.NodeLines)
         return {line.name: line for line in answer.nodes if line.state is not NodeState.GONE}
 
     def submit(self, nodes: int, body: str) -> int:
@@ -100,8 +87,8 @@ class Batch:
     def submit_with(self, headers: str, body: str) -> int:
         script = "#!/bin/bash\n" + "".join(f"#{line}\n" for line in headers.split("; ")) + body
         environment = {"PATH": self.cluster.environment["PATH"]}
-        answer = ask(self.batch_dir, Submit(script, "job", str(self.folder), environment))
-        assert isinstance(answer, Done)
+        answer = requests.ask(self.batch_dir, requests.Submit(script, "job", str(self.folder), environment))
+        assert isinstance(answer, requests.Done)
         return answer.job
 
     def output(self, job: int) -> str:
@@ -112,8 +99,8 @@ class Batch:
         """Once it has ended."""
 
         def ended() -> str:
-            answer = ask(self.batch_dir, Queue(100, 100))
-            assert isinstance(answer, Jobs)
+            answer = requests.ask(self.batch_dir, requests.Queue(100, 100))
+            assert isinstance(answer, requests.Jobs)
             return next((line.state for line in answer.ended if line.job == job), "")
 
         return poll_until(ended, self.story)
@@ -146,7 +133,7 @@ def test_jobs_run_on_the_nodes_of_the_allocation_each_on_the_node_of_its_slots(
         waits = f"until [ -e {go} ]; do sleep 0.05; done\n"
         jobs = [batch.submit(CPUS_PER_NODE, f"{WHERE}{waits}") for _ in range(2)]
         poll_until(lambda: sorted(map(batch.output, jobs)) == ["n1 n1\n", "n2 n2\n"], batch.story)
-        ask(batch.batch_dir, Cancel(jobs[0]))
+        requests.ask(batch.batch_dir, requests.Cancel(jobs[0]))
         assert batch.state(jobs[0]) == "cancelled"
         go.touch()
         assert batch.state(jobs[1]) == "exit code 0"
@@ -160,11 +147,13 @@ def test_an_allocation_takes_in_a_node_on_which_jobs_run_then(cluster: Cluster, 
     batch = Batch(cluster, tmp_path, 1)
     try:
         assert set(batch.nodes()) == {"n1"}
-        with pytest.raises(LiveError, match="n1 is where the allocation's own script runs; it must stay"):
-            ask(batch.batch_dir, GiveBack("n1"))
-        with pytest.raises(LiveError, match="salloc"):
-            ask(batch.batch_dir, TakeIn(9))
-        ask(batch.batch_dir, TakeIn(1))
+        with pytest.raises(
+            requests.LiveError, match="n1 is where the allocation's own script runs; it must stay"
+        ):
+            requests.ask(batch.batch_dir, requests.GiveBack("n1"))
+        with pytest.raises(requests.LiveError, match="salloc"):
+            requests.ask(batch.batch_dir, requests.TakeIn(9))
+        requests.ask(batch.batch_dir, requests.TakeIn(1))
         assert {name: len(line.jobs) for name, line in batch.nodes().items()} == {
             "n1": CPUS_PER_NODE,
             "n2": CPUS_PER_NODE,
@@ -188,7 +177,7 @@ def test_a_node_is_given_back_when_its_jobs_have_ended(cluster: Cluster, tmp_pat
         waits = f"until [ -e {go} ]; do sleep 0.05; done\n"
         jobs = [batch.submit(CPUS_PER_NODE, f"{WHERE}{waits}") for _ in range(2)]
         poll_until(lambda: sorted(map(batch.output, jobs)) == ["n1 n1\n", "n2 n2\n"], batch.story)
-        ask(batch.batch_dir, GiveBack("n2"))
+        requests.ask(batch.batch_dir, requests.GiveBack("n2"))
         assert batch.nodes()["n2"].state is NodeState.LEAVING
         go.touch()
         assert {batch.state(job) for job in jobs} == {"exit code 0"}

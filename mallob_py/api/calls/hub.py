@@ -36,21 +36,10 @@ from mallob_py.api.calls.lane import CallSet, FunctionRef, Lane, Terms
 from mallob_py.api.calls.shelf import Shelf
 from mallob_py.api.calls.sinks import CallFuture, FutureSink, MapResults
 from mallob_py.api.client import Answer, Client
-from mallob_py.kit.calls import messages
+from mallob_py.kit.calls import messages, wire
 from mallob_py.kit.calls.delivering import Deliverer
 from mallob_py.kit.calls.sharing import Region
 from mallob_py.kit.calls.values import Pickled, told
-from mallob_py.kit.calls.wire import (
-    KEY_BYTES,
-    Buffer,
-    FrameReader,
-    FrameWriter,
-    Handshake,
-    NotTrusted,
-    PeerGone,
-    let_hold_arrays,
-    peer_user,
-)
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 
@@ -84,12 +73,12 @@ class _Connection:
         self.is_closed = False
         self._hub = hub
         self.socket = connection
-        self._reader = FrameReader(connection)
-        self._writer = FrameWriter(connection)
-        self.handshake: Handshake | None = None
+        self._reader = wire.FrameReader(connection)
+        self._writer = wire.FrameWriter(connection)
+        self.handshake: wire.Handshake | None = None
         self.is_writing = False
 
-    def send(self, message: messages.ToWorker, buffers: Sequence[Buffer] = ()) -> None:
+    def send(self, message: messages.ToWorker, buffers: Sequence[wire.Buffer] = ()) -> None:
         if self.is_closed:
             return
         self._writer.put(messages.encode(message), buffers)
@@ -98,7 +87,7 @@ class _Connection:
     def flush(self) -> None:
         try:
             self._writer.flush()
-        except PeerGone:
+        except wire.PeerGone:
             self.is_closed = True
             self._hub.is_gone(self)
             return
@@ -106,7 +95,7 @@ class _Connection:
             self.is_writing = not self.is_writing
             self._hub.watch(self)
 
-    def receive(self) -> list[tuple[messages.FromWorker, list[Buffer]]]:
+    def receive(self) -> list[tuple[messages.FromWorker, list[wire.Buffer]]]:
         """Return the messages that have arrived. Raises PeerGone, NotTrusted."""
         if self.handshake is not None:
             if not self.handshake.advance():
@@ -118,7 +107,7 @@ class _Connection:
                 for frame in self._reader.read()
             ]
         except msgspec.DecodeError:
-            raise NotTrusted from None
+            raise wire.NotTrusted from None
 
 
 class _OpenGroup:
@@ -204,7 +193,7 @@ class Hub:
         self._users = {os.geteuid(), service_user}
         self._is_others = len(self._users) > 1
         self.other_hosts = other_hosts
-        self._key = b"" if self._is_others else secrets.token_bytes(KEY_BYTES)
+        self._key = b"" if self._is_others else secrets.token_bytes(wire.KEY_BYTES)
         folder = temporary_folder(_PATH_BYTES_MAX)
         self._remove_folder = weakref.finalize(self, _removed_by, os.getpid(), folder)
         self.path = str(folder.path / "s")
@@ -579,10 +568,10 @@ class Hub:
         if connection is None:
             return
         if connection.family == socket.AF_UNIX:
-            if peer_user(connection) not in self._users:
+            if wire.peer_user(connection) not in self._users:
                 connection.close()
                 return
-            let_hold_arrays(connection)
+            wire.let_hold_arrays(connection)
         else:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -593,8 +582,8 @@ class Hub:
         self._connections[one.number] = one
         self._selector.register(connection, selectors.EVENT_READ, one)
         try:
-            one.handshake = Handshake(connection, self._key, messages.CLIENT, messages.WORKER)
-        except PeerGone:
+            one.handshake = wire.Handshake(connection, self._key, messages.CLIENT, messages.WORKER)
+        except wire.PeerGone:
             self.is_gone(one)
 
     def _hear(self, one: _Connection) -> None:
@@ -602,7 +591,7 @@ class Hub:
             return
         try:
             heard = one.receive()
-        except (PeerGone, NotTrusted):
+        except (wire.PeerGone, wire.NotTrusted):
             self.is_gone(one)
             return
         now = time.monotonic()

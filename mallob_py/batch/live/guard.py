@@ -21,22 +21,9 @@ from typing import IO
 import msgspec
 
 from mallob_py.accepting import Doorkeeper
+from mallob_py.batch.live import remote
 from mallob_py.batch.live.keeper import keep
 from mallob_py.batch.live.launch import ALLOTMENT, SIGNALS, write_atomically
-from mallob_py.batch.live.remote import (
-    Answered,
-    AnswerLine,
-    Begin,
-    Ended,
-    Go,
-    NoticeLine,
-    OrderLine,
-    Ready,
-    Reallot,
-    ToGuard,
-    ToKeeper,
-    send,
-)
 from mallob_py.batch.live.requests import REQUEST_MAX_BYTES
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import LINE_MAX_BYTES
@@ -66,7 +53,7 @@ def _be_guard() -> int:
     # Only the program may write into the program's output.
     lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
     begin = next_message(lines)
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, remote.Begin):
         return 1
     folder = temporary_folder()
     try:
@@ -75,14 +62,14 @@ def _be_guard() -> int:
         folder.remove()
 
 
-def next_message(lines: IO[bytes]) -> ToGuard | None:
+def next_message(lines: IO[bytes]) -> remote.ToGuard | None:
     """Return the next message; None: the keeper is gone, wants the end, or sends nonsense."""
     line = lines.readline(_MESSAGE_BYTES_MAX)
-    return msgspec.json.decode(line, type=ToGuard) if line.endswith(b"\n") else None
+    return msgspec.json.decode(line, type=remote.ToGuard) if line.endswith(b"\n") else None
 
 
 class _Guard:
-    def __init__(self, folder: Path, begin: Begin, lines: IO[bytes], keeper: IO[bytes]) -> None:
+    def __init__(self, folder: Path, begin: remote.Begin, lines: IO[bytes], keeper: IO[bytes]) -> None:
         self._folder = folder
         self._begin = begin
         self._lines = lines
@@ -103,14 +90,14 @@ class _Guard:
             environment |= {"SCHEDULER_SOCKET": str(scheduler), "JOB_SOCKET": self._program}
             self._notices = listen(str(scheduler))
         launch = msgspec.structs.replace(launch, command=[str(script)], environment=environment)
-        self._say(Ready())
-        if not isinstance(next_message(self._lines), Go):
+        self._say(remote.Ready())
+        if not isinstance(next_message(self._lines), remote.Go):
             return 1
         begun_s = time.monotonic()
         with no_orphans():
             status = keep(launch, 1, self._folder / ALLOTMENT, self._listen)
         ran_s = time.monotonic() - begun_s
-        self._say(Ended(msgspec.structs.replace(status, ran_s=ran_s)))
+        self._say(remote.Ended(msgspec.structs.replace(status, ran_s=ran_s)))
         return 0
 
     def _listen(self) -> None:
@@ -123,9 +110,9 @@ class _Guard:
     def _hear(self) -> None:
         while (message := next_message(self._lines)) is not None:
             match message:
-                case OrderLine(line):
+                case remote.OrderLine(line):
                     self._orders.put(line)
-                case Reallot(allotment):
+                case remote.Reallot(allotment):
                     write_atomically(self._folder / ALLOTMENT, msgspec.json.encode(allotment))
                     os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -138,8 +125,8 @@ class _Guard:
                 program.sendall(f"{order}\n".encode())
                 with program.makefile("r", encoding="utf-8", newline="\n") as answers:
                     while answer := answers.readline(LINE_MAX_BYTES):
-                        self._say(AnswerLine(answer.rstrip("\n")))
-            self._say(Answered())
+                        self._say(remote.AnswerLine(answer.rstrip("\n")))
+            self._say(remote.Answered())
 
     def _take_notices(self, server: socket.socket) -> None:
         doorkeeper = Doorkeeper()
@@ -150,11 +137,11 @@ class _Guard:
                 connection.settimeout(_LINE_S)
                 with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
                     if line := lines.readline(LINE_MAX_BYTES):
-                        self._say(NoticeLine(line.rstrip("\n")))
+                        self._say(remote.NoticeLine(line.rstrip("\n")))
 
-    def _say(self, message: ToKeeper) -> None:
+    def _say(self, message: remote.ToKeeper) -> None:
         with contextlib.suppress(OSError), self._sending:
-            send(self._keeper, message)
+            remote.send(self._keeper, message)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import msgspec
 
 from mallob_py.async_loop import LoopWatch
 from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.live import requests, script
 from mallob_py.batch.live.chart import Bar, Chart
 from mallob_py.batch.live.folder import (
     Clock,
@@ -39,27 +40,6 @@ from mallob_py.batch.live.launch import AGAIN_S, TOKEN, Allotment, RunEnd, Statu
 from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.machine_nodes import Machine, MachineNodes
 from mallob_py.batch.live.nodes import LOCALHOST
-from mallob_py.batch.live.requests import (
-    REQUEST_MAX_BYTES,
-    Answer,
-    Bars,
-    Cancel,
-    Done,
-    Drain,
-    Explain,
-    Explained,
-    Gantt,
-    GiveBack,
-    JobLine,
-    Jobs,
-    Nodes,
-    Queue,
-    Refused,
-    Request,
-    Resume,
-    Submit,
-    TakeIn,
-)
 from mallob_py.batch.live.scheduler import (
     Effect,
     Launch,
@@ -68,31 +48,10 @@ from mallob_py.batch.live.scheduler import (
     OrderShrink,
     Rebind,
 )
-from mallob_py.batch.live.script import (
-    ARRAY_JOB,
-    ARRAY_TASK,
-    SCRIPT_MAX_BYTES,
-    ScriptError,
-    Wishes,
-    on_node,
-    parse_script,
-)
 from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.loop_rate import shown
+from mallob_py.malleable import wire
 from mallob_py.malleable.sockets import connect, listen
-from mallob_py.malleable.wire import (
-    Grow,
-    Order,
-    Ready,
-    Release,
-    Shrink,
-    Unready,
-    Wanted,
-    WireError,
-    Wish,
-    order_line,
-    parse_notice,
-)
 from mallob_py.runtime.processes import (
     adopt_orphans,
     import_places,
@@ -131,7 +90,7 @@ class _Entry(msgspec.Struct):
     """A waiting or running job."""
 
     folder: JobFolder
-    wishes: Wishes
+    wishes: script.Wishes
     submit_s: float
     run: Run | None = None
     #: the descriptor of the job's keeper; -1: not known
@@ -377,8 +336,8 @@ class _Server:
             remote=self._nodes.machine.shell(hosts[0]),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
             allotment=self._allotment(entry) if self._binds else None,
-            output=on_node(entry.wishes.output, _name_of(hosts[0])),
-            errors=on_node(entry.wishes.errors, _name_of(hosts[0])),
+            output=script.on_node(entry.wishes.output, _name_of(hosts[0])),
+            errors=script.on_node(entry.wishes.errors, _name_of(hosts[0])),
         )
         job.write("launch", launch)
         lock = job.lock()
@@ -517,12 +476,12 @@ class _Server:
     async def _shrink(self, entry: _Entry, count: int) -> None:
         number, left = entry.folder.number, count
         try:
-            reader, writer = await self._give(entry, Shrink(count))
+            reader, writer = await self._give(entry, wire.Shrink(count))
             with contextlib.closing(writer):
                 while left:
                     host = (await asyncio.wait_for(reader.readline(), _LINE_S)).decode().strip()
                     if not host:
-                        raise WireError("broke off")
+                        raise wire.WireError("broke off")
                     self._release(number, host)
                     left -= 1
                     await self._write_run_in_the_end(entry)
@@ -536,7 +495,7 @@ class _Server:
             return
         slots = [slot for slot in running.nodes[1:] if self._nodes.book.host_of(slot) == host]
         if not slots:
-            raise WireError(f"released {host[:40]!r}, where it has nothing to release")
+            raise wire.WireError(f"released {host[:40]!r}, where it has nothing to release")
         self._scheduler.released(job, slots[-1:])
         self._rebind(self._entries[job])
 
@@ -545,7 +504,7 @@ class _Server:
         try:
             # Else a restarted scheduler would give the slots to other jobs.
             await self._write_run_in_the_end(entry)
-            _, writer = await self._give(entry, Grow(tuple(map(self._nodes.book.host_of, slots))))
+            _, writer = await self._give(entry, wire.Grow(tuple(map(self._nodes.book.host_of, slots))))
             was_taken = True
             writer.close()
             self._scheduler.grown(entry.folder.number)
@@ -554,13 +513,15 @@ class _Server:
             self._order_failed(entry, error, was_taken)
         self._want_decision()
 
-    async def _give(self, entry: _Entry, order: Order) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _give(
+        self, entry: _Entry, order: wire.Order
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         assert entry.run is not None
-        self._say(f"job {entry.folder.number} {entry.wishes.name}: {order_line(order)}")
+        self._say(f"job {entry.folder.number} {entry.wishes.name}: {wire.order_line(order)}")
         # Over a Unix socket this succeeds or fails at once.
         connection = connect(entry.run.address, 0.0)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
-        writer.write(f"{order_line(order)}\n".encode())
+        writer.write(f"{wire.order_line(order)}\n".encode())
         await asyncio.wait_for(writer.drain(), _LINE_S)
         return reader, writer
 
@@ -603,60 +564,60 @@ class _Server:
             elif line:
                 self._notice(line.decode().rstrip("\n"))
 
-    async def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes) -> requests.Answer:
         try:
-            request: Request = msgspec.json.decode(line, type=Request)
+            request: requests.Request = msgspec.json.decode(line, type=requests.Request)
         except (msgspec.DecodeError, RecursionError) as error:
-            return Refused(f"not a request: {error}")
+            return requests.Refused(f"not a request: {error}")
         match request:
-            case Submit():
+            case requests.Submit():
                 return self._submit(request)
-            case Cancel(job, task):
+            case requests.Cancel(job, task):
                 return self._cancel(job, task)
-            case Queue():
+            case requests.Queue():
                 return self._queue(request)
-            case Explain(job):
+            case requests.Explain(job):
                 return self._explain(job)
-            case Nodes():
+            case requests.Nodes():
                 return self._nodes.lines(
                     {job: self._entries[job].wishes.name for job in self._scheduler.running}
                 )
-            case Bars(seconds):
+            case requests.Bars(seconds):
                 self._chart.note(self._now_s, _moved_bars(self._scheduler, self._entries))
                 names = [
                     (slot, str(place) if node.name == LOCALHOST else f"{node.name}.{place}")
                     for node in self._nodes.book
                     for place, slot in enumerate(node.slots)
                 ]
-                return Gantt(self._now_s, names, self._chart.since(self._now_s - seconds))
-            case Drain(node, reason):
+                return requests.Gantt(self._now_s, names, self._chart.since(self._now_s - seconds))
+            case requests.Drain(node, reason):
                 return self._nodes.change(lambda: self._nodes.book.drain(node, reason))
-            case Resume(node):
+            case requests.Resume(node):
                 return self._nodes.change(lambda: self._nodes.book.resume(node))
-            case GiveBack(node):
+            case requests.GiveBack(node):
                 return self._nodes.change(lambda: self._nodes.leave(node))
-            case TakeIn(count):
+            case requests.TakeIn(count):
                 return await self._nodes.take_in(count)
 
-    def _submit(self, request: Submit) -> Answer:
+    def _submit(self, request: requests.Submit) -> requests.Answer:
         if len(self._scheduler.waiting) >= WAITING_MAX:
-            return Refused(f"{WAITING_MAX} jobs wait already")
-        if len(request.script) > SCRIPT_MAX_BYTES:
-            return Refused(f"the script has more than {SCRIPT_MAX_BYTES} bytes")
+            return requests.Refused(f"{WAITING_MAX} jobs wait already")
+        if len(request.script) > script.SCRIPT_MAX_BYTES:
+            return requests.Refused(f"the script has more than {script.SCRIPT_MAX_BYTES} bytes")
         try:
-            wishes = parse_script(request.script, request.name, request.headers, self.default_s)
-        except ScriptError as error:
-            return Refused(str(error))
+            wishes = script.parse_script(request.script, request.name, request.headers, self.default_s)
+        except script.ScriptError as error:
+            return requests.Refused(str(error))
         if wishes.nodes_min > self._nodes.book.most:
-            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.book.most}")
+            return requests.Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.book.most}")
         if (request.after or request.after_ok) and len(self._held) >= WAITING_MAX:
-            return Refused(f"{WAITING_MAX} jobs wait for others already")
+            return requests.Refused(f"{WAITING_MAX} jobs wait for others already")
         for other in (*request.after, *request.after_ok):
             if not 0 < other < self._next:
-                return Refused(f"there is no job {other} that it could come after")
+                return requests.Refused(f"there is no job {other} that it could come after")
         environment = dict(request.environment)
-        if ARRAY_TASK in environment:
-            environment.setdefault(ARRAY_JOB, str(self._next))
+        if script.ARRAY_TASK in environment:
+            environment.setdefault(script.ARRAY_JOB, str(self._next))
         wishes = wishes.as_of(self._next, request.directory, environment)
         before = [
             [task for other in others for task in self._tasks_of(other, wishes.array)]
@@ -666,11 +627,11 @@ class _Server:
         try:
             job = self._folder.add(submitted, request.script, request.encoding)
         except OSError as error:
-            return Refused(f"it cannot be kept: {error}")
+            return requests.Refused(f"it cannot be kept: {error}")
         self._next += 1
         entry = self._entries[job.number] = _Entry(job, wishes, submitted.submit_s)
         self._hold(entry, submitted)
-        return Done(job.number)
+        return requests.Done(job.number)
 
     def _hold(
         self, entry: _Entry, submitted: Submitted, ended: Mapping[int, Status] = MappingProxyType({})
@@ -704,24 +665,26 @@ class _Server:
         others = (task for task, entry in self._entries.items() if entry.wishes.array == number != task)
         return [number, *others]
 
-    def _cancel(self, number: int, task: int) -> Answer:
+    def _cancel(self, number: int, task: int) -> requests.Answer:
         """Cancel a job, all tasks of an array, or one of these tasks."""
         entries = [self._entries[job] for job in self._tasks_of(number) if job in self._entries]
         if task >= 0:
             entries = [one for one in entries if (one.wishes.array, one.wishes.task) == (number, task)]
             if not entries:
-                return Refused(f"no task {task} of an array {number} runs or waits")
+                return requests.Refused(f"no task {task} of an array {number} runs or waits")
         if not entries:
             known = 0 < number < self._next
-            return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
+            return requests.Refused(
+                f"job {number} has ended already" if known else f"there is no job {number}"
+            )
         for entry in entries:
             try:
                 entry.folder.cancel()  # a restarted scheduler must know this before the client does
             except OSError as error:
-                return Refused(f"it cannot be written down: {error}")
+                return requests.Refused(f"it cannot be written down: {error}")
         for entry in entries:
             self._cancel_task(entry)
-        return Done(number)
+        return requests.Done(number)
 
     def _cancel_task(self, entry: _Entry) -> None:
         number = entry.folder.number
@@ -734,7 +697,7 @@ class _Server:
         elif entry.pidfd >= 0:
             self._signal(entry)
 
-    def _queue(self, request: Queue) -> Answer:
+    def _queue(self, request: requests.Queue) -> requests.Answer:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
         free = scheduler.free_slots
@@ -743,7 +706,7 @@ class _Server:
             self._waiting_line(self._entries[number], now_s, free)
             for number in islice(numbers, request.waiting)
         ]
-        ended = list[JobLine]()
+        ended = list[requests.JobLine]()
         for job in self._folder.ended(request.ended) if request.ended else ():
             try:
                 submitted, run, status = job.submitted(), job.run(), job.status()
@@ -755,14 +718,14 @@ class _Server:
             ended.append(msgspec.structs.replace(line, state=str(status), ran_s=ran_s))
         turns = shown(self.loop.per_second())
         waiting_count = len(scheduler.waiting) + len(self._held)
-        return Jobs(scheduler.policy.name, running, waiting, ended, waiting_count, turns)
+        return requests.Jobs(scheduler.policy.name, running, waiting, ended, waiting_count, turns)
 
-    def _explain(self, number: int) -> Answer:
+    def _explain(self, number: int) -> requests.Answer:
         entry, now_s, scheduler = self._entries.get(number), self._now_s, self._scheduler
         if entry is None:
             if (status := self._folder.outcome(number)) is None:
-                return Refused(f"there is no job {number}, neither live nor ended")
-            return Explained([f"Job {number} has ended: {status}."])
+                return requests.Refused(f"there is no job {number}, neither live nor ended")
+            return requests.Explained([f"Job {number} has ended: {status}."])
         running = scheduler.running.get(number)
         line = self._line(entry, now_s, running)
         if running is None:
@@ -771,18 +734,18 @@ class _Server:
         if running is not None:
             most_s = max(0.0, running.estimated_end_s - now_s)
             where = f"on {counted(line.nodes, 'slot')} for {line.ran_s:.0f} s"
-            return Explained([f"{name} {line.state} {where}, and for {most_s:.0f} s more at most."])
+            return requests.Explained([f"{name} {line.state} {where}, and for {most_s:.0f} s more at most."])
         lines = [f"{name} has waited for {line.waited_s:.0f} s: {line.reason}."]
         if entry.trouble:
             lines.append(f"It could not be started the last time: {entry.trouble}.")
         if number not in self._held:
             lines += outlook(number, scheduler, now_s)
-        return Explained(lines)
+        return requests.Explained(lines)
 
-    def _line(self, entry: _Entry, now_s: float, running: Running | None = None) -> JobLine:
+    def _line(self, entry: _Entry, now_s: float, running: Running | None = None) -> requests.JobLine:
         wishes = entry.wishes
         start_s = now_s if running is None else running.start_s
-        return JobLine(
+        return requests.JobLine(
             entry.folder.number,
             wishes.name,
             wishes.kind.value,
@@ -797,7 +760,7 @@ class _Server:
             array=wishes.array,
         )
 
-    def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> JobLine:
+    def _waiting_line(self, entry: _Entry, now_s: float, free: int) -> requests.JobLine:
         line, slots = self._line(entry, now_s), self._scheduler.slots
         if (held := self._held.get(line.job)) is not None:
             others = [str(job) for job in sorted(held.comes_after) if job in self._entries]
@@ -844,8 +807,8 @@ class _Server:
 
     def _notice(self, line: str) -> None:
         try:
-            notice = parse_notice(line)
-        except WireError as error:
+            notice = wire.parse_notice(line)
+        except wire.WireError as error:
             self._say(f"no notice: {error}")
             return
         entry = self._entries.get(_number_of(notice.address))
@@ -853,7 +816,7 @@ class _Server:
             self._say(f"no job takes orders at {notice.address[:200]}")
             return
         number, kind = entry.folder.number, entry.wishes.kind
-        if isinstance(notice, Ready | Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
+        if isinstance(notice, wire.Ready | wire.Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
             if entry.is_rigid:
                 return  # the job is rigid for good
             if not entry.run.address:
@@ -861,20 +824,20 @@ class _Server:
                 with contextlib.suppress(OSError):  # else a restart would make the job rigid
                     self._write_run(entry)
                 self._scheduler.ready(number)
-            if isinstance(notice, Wanted):
+            if isinstance(notice, wire.Wanted):
                 self._scheduler.wish(number, notice.count)
-        elif isinstance(notice, Wish):
+        elif isinstance(notice, wire.Wish):
             most = min(notice.count, entry.wishes.nodes_max)
             if not entry.run.address or not self._scheduler.bound(number, most):
                 return
             self._say(f"job {number} {entry.wishes.name} has work for {counted(most, 'slot')}")
-        elif isinstance(notice, Unready):
+        elif isinstance(notice, wire.Unready):
             self._give_no_more_orders(entry)
             self._scheduler.unready(number)
-        elif isinstance(notice, Release) and kind is Kind.EVOLVING:
+        elif isinstance(notice, wire.Release) and kind is Kind.EVOLVING:
             try:
                 self._release(number, notice.host)
-            except WireError as error:
+            except wire.WireError as error:
                 self._say(f"job {number} {entry.wishes.name}: {error}")
                 return
             with contextlib.suppress(OSError):  # else a restart would keep the slot for the job
@@ -922,10 +885,10 @@ def _ended_bars(folder: Folder) -> list[Bar]:
 def _output_of(entry: _Entry) -> str:
     """Return the path of a job's output; the node in the path is known when the job has begun."""
     output, host = entry.wishes.output or str(entry.folder.output), None
-    if on_node(output, None) != output:
+    if script.on_node(output, None) != output:
         with contextlib.suppress(OSError):
             host = _name_of((entry.folder.path / "nodes").read_text().partition("\n")[0])
-    return on_node(output, host)
+    return script.on_node(output, host)
 
 
 def _name_of(host: str) -> str:
@@ -961,7 +924,7 @@ async def _request_or_notice(reader: asyncio.StreamReader) -> bytes:
     """
     parts = list[bytes]()
     size = 0
-    while size <= REQUEST_MAX_BYTES:
+    while size <= requests.REQUEST_MAX_BYTES:
         try:
             return b"".join([*parts, await reader.readuntil()])
         except asyncio.IncompleteReadError:

@@ -15,16 +15,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from mallob_py.kit.app import (
-    CHECKPOINT_BYTES_MAX,
-    Application,
-    InputError,
-    JobInput,
-    Payload,
-    Result,
-    TreeMessage,
-    WorkerContext,
-)
+from mallob_py.kit import app
 from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.books import Counted
 from mallob_py.kit.bags.incumbent import number_of
@@ -64,7 +55,7 @@ _REST_S = 0.1
 LARGE_BAG_BYTES = 1 << 20
 
 
-class BagApplication(BagDeclaration, Application):
+class BagApplication(BagDeclaration, app.Application):
     """A kind of job that is a bag of tasks. `first_bag` and `bag_from_bytes` must be written.
 
     The result is exact even if workers join, leave, are stopped or die (`kit.bags.ledger` says why).
@@ -75,11 +66,11 @@ class BagApplication(BagDeclaration, Application):
     rehearsal: ClassVar[Mapping[str, Any] | None] = None
 
     @abstractmethod
-    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+    def first_bag(self, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
         """Return all the work; the same at each call, since a loss may repeat it."""
 
     @abstractmethod
-    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+    def bag_from_bytes(self, data: bytes, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
         """Return the bag that `Bag.to_bytes` wrote."""
 
     def fold(self, one: Any, other: Any) -> Any:
@@ -100,24 +91,24 @@ class BagApplication(BagDeclaration, Application):
         fields = {"value": number_of(best)}
         return fields | {"best": _plain(best[1:])} if isinstance(best, tuple) else fields
 
-    def read(self, job: JobInput) -> Payload:
+    def read(self, job: app.JobInput) -> app.Payload:
         """Return an empty payload: without input files, everything is in the configuration."""
         if job.files or job.literals is not None:
-            raise InputError("this application takes no input; it is told all by its configuration")
+            raise app.InputError("this application takes no input; it is told all by its configuration")
         return {}
 
-    def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
+    def check_laws(self, payload: app.Payload, configuration: Mapping[str, Any]) -> str:
         return check_bag(self, configuration, payload)
 
     def prepare(self) -> None:
         if self.rehearsal is not None:
             _rehearse(self, self.rehearsal)
 
-    def run(self, context: WorkerContext) -> Result | None:
+    def run(self, context: app.WorkerContext) -> app.Result | None:
         try:
             return BagWorker(self, context).run()
         except BagError as error:  # the message is complete
-            raise InputError(str(error), "application") from error
+            raise app.InputError(str(error), "application") from error
 
 
 def _plain(value: Any) -> Any:
@@ -139,7 +130,7 @@ def _told(application: BagApplication, configuration: Mapping[str, Any], found: 
 
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
     """Let two workers do a job as real ones would, and discard the result."""
-    payload = application.read(JobInput(configuration=configuration))
+    payload = application.read(app.JobInput(configuration=configuration))
     for array in payload.values():
         array.flags.writeable = False  # as in workers, for which kernels are compiled separately
     work = _Work(application, payload, configuration)
@@ -159,7 +150,7 @@ def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> 
 
 class _Work:
     def __init__(
-        self, application: BagApplication, payload: Payload, configuration: Mapping[str, Any]
+        self, application: BagApplication, payload: app.Payload, configuration: Mapping[str, Any]
     ) -> None:
         self._application = application
         self._given = (payload, configuration)
@@ -197,7 +188,7 @@ def _cpu_s(before: struct_rusage, after: struct_rusage) -> float:
 class BagWorker:
     """A worker's process: the ledger, the messages of the job tree, the clock."""
 
-    def __init__(self, application: BagApplication, context: WorkerContext) -> None:
+    def __init__(self, application: BagApplication, context: app.WorkerContext) -> None:
         self._application = application
         self._context = context
         work = _Work(application, context.payload, context.configuration)
@@ -224,7 +215,7 @@ class BagWorker:
             self._log = path.open("wb", buffering=0)
             self.ledger.books.log = []
 
-    def run(self) -> Result | None:
+    def run(self) -> app.Result | None:
         """Work until the job ends; None: this worker has left."""
         ledger, context = self.ledger, self._context
         while True:
@@ -292,7 +283,7 @@ class BagWorker:
         self._total = self._expected_total()
         self._offer(self.ledger.books.counted(data))
         self._write_log()
-        if len(data) <= CHECKPOINT_BYTES_MAX:
+        if len(data) <= app.CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
         period_s = _CHECKPOINT_S
         if self._is_leaving:
@@ -314,7 +305,7 @@ class BagWorker:
         if self._total:
             fields["share_done"] = round(min(1.0, found.tasks / self._total), 4)
         value = None if found.best is None else number_of(found.best)
-        self._context.offer(Result(UNKNOWN, fields=fields), value=value)
+        self._context.offer(app.Result(UNKNOWN, fields=fields), value=value)
 
     def work(self, now: float) -> None:
         """Work in chunks until a message has come, there is something to send, or a deadline is due."""
@@ -342,7 +333,7 @@ class BagWorker:
         if not 1 / _CHUNK_TOLERANCE <= factor <= _CHUNK_TOLERANCE:
             self.count = max(1, int(self.count * min(_CHUNK_GROWTH, factor)))
 
-    def take(self, message: TreeMessage) -> None:
+    def take(self, message: app.TreeMessage) -> None:
         now = time.monotonic()
         if message.returned:
             self.ledger.undelivered(message.sender, decode(message.data), now)
@@ -366,7 +357,7 @@ class BagWorker:
             else:
                 self._context.send_to(dest, data)
 
-    def _answer(self) -> Result:
+    def _answer(self) -> app.Result:
         books = self.ledger.books
         found = Counted(books.done(), books.result(), books.best)
         fields = _told(self._application, self._context.configuration, found)
@@ -381,4 +372,4 @@ class BagWorker:
                 f"bags of up to {books.largest_bag / 1e6:.1f} MB were sent: put what all tasks need into the"
                 " payload (`read`), which workers share, and into tasks only where to find it"
             )
-        return Result(DONE, fields=fields | counts)
+        return app.Result(DONE, fields=fields | counts)

@@ -32,30 +32,10 @@ from mallob_py.accepting import is_shortage
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import Reply, outcome_in, refusal_reply
-from mallob_py.service.store import format_mark, own_folder
+from mallob_py.service.store import entries, format_mark, journal, own_folder
 from mallob_py.service.store.checkpoints import Checkpoints
-from mallob_py.service.store.entries import (
-    Claimed,
-    Decided,
-    Kept,
-    Kind,
-    is_job_file,
-    read_entries,
-    refusal_name,
-    reply_name,
-)
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
 from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
-from mallob_py.service.store.journal import (
-    FINISHED,
-    FinishedLog,
-    InternalIds,
-    Journal,
-    Replies,
-    contents,
-    opened_to_read,
-    read_all,
-)
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
 
@@ -85,7 +65,7 @@ class Incoming(msgspec.Struct, frozen=True):
         if isinstance(self.data, JobFileError):
             raise self.data
         try:
-            data = contents(self.path) if self.data is None else self.data
+            data = journal.contents(self.path) if self.data is None else self.data
         except OSError as error:
             raise JobFileError("", f"{self.file_name} cannot be read: {error.strerror}") from None
         return parse_job(data, applications)
@@ -111,11 +91,11 @@ class JobDirectory:
         self._log = log
         self._clock = clock
         self._size_max_bytes = size_max_bytes
-        self._finished = FinishedLog(self.path / FINISHED)
+        self._finished = journal.FinishedLog(self.path / journal.FINISHED)
         self._flush_policy = flush_policy or Buffered()
-        self._journal = Journal(self.path, self._finished, self._flush_policy)
+        self._journal = journal.Journal(self.path, self._finished, self._flush_policy)
         self._out = os.fspath(self._journal.out_dir)
-        self._replies = Replies(self._journal, self._flush_policy, log, clock)
+        self._replies = journal.Replies(self._journal, self._flush_policy, log, clock)
         self._checkpoints = Checkpoints(self.path, self._flush_policy, log, clock)
         self._closed = False
         self._next_look_at_folder_s = clock() + RESCAN_INTERVAL_S
@@ -128,7 +108,7 @@ class JobDirectory:
                 #: ended jobs with their outcomes, for dependencies
                 self.finished = self._finished.load()
                 leave_mark(self.path, self._flush_policy)
-                self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
+                self._ids = journal.InternalIds(api_dir, client_index, clients, log, self._flush_policy)
                 claimed, decided, lost = self._journal.recover(log)
                 self._recovered = deque(claimed)
                 self._checkpoints.recover({one.internal_id for one in claimed})
@@ -217,8 +197,8 @@ class JobDirectory:
         """
         if internal_id in self._checkpoints.jobs:
             on_decided = partial(self._drop_checkpoint, internal_id, on_decided)
-        kind = Kind.ENDED if chain is None else Kind.REVISION
-        decided = Decided(internal_id, kind, reply_name(identity), chain, reply.outcome)
+        kind = entries.Kind.ENDED if chain is None else entries.Kind.REVISION
+        decided = entries.Decided(internal_id, kind, entries.reply_name(identity), chain, reply.outcome)
         self._replies.add(decided, reply, on_decided)
         self._note_deadline()
 
@@ -237,9 +217,13 @@ class JobDirectory:
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if that is not allowed, after the file."""
-        target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
+        target = (
+            entries.reply_name(error.identity) if error.identity else entries.refusal_name(incoming.file_name)
+        )
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
-        self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target, outcome=reply.outcome), reply)
+        self._replies.add(
+            entries.Decided(incoming.internal_id, entries.Kind.REFUSED, target, outcome=reply.outcome), reply
+        )
         self._note_deadline()
 
     def dismiss(self, internal_id: int) -> None:
@@ -257,7 +241,7 @@ class JobDirectory:
         back, and proves nothing.
         """
         try:
-            replied_s = os.stat(f"{self._out}/{reply_name(identity)}").st_ctime
+            replied_s = os.stat(f"{self._out}/{entries.reply_name(identity)}").st_ctime
             now_s = os.stat(self._journal.folder).st_mtime  # the folder to which the new file was moved
         except OSError:
             return False
@@ -265,10 +249,10 @@ class JobDirectory:
 
     def replied(self, identity: str) -> str | None:
         """Return the outcome in the reply of this name; "": unreadable, None: no reply."""
-        path = f"{self._out}/{reply_name(identity)}"
+        path = f"{self._out}/{entries.reply_name(identity)}"
         return _outcome_at(path) if os.path.lexists(path) else None
 
-    def _with_outcome(self, decided: Decided) -> Decided:
+    def _with_outcome(self, decided: entries.Decided) -> entries.Decided:
         return msgspec.structs.replace(decided, outcome=_outcome_at(self._journal.path(decided)))
 
     def solution_path(self, internal_id: int, identity: str) -> str:
@@ -292,7 +276,7 @@ class JobDirectory:
     def untaken(self) -> int:
         """The number of job files that have not been taken."""
         try:
-            return sum(map(is_job_file, os.listdir(self.path / "in")))
+            return sum(map(entries.is_job_file, os.listdir(self.path / "in")))
         except OSError:
             return 0
 
@@ -336,7 +320,7 @@ class JobDirectory:
                 self._put_off(name, error, now)
             return []
         put_off = self._in.put_off_names
-        claimed: list[tuple[Claimed, str, os.stat_result | None]] = []
+        claimed: list[tuple[entries.Claimed, str, os.stat_result | None]] = []
         for name, entry, handed_in, path in claims:
             if entry is None:
                 self._in.let_rest(name, now)
@@ -344,7 +328,7 @@ class JobDirectory:
             if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
                 continue
-            if isinstance(entry, Claimed):  # else the owner withdrew the file
+            if isinstance(entry, entries.Claimed):  # else the owner withdrew the file
                 claimed.append((entry, path, handed_in))
             if name in put_off:
                 self._in.forget(name)
@@ -359,12 +343,12 @@ class JobDirectory:
         if self._in.put_off(name, now):
             self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
 
-    def _read(self, claimed: Claimed | Kept) -> Incoming:
+    def _read(self, claimed: entries.Claimed | entries.Kept) -> Incoming:
         """Read a file that was claimed before."""
         return self._content(claimed, self._journal.path(claimed))
 
     def _content(
-        self, claimed: Claimed | Kept, path: str, handed_in: os.stat_result | None = None
+        self, claimed: entries.Claimed | entries.Kept, path: str, handed_in: os.stat_result | None = None
     ) -> Incoming:
         """Read a file; `handed_in`: its state before it was moved here; None: claimed by a former service."""
         data: bytes | JobFileError | None
@@ -374,13 +358,13 @@ class JobDirectory:
             seen = handed_in or os.lstat(path)
             handed_in_s = seen.st_ctime
             if stat.S_ISREG(seen.st_mode):
-                with opened_to_read(path, os.O_NOFOLLOW) as descriptor:
+                with journal.opened_to_read(path, os.O_NOFOLLOW) as descriptor:
                     status = os.fstat(descriptor)
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                         owner = status.st_uid  # a link holds another user's words
                     data = self._data(claimed.file_name, status, descriptor)
             elif stat.S_ISREG((status := os.stat(path)).st_mode):
-                with opened_to_read(path) as descriptor:
+                with journal.opened_to_read(path) as descriptor:
                     data = self._data(claimed.file_name, status, descriptor)
             else:
                 kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
@@ -398,7 +382,7 @@ class JobDirectory:
             return self._too_large(file_name, status.st_size)
         if status.st_size > LARGE_BYTES:
             return None
-        return read_all(descriptor, self._size_max_bytes, status.st_size)
+        return journal.read_all(descriptor, self._size_max_bytes, status.st_size)
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
         size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"
@@ -427,7 +411,10 @@ def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
         if index.isdecimal() and int(index) >= clients:
             is_waiting = any(folder.glob("in/[!~.]*")) or (
                 (folder / "journal").is_dir()
-                and any(isinstance(entry, Claimed | Decided) for entry in read_entries(folder / "journal"))
+                and any(
+                    isinstance(entry, entries.Claimed | entries.Decided)
+                    for entry in entries.read_entries(folder / "journal")
+                )
             )
             orphaned += [folder] if is_waiting else []
     return orphaned
