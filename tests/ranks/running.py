@@ -139,31 +139,49 @@ class Finished:
         return [int(word) for word in words[:-1]]
 
 
-def run(
+@contextlib.contextmanager
+def started(
     *arguments: str | Path,
     prefix: Sequence[str] = (),
+    command: Sequence[str] = COMMAND,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Finished:
-    """Run `mallob-py ...` to its end; it must leave no process and no description behind."""
+    **further: Any,
+) -> Iterator[tuple[subprocess.Popen[Any], str]]:
+    """Start `mallob-py ...`: the process, and the mark of all its processes. In the end none may be left.
+
+    `further` is for Popen; without it, standard output and errors are pipes of text.
+    """
     mark = uuid.uuid4().hex
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {**pipes, "text": True, "start_new_session": True, **further}
     process = subprocess.Popen(
-        [*prefix, *COMMAND, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(mark, env),
-        cwd=cwd,
-        start_new_session=True,
+        [*prefix, *command, *map(str, arguments)], env=environment(mark, env), **options
     )
     try:
-        out, err = process.communicate(timeout=DEADLINE_S)
+        yield process, mark
         poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()
-    return Finished(process.returncode, out, err)
+
+
+def run(*arguments: str | Path, stdin: str | bytes | None = None, **further: Any) -> Finished:
+    """Run `mallob-py ...` to its end (see `started`); `stdin` is what it can read."""
+    if stdin is not None:
+        further = {"stdin": subprocess.PIPE, **further}
+    with started(*arguments, **further) as (process, _):
+        out, err = process.communicate(stdin, timeout=DEADLINE_S)
+    texts = [text.decode() if isinstance(text, bytes) else text or "" for text in (out, err)]
+    return Finished(process.returncode, *texts)
+
+
+def read_until(shown: str, process: subprocess.Popen[str]) -> None:
+    """Read lines of standard output up to one that shows something."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if shown in line:
+            return
+    raise AssertionError(f"it has not said {shown!r}")
 
 
 def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -> list[str]:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, as_completed
 from pathlib import Path
@@ -20,7 +19,7 @@ import called
 import numpy as np
 import pytest
 from other_user import as_nobody, needs_root
-from running import Running, environment, kill_marked, needs_mpiexec, poll_until, serving
+from running import Running, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S
 
 from mallob_py import Client, Executor, JobError
@@ -319,18 +318,9 @@ def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_
 ) -> None:
     folder = tmp_path / ("long" * 30)  # too long for a socket in it
     folder.mkdir()
-    mark = uuid.uuid4().hex
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", CARELESS, str(DEADLINE_S / 2)],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            env=environment(mark, {"TMPDIR": str(folder)}),
-        )
-    finally:
-        kill_marked(mark)
-    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    program = [sys.executable, "-c", CARELESS, str(DEADLINE_S / 2)]
+    done = run(command=program, env={"TMPDIR": str(folder)})
+    assert (done.out, done.code) == ("1\n", 0), done.err
     assert list(folder.iterdir()) == []
 
 

@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,17 @@ from typing import Any
 
 import pytest
 from faults.processes import command_line, parent_of
-from running import Running, needs_mpiexec, poll_until, serving, session_folders_of, shared_by_mpi, with_apps
+from running import (
+    Running,
+    needs_mpiexec,
+    poll_until,
+    run,
+    serving,
+    session_folders_of,
+    shared_by_mpi,
+    with_apps,
+)
 from test_rank_losses import ranks_of
-from waiting import DEADLINE_S
 
 from mallob_sat.generate import commutativity
 
@@ -248,13 +255,7 @@ def test_a_signal_stops_the_service_cleanly_and_its_jobs_run_again(
 
 def test_a_failed_rank_ends_the_service_with_one_line_that_names_it(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "loses_a_peer.py"
-    done = subprocess.run(
-        [sys.executable, program, tmp_path / "api"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "rank 3 has failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run(tmp_path / "api", command=[sys.executable, program])
+    assert done.code != 0
+    assert "rank 3 has failed" in done.err
+    assert "Traceback" not in done.err

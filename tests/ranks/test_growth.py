@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import uuid
 from pathlib import Path
 
 import pytest
 from faults.processes import parent_of
 from running import (
-    COMMAND,
     Finished,
     Running,
-    environment,
-    kill_marked,
-    marked_processes,
     needs_mpiexec,
     run,
     serving,
     session_folders_of,
+    started,
     with_apps,
 )
 from test_rank_losses import IS_MPICH, await_generation, is_fork_server
@@ -168,18 +163,8 @@ def test_a_single_job_takes_orders_too(standard_input: bool, tmp_path: Path) -> 
     formula.write_text(commutativity(16).text(""))
     where = ("--orders", orders)
     assert "nobody takes orders in" in run("resize", "+1", *where).err
-    command = [*COMMAND, "solve", "-n", "2", "--orders", str(orders), "-" if standard_input else str(formula)]
-    mark = uuid.uuid4().hex
-    with formula.open() as text:
-        process = subprocess.Popen(
-            command,
-            stdin=text,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(mark),
-        )
-    try:
+    job = ("solve", "-n", "2", *where, "-" if standard_input else formula)
+    with formula.open() as text, started(*job, stdin=text) as (process, _):
         poll_until(lambda: is_locked(orders / "orders"), "it takes orders")
         assert "is in use" in run("solve", *where, formula).err
         assert run("resize", "+2", *where).out.startswith("4 ranks, before 2")
@@ -194,8 +179,4 @@ def test_a_single_job_takes_orders_too(standard_input: bool, tmp_path: Path) -> 
         out, _ = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 128 + signal.SIGTERM
         assert "s UNKNOWN" in out
-        poll_until(lambda: not marked_processes(mark), "no process is left")
-    finally:
-        kill_marked(mark)
-        process.wait()
     assert "nobody takes orders in" in run("resize", "+1", *where).err

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import COMMAND, Running, environment, kill_marked, needs_mpiexec, poll_until, serving
+from running import Running, needs_mpiexec, poll_until, serving
 from test_bags_move import APPS, NAPS, SUM, checkpoints, naps_until
 from waiting import DEADLINE_S
 
@@ -69,22 +68,3 @@ def test_the_time_limit_counts_while_a_service_waits(tmp_path: Path) -> None:
     with serving(tmp_path / "first", ranks=1) as first, beside(first, tmp_path / "second", *limit) as second:
         assert second.process.wait(DEADLINE_S) == 0
         assert "accepting" not in second.output
-
-
-def test_without_being_told_to_wait_a_second_service_says_what_to_do(tmp_path: Path) -> None:
-    with serving(tmp_path, ranks=1) as first:
-        command = [*COMMAND, "serve", "-n", "1", "--api-dir", str(first.api_dir)]
-        mark = f"{first.mark}2"
-        try:
-            done = subprocess.run(
-                command,
-                env=environment(mark),
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-        finally:
-            kill_marked(mark)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
-        assert "stop it, wait for its end by --wait, or give another --api-dir" in done.stderr

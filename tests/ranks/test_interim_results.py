@@ -6,19 +6,17 @@ import json
 import os
 import pty
 import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from running import (
-    COMMAND,
     DEADLINE_S,
     Running,
-    environment,
     needs_mpiexec,
     poll_until,
     run,
     serving,
+    started,
     with_apps,
 )
 from waiting import growing
@@ -71,25 +69,14 @@ def test_run_prints_the_best_offer_at_its_limit() -> None:
 
 def test_run_prints_the_best_offer_when_a_signal_ends_it() -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "run", "DESCEND", "-n", "1"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=environment("interim", APPS),
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
+    with started("run", "DESCEND", "-n", "1", env=APPS, stderr=theirs) as (process, _):
+        os.close(theirs)
         shown = b""
         while b"cost 7, at least 3" not in shown:
             shown += os.read(ours, 1000)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    os.close(ours)
     result = json.loads(out)["result"]
     assert (result["outcome"], result["value"], result["complete"]) == ("interrupted", 7, False)
     assert process.returncode == 128 + signal.SIGTERM

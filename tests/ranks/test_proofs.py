@@ -6,23 +6,18 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import uuid
 from pathlib import Path
 
 import pytest
 from running import (
-    COMMAND,
     DEADLINE_S,
     ROOT,
     Finished,
-    environment,
-    kill_marked,
-    marked_processes,
     needs_mpiexec,
-    poll_until,
+    read_until,
     run,
     serving,
+    started,
 )
 
 from mallob_sat.generate import commutativity, pigeonhole, planted
@@ -101,28 +96,12 @@ def test_without_that_answer_no_proof_is_left(text: str, limit: str, code: int, 
 
 
 def test_a_signal_leaves_no_unfinished_proof(tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
     path = formula(tmp_path, pigeonhole(14).text("hard"))
-    process = subprocess.Popen(
-        [*COMMAND, "solve", "-n", "2", "--proof", str(tmp_path / "proof"), str(path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(mark),
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "worker" in line:
-                break
+    with started("solve", "-n", "2", "--proof", tmp_path / "proof", path) as (process, _):
+        read_until("worker", process)
         assert len(names(tmp_path)) == 2
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=DEADLINE_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left")
-    finally:
-        kill_marked(mark)
-        process.wait()
     assert names(tmp_path) == {"formula.cnf"}
 
 

@@ -9,21 +9,19 @@ import re
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from faults.processes import command_line, parent_of
 from running import (
-    COMMAND,
     Running,
-    environment,
-    kill_marked,
     marked_processes,
     needs_mpiexec,
     poll_until,
+    run,
     serving,
+    started,
     with_apps,
 )
 from test_bags_move import APPS, NAPS, SUM, naps_until
@@ -274,16 +272,9 @@ def await_all_at_work(ranks: int, logs: Path) -> None:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    command, naps = [*COMMAND, "run", "NAPS"], naps_until(tmp_path / "go")
-    process = subprocess.Popen(
-        [*command, "-n", "4", "--configuration", json.dumps(naps), "--log-dir", str(tmp_path / "logs")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(mark, APPS),
-    )
-    try:
+    naps = json.dumps(naps_until(tmp_path / "go"))
+    job = ("run", "NAPS", "-n", "4", "--configuration", naps, "--log-dir", tmp_path / "logs")
+    with started(*job, env=APPS) as (process, mark):
         await_all_at_work(4, tmp_path / "logs")
         titles = {command_line(pid).strip(): pid for pid in marked_processes(mark)}
         os.kill(titles[f"mallob-py run: rank {victim}"], signal.SIGKILL)
@@ -292,9 +283,6 @@ def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_pat
         assert process.returncode == 0, err
         assert json.loads(out)["result"]["value"] == SUM
         assert f"rank {victim}" in err
-    finally:
-        kill_marked(mark)
-        process.wait()
 
 
 #: a command whose rank 0 dies when all that is left to do is to end
@@ -323,25 +311,16 @@ def test_who_takes_over_after_the_last_answer_does_not_give_it_again(command: st
     formula, proof = tmp_path / "formula.cnf", tmp_path / "proof.drat"
     formula.write_text("p cnf 1 2\n1 0\n-1 0\n")
     given = {"solve": ["--quiet", f"--proof={proof}", str(formula)], "run": ["NOOP"]}[command]
-    mark = uuid.uuid4().hex
-    begin = [sys.executable, "-c", DIES_AT_THE_END, command, "-n", "2"]
-    process = subprocess.Popen(
-        [*begin, *given, "--log-dir", str(tmp_path / "logs")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(mark, {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}),
+    done = run(
+        *(command, "-n", "2", *given, "--log-dir", tmp_path / "logs"),
+        command=[sys.executable, "-c", DIES_AT_THE_END],
+        env={"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
         cwd=Path(__file__).parent.parent,
     )
-    try:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    finally:
-        kill_marked(mark)
-        process.wait()
-    assert "rank 0" in err
-    assert len(out.splitlines()) == 1, (out, err)
+    assert "rank 0" in done.err
+    assert len(done.out.splitlines()) == 1, (done.out, done.err)
     if command == "solve":
-        assert (out, process.returncode) == ("s UNSATISFIABLE\n", 20)
+        assert (done.out, done.code) == ("s UNSATISFIABLE\n", 20)
         assert proof.stat().st_size > 0
     else:
-        assert (json.loads(out)["result"]["outcome"], process.returncode) == ("result", 0)
+        assert (json.loads(done.out)["result"]["outcome"], done.code) == ("result", 0)

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import COMMAND, DEADLINE_S, mpiexec, needs_mpiexec
+from running import COMMAND, DEADLINE_S, mpiexec, needs_mpiexec, started
 
 pytestmark = needs_mpiexec
 
@@ -148,27 +148,17 @@ def test_under_mpiexec_all_ranks_take_part() -> None:
 )
 def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: list[str], told: bytes) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "run", *job, "-n", "2"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
+    with started("run", *job, "-n", "2", stderr=theirs) as (process, _):
+        os.close(theirs)
         shown = b""
         while not re.search(told, shown):
             shown += os.read(ours, 1000)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    os.close(ours)
     assert process.returncode == 128 + signal.SIGINT
     if job == ["SLEEP"]:
-        assert out == b""
+        assert out == ""
     else:  # a bag has something to tell, and says that it is not the end
         result = json.loads(out)["result"]
         assert (result["outcome"], result["complete"]) == ("interrupted", False)

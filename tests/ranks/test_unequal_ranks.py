@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +12,9 @@ import pytest
 from faults.processes import state_of
 from running import (
     COMMAND,
-    DEADLINE_S,
     Running,
     beside_each_other,
     descriptions_of,
-    environment,
-    kill_marked,
-    marked_processes,
     mpiexec,
     needs_mpiexec,
     poll_until,
@@ -207,27 +201,15 @@ def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> No
 def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_path: Path) -> None:
     pes = ["2", "2"]
     pes[wrong] = "many"
-    mark = uuid.uuid4().hex
     command = [*COMMAND, "serve", "--api-dir", str(tmp_path / "api")]
-    try:
-        done = subprocess.run(
-            beside_each_other(command, pes),
-            env=environment(mark),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        poll_until(lambda: not marked_processes(mark), "no process is left")
-    finally:
-        kill_marked(mark)
-    assert done.returncode != 0
-    assert [line for line in done.stderr.splitlines() if "mallob-py" in line] == [
+    done = run(command=beside_each_other(command, pes))
+    assert done.code != 0
+    assert [line for line in done.err.splitlines() if "mallob-py" in line] == [
         "mallob-py serve: --pes: 'many' is neither auto nor a number from 1 to 256 "
         "(see mallob-py serve --help)"
     ]
-    assert "Traceback" not in done.stderr
-    assert "accepting" not in done.stdout
+    assert "Traceback" not in done.err
+    assert "accepting" not in done.out
 
 
 # --- solve ----------------------------------------------------------------------------------------
