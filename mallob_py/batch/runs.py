@@ -113,11 +113,14 @@ def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | 
 
 
 def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Path]:
-    """Write the files of a schedule; return its pictures. Raises OSError."""
-    from mallob_py.batch.pictures import gantt, utilisation
+    """Write the files of a schedule; return its pictures, none without matplotlib. Raises OSError."""
     from mallob_py.batch.schedule_files import write_schedule
 
     write_schedule(schedule, folder, power)
+    try:
+        from mallob_py.batch.pictures import gantt, utilisation
+    except ImportError:
+        return ()
     paths = folder / "utilisation.svg", folder / "gantt.svg"
     if schedule.workload.jobs:
         for path, draw in zip(paths, (utilisation, gantt), strict=True):
