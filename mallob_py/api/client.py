@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from mallob_py.api import optimization
 from mallob_py.api.formulas import FormulaLike, clauses_of, literals_of, raw_content
 from mallob_py.api.replies import NewFiles
-from mallob_py.api.settled import SettledOnce, awaited
+from mallob_py.api.settled import SettledOnce, all_awaited, awaited
 from mallob_py.api.shown import BAR_PERIOD_S, Bar, check_progress, html_table, progress_bar
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
@@ -402,11 +402,11 @@ class Client:
 
     def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
         """Hand in a job and wait for its answer. Raises as `submit` and its future."""
-        return awaited(self.submit(formula, assumptions, **fields))[0]
+        return awaited(self.submit(formula, assumptions, **fields))
 
     def solve_many(self, formulas: Iterable[FormulaLike], **fields: Any) -> list[Answer]:
         """Hand in all formulas at once and return their answers. Raises as `submit` and its futures."""
-        return awaited(*[self.submit(formula, **fields) for formula in formulas])
+        return all_awaited(*[self.submit(formula, **fields) for formula in formulas])
 
     def map_formulas(
         self, formulas: Iterable[FormulaLike], group: str = "", *, progress: bool = False, **fields: Any
@@ -481,7 +481,7 @@ class Client:
             cpu_limit_s=cpu_limit_s,
             **configuration,
         )
-        return awaited(future)[0]
+        return awaited(future)
 
     def submit_run(
         self,
@@ -520,7 +520,7 @@ class Client:
             all
             checks. Raises as `submit` and its future.
         """
-        return awaited(self.submit_smt(script, **fields))[0]
+        return awaited(self.submit_smt(script, **fields))
 
     def submit_smt(self, script: str | os.PathLike[str], **fields: Any) -> JobFuture:
         """Hand in a script in SMT-LIB 2; arguments as `solve_smt`, returns and raises as `submit`."""
@@ -536,11 +536,11 @@ class Client:
 
         `fields` are arguments of `submit`. Raises as `submit` and its future.
         """
-        return awaited(self.optimize(optimization.minimizing(formula, objective), **fields))[0]
+        return awaited(self.optimize(optimization.minimizing(formula, objective), **fields))
 
     def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> optimization.Optimum:
         """Return the largest value of an objective, {literal: weight}, subject to clauses; as `minimize`."""
-        return awaited(self.optimize(optimization.maximizing(formula, objective), **fields))[0]
+        return awaited(self.optimize(optimization.maximizing(formula, objective), **fields))
 
     def optimize(self, task: optimization.Task, **fields: Any) -> optimization.OptimumFuture:
         """Hand in a task of `optimization.minimizing` or `maximizing`; the future has `bounds`."""

@@ -156,12 +156,12 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
         clauses = np.array(self.to_dimacs().split("\n", 1)[1].split(), dtype=np.int64)
         with Client(self._api_dir) if self._client is None else nullcontext(self._client) as client:
             if self.soft is None:
-                (answer,) = awaited(client.submit(clauses, assumed, time_limit_s=limit_s))
+                answer = awaited(client.submit(clauses, assumed, time_limit_s=limit_s))
                 yield _Found(answer.satisfiable, answer.model, answer.core)
                 return
             hard = np.append(clauses_of(clauses), clauses_of([[literal] for literal in assumed]))
             task = optimization.Task(None, wcnf_text(hard, self.soft))
-            (best,) = awaited(client.optimize(task, time_limit_s=limit_s))
+            best = awaited(client.optimize(task, time_limit_s=limit_s))
         self.is_optimal = best.is_optimal
         yield _Found(best.satisfiable, best.model, None)
 

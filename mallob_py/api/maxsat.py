@@ -61,7 +61,7 @@ class RC2:
             TimeoutError: a limit ended the job before an optimum was known.
         """
         task = Task(None, wcnf_text(np.concatenate(self._hard), self._soft))
-        (best,) = awaited(self._client.optimize(task, **self._fields))
+        best = awaited(self._client.optimize(task, **self._fields))
         if best.satisfiable is False:
             return None
         if not best.is_optimal:
@@ -117,7 +117,7 @@ class Ipamir:
         soft = [(weight, [-literal]) for literal, weight in self._weights.items()]
         self._assumptions = []
         task = Task(None, wcnf_text(hard, soft))
-        (self._best,) = awaited(self._client.optimize(task, **self._fields))
+        self._best = awaited(self._client.optimize(task, **self._fields))
         code: int = self._best.reply["result"]["resultcode"]
         return code
 

@@ -37,7 +37,12 @@ class SettledOnce(Future[_T]):
             return self.set_running_or_notify_cancel()
 
 
-def awaited(*futures: Future[_T]) -> list[_T]:
+def awaited(future: Future[_T]) -> _T:
+    """Return the result of a future that nobody else has; if the wait ends early, cancel the future."""
+    return all_awaited(future)[0]
+
+
+def all_awaited(*futures: Future[_T]) -> list[_T]:
     """Return the results of futures that nobody else has; if the wait ends early, cancel the futures."""
     try:
         return [future.result() for future in futures]

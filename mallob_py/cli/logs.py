@@ -42,9 +42,7 @@ def run_logs(options: LogsOptions) -> int:
             printed = Printed(api_dir, number)
         if printed is None and not goes_on:
             raise CommandError(client.unknown_job(client_dir, options.job))
-        if printed is not None and (news := printed.news()):
-            has_printed = True
-            _write(news)
+        has_printed |= printed is not None and _write(printed)
         if not goes_on or not options.follow:
             break
         time.sleep(_PERIOD_S)
@@ -60,9 +58,12 @@ def _number_of(options: LogsOptions, api_dir: Path) -> int | None:
     return int(options.job) if options.job.isdecimal() else number_of(api_dir, options.client, options.job)
 
 
-def _write(data: bytes) -> None:
+def _write(printed: Printed) -> bool:
+    """Write what is new, and return whether there is any; a terminal gets printable letters only."""
     if sys.stdout.isatty():
-        lines = data.decode(errors="backslashreplace").expandtabs().split("\n")
-        data = "\n".join(map(printable, lines)).encode()
-    sys.stdout.buffer.write(data)
+        news = "\n".join(map(printable, printed.text().expandtabs().split("\n"))).encode()
+    else:
+        news = printed.news()
+    sys.stdout.buffer.write(news)
     sys.stdout.flush()
+    return bool(news)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import operator
 import os
 import select
@@ -97,9 +96,8 @@ class _Prints:
     def __init__(self, api_dir: Path) -> None:
         self._api_dir = api_dir
         self._mutex = threading.Lock()
-        #: per job: what it has printed, the decoder of that (a look may end within a letter), and the size of
-        #: its file at the last look
-        self._jobs: dict[int, tuple[Printed, codecs.IncrementalDecoder, int]] = {}
+        #: per job: what it has printed, and the size of its file at the last look
+        self._jobs: dict[int, tuple[Printed, int]] = {}
 
     def pass_on(self) -> None:
         """Print what is new."""
@@ -107,14 +105,10 @@ class _Prints:
             for entry in sorted(os.scandir(self._api_dir / OUTPUT_FOLDER), key=lambda one: one.name):
                 job, _, rest = entry.name.partition(".")
                 size_bytes = entry.stat(follow_symlinks=False).st_size
-                printed, decoder, before_bytes = self._jobs.get(int(job)) or (
-                    Printed(self._api_dir, int(job)),
-                    codecs.getincrementaldecoder("utf-8")("replace"),
-                    0,
-                )
+                printed, before_bytes = self._jobs.get(int(job)) or (Printed(self._api_dir, int(job)), 0)
                 if rest == "log" and size_bytes != before_bytes:
-                    self._jobs[int(job)] = printed, decoder, size_bytes
-                    sys.stdout.write(decoder.decode(printed.news()))
+                    self._jobs[int(job)] = printed, size_bytes
+                    sys.stdout.write(printed.text())
                     sys.stdout.flush()
 
 

@@ -12,7 +12,6 @@ the history so that an older service would misread them raises `FORMAT`, brings 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from pathlib import Path
 
@@ -46,12 +45,5 @@ def settle(client_dir: Path, flush_policy: FlushPolicy) -> None:
         )
     if found == FORMAT:
         return
-    temporary = client_dir / "~format"
-    descriptor = own_folder.open_to_write(temporary, 0o644)
-    try:
-        os.write(descriptor, b"mallob-py folder %d\n" % FORMAT)
-    finally:
-        os.close(descriptor)
-    flush_policy.flush([temporary])
-    os.replace(temporary, client_dir / _NAME)
-    flush_policy.flush([client_dir])
+    mark = b"mallob-py folder %d\n" % FORMAT
+    own_folder.replace_file(client_dir / _NAME, mark, 0o644, flush_policy.flush)

@@ -115,9 +115,7 @@ class FinishedLog:
 
     def _rewrite(self, lines: list[str]) -> None:
         kept = lines[-self._keep_max :]
-        temporary = self.path.with_name("~" + self.path.name.lstrip("."))
-        write_file(temporary, "".join(f"{line}\n" for line in kept).encode("utf-8"))
-        os.replace(temporary, self.path)
+        own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         self._line_count = len(kept)
         self.close()  # the descriptor is of the replaced file
 
@@ -716,12 +714,8 @@ class InternalIds:
         self._reserve(max(self._next - self._step, 0))
 
     def _reserve(self, last: int) -> None:
-        temporary = self._path.with_name("~last_id")
         try:
-            write_file(temporary, str(last).encode())
-            self._flush_policy.flush([temporary])
-            os.replace(temporary, self._path)
-            self._flush_policy.flush([self._path.parent])
+            own_folder.replace_file(self._path, str(last).encode(), flush=self._flush_policy.flush)
         except OSError as error:
             # Live jobs stay unique by the journal; ids of ended jobs might come again.
             self._log(f"cannot write {self._path}: {error.strerror}; going on")

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _OTHERS = 0o077
@@ -115,6 +115,23 @@ def remove_if_foreign(path: str | Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(path).st_uid != os.geteuid():
             os.unlink(path)
+
+
+def replace_file(
+    path: Path, data: bytes, mode: int = 0o666, flush: Callable[[list[Path]], object] | None = None
+) -> None:
+    """Give a file this content as a whole or not at all. Raises OSError.
+
+    `flush` makes files and folders durable: the content before it has the name, and then the name.
+    """
+    temporary = path.with_name("~" + path.name.lstrip("."))
+    with open(open_to_write(temporary, mode), "wb") as file:
+        file.write(data)
+    if flush is not None:
+        flush([temporary])
+    os.replace(temporary, path)
+    if flush is not None:
+        flush([path.parent])
 
 
 def replace(source: str, target: str, within: int) -> None:

@@ -6,6 +6,7 @@ folder of the service.
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 
@@ -42,6 +43,12 @@ class Printed:
         self._older, self._newest = log_names(job)
         #: the file that was read last (0: none), and the bytes read of it
         self._file = self._read_bytes = 0
+        #: a piece may end within a letter
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def text(self) -> str:
+        """Return the output since the last call as text (see `news`)."""
+        return self._decoder.decode(self.news())
 
     def news(self) -> bytes:
         """Return the output since the last call, at first all of it. Raises OSError, also for a non-file."""

@@ -354,11 +354,7 @@ def interim_of(interim: Interim | None) -> JobInterim | None:
 
 def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client: int = 0) -> None:
     """Replace a client's status file. Raises OSError."""
-    target = _path(api_dir, client)
-    temporary = target.with_name(f"~{STATUS_FILE_NAME}")
-    with open(own_folder.open_to_write(temporary, 0o666), "wb") as file:
-        file.write(msgspec.json.encode(status))
-    temporary.replace(target)
+    own_folder.replace_file(_path(api_dir, client), msgspec.json.encode(status))
 
 
 def remove_status(api_dir: str | os.PathLike[str], client: int = 0) -> None:
