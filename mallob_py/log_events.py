@@ -37,11 +37,7 @@ class LogEvent(enum.StrEnum):
     ACCEPTED = "accepted", "a client has taken a job file in", "job user name application priority"
     REFUSED = "refused", "a client has refused a job file", "file field message"
     SUBMITTED = "submitted", "a job's PE is asked to run it", "job priority demand"
-    TERMS = (
-        "terms",
-        "a user's share has changed what the user's job may have",
-        "job priority max_demand",
-    )
+    TERMS = ("terms", "a user's share has changed what the user's job may have", "job priority max_demand")
     BALANCED = "balanced", "a job has a volume for the first time", "job latency_s"
     VOLUME = "volume", "a job's volume changes", "job volume epoch"
     SCHEDULED = "scheduled", "a job's root has found a PE", "job root latency_s"

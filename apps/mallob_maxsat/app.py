@@ -24,14 +24,7 @@ from mallob_maxsat.roles import ROLES_MAX, Running, next_of, searches_of
 from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import Talk
 from mallob_maxsat.wcnf import read_wcnf
-from mallob_py.kit import (
-    Application,
-    InputError,
-    JobInput,
-    Payload,
-    Result,
-    WorkerContext,
-)
+from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
 from mallob_py.kit.input_file import read_text
 from mallob_sat.clauses import Clauses
 

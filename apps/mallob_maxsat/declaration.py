@@ -17,11 +17,7 @@ SATISFIABLE = 10
 #: no solution, as the hard clauses have none
 UNSATISFIABLE = 20
 OPTIMUM = 30
-_ANSWERS = {
-    SATISFIABLE: "SATISFIABLE",
-    UNSATISFIABLE: "UNSATISFIABLE",
-    OPTIMUM: "OPTIMUM FOUND",
-}
+_ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE", OPTIMUM: "OPTIMUM FOUND"}
 
 
 class MaxSatDeclaration(Declaration):
@@ -31,12 +27,7 @@ class MaxSatDeclaration(Declaration):
     minimizes: ClassVar[bool] = True
     value_label: ClassVar[str] = "cost"
     result_strings: ClassVar[Mapping[int, str]] = _ANSWERS
-    exit_codes: ClassVar[Mapping[int, int]] = {
-        SATISFIABLE: 10,
-        UNSATISFIABLE: 20,
-        OPTIMUM: 30,
-        UNKNOWN: 0,
-    }
+    exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, OPTIMUM: 30, UNKNOWN: 0}
     options: ClassVar[tuple[JobOption, ...]] = (
         JobOption(
             "--sharing",

@@ -379,7 +379,4 @@ def _in_ascii(found: re.Match[bytes]) -> bytes:
 
 
 _UNKNOWN = "is none of SMT-LIB that could be passed on; docs/smt.md lists those that are"
-_REFUSED = {
-    "include": "would read another file; write its content here",
-    "": "has no name",
-}
+_REFUSED = {"include": "would read another file; write its content here", "": "has no name"}

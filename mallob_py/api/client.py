@@ -62,13 +62,7 @@ from mallob_py.service.store.entries import reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.store.own_folder import WANTING
 from mallob_py.service.store.spare_file import SpareFile
-from mallob_py.service.telemetry.groups import (
-    Group,
-    GroupState,
-    GroupWatch,
-    rows_of,
-    states_of,
-)
+from mallob_py.service.telemetry.groups import Group, GroupState, GroupWatch, rows_of, states_of
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
 #: the folder, beside `in` and `out`, of formulas outside of job files

@@ -243,12 +243,7 @@ class Executor(concurrent.futures.Executor):
         return self._submit(self._terms, self._pickled(fn), args, kwargs)
 
     def _submit(
-        self,
-        terms: Terms,
-        function: Pickled,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        retries: int = 0,
+        self, terms: Terms, function: Pickled, args: tuple[Any, ...], kwargs: dict[str, Any], retries: int = 0
     ) -> CallFuture[Any]:
         assert self._hub is not None
         future: CallFuture[Any] = CallFuture()

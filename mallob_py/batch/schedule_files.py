@@ -142,11 +142,7 @@ def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
     turnarounds = [
         (end_s - job.submit_s, truth.run_s, end_s - start_s)
         for job, truth, start_s, end_s in zip(
-            schedule.workload.jobs,
-            schedule.workload.truths,
-            schedule.starts_s,
-            schedule.ends_s,
-            strict=True,
+            schedule.workload.jobs, schedule.workload.truths, schedule.starts_s, schedule.ends_s, strict=True
         )
     ]
     return {

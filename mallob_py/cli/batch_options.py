@@ -253,9 +253,7 @@ class BatchExperimentOptions(Runs):
         "folder with public traces; without it, parts that need traces are left out",
     )
     full: bool = switch_option(
-        "--full",
-        INPUT,
-        "whole size: longer or more parts of traces, or more shares of malleable jobs",
+        "--full", INPUT, "whole size: longer or more parts of traces, or more shares of malleable jobs"
     )
     live: bool = switch_option("--live", INPUT, "run real processes (elastic and evolving only)")
     resume: bool = switch_option("--resume", INPUT, "resume from the output folder (bags, or with --live)")
@@ -270,11 +268,7 @@ class BatchGenerateOptions(Config):
         "-n --jobs N", values.positive_count, None, INPUT, "number of jobs (default: depends on KIND)"
     )
     nodes: int | None = option(
-        "-m --nodes M",
-        values.positive_count,
-        None,
-        INPUT,
-        "size of the machine (default: depends on KIND)",
+        "-m --nodes M", values.positive_count, None, INPUT, "size of the machine (default: depends on KIND)"
     )
     seed: int = option("--seed S", values.count, 1, INPUT, "seed of all random choices (default: 1)")
     output: str | None = option(

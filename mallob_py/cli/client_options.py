@@ -22,17 +22,7 @@ from mallob_py.cli.option_sources import (
     positional_list,
     switch_option,
 )
-from mallob_py.cli.shared_options import (
-    JOB,
-    LIMITS,
-    OUTPUT,
-    SERVICE,
-    WEB,
-    WORLD,
-    Api,
-    Wishes,
-    choice,
-)
+from mallob_py.cli.shared_options import JOB, LIMITS, OUTPUT, SERVICE, WEB, WORLD, Api, Wishes, choice
 from mallob_py.kit.declaration import truth
 from mallob_py.protocol.job_terms import TERMS, DeclaredTerm
 from mallob_py.service.jobs.durations import format_duration
@@ -317,12 +307,7 @@ class _Orders(Api):
 class ResizeOptions(_Orders):
     """Options of `mallob-py resize`."""
 
-    change: str = positional(
-        "CHANGE",
-        values.change,
-        WORLD,
-        "change by +N or -N ranks, or to =N in all",
-    )
+    change: str = positional("CHANGE", values.change, WORLD, "change by +N or -N ranks, or to =N in all")
     hosts: tuple[tuple[str, int | None], ...] = option(
         "--hosts HOST[:N],...",
         values.host_shares,

@@ -325,10 +325,7 @@ def folder_seen(api_dir: Path) -> FolderSeen:
     owner = place.stat().st_uid
     is_others = place.is_relative_to(wanted) and owner != os.geteuid()
     return FolderSeen(
-        str(place),
-        room[1] if room else 0,
-        _write_error(place),
-        user_name(owner) if is_others else "",
+        str(place), room[1] if room else 0, _write_error(place), user_name(owner) if is_others else ""
     )
 
 

@@ -41,10 +41,7 @@ _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs"
 
 #: other programs' names of flags, with our flags, one of which a command may have
 _ELSEWHERE = (
-    (
-        ("-t", "--time", "--timeout", "--wallclock-limit"),
-        ("--time-limit",),
-    ),
+    (("-t", "--time", "--timeout", "--wallclock-limit"), ("--time-limit",)),
     (
         ("-n", "-c", "-j", "-np", "--np", "--jobs", "--cores", "--workers"),
         ("--ranks", "--slots", "--max-demand"),

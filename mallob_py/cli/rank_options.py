@@ -67,9 +67,7 @@ class _World(Config):
         "number of ranks to start (default: one per core; under mpiexec or srun: as they started)",
     )
     many_ranks: bool = switch_option(
-        "--many-ranks",
-        WORLD,
-        "start all ranks, even if memory or process limits do not suffice",
+        "--many-ranks", WORLD, "start all ranks, even if memory or process limits do not suffice"
     )
     solvers: int = option(
         "--threads --solvers T",
@@ -320,9 +318,7 @@ class RunOptions(_AnyApplication, _OneShot):
         "--json", OUTPUT, "print the whole reply as JSON, as is done without a terminal"
     )
     check_laws: bool = switch_option(
-        "--check-laws",
-        OUTPUT,
-        "do not run the job, but test on parts of it the laws that workers rely on",
+        "--check-laws", OUTPUT, "do not run the job, but test on parts of it the laws that workers rely on"
     )
 
     @property

@@ -84,11 +84,7 @@ class RunDesk(OneShotDesk):
     progress_s = 0.5
 
     def __init__(
-        self,
-        rank: Rank,
-        options: RunOptions,
-        answered: Answered,
-        tell_answered: Callable[[Answered], None],
+        self, rank: Rank, options: RunOptions, answered: Answered, tell_answered: Callable[[Answered], None]
     ) -> None:
         """End at once if a lost rank has `answered` already; call `tell_answered` after the answer."""
         super().__init__(rank, options.time_limit_s)

@@ -395,11 +395,7 @@ class SolveDesk(OneShotDesk):
             file.comments.append(f"{comment}{text}\n")
 
     def _answer(
-        self,
-        file: _File,
-        code: int,
-        solution: Sequence[int] | bytes,
-        fields: Mapping[str, Any] | None = None,
+        self, file: _File, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any] | None = None
     ) -> None:
         if code == UNKNOWN:
             file.word = "UNKNOWN"

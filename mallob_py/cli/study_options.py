@@ -5,33 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mallob_py.cli import values
-from mallob_py.cli.option_sources import (
-    CommandOptions,
-    OptionError,
-    option,
-    positional,
-    switch_option,
-)
-from mallob_py.cli.shared_options import (
-    FILES,
-    INPUT,
-    OUTPUT,
-    Api,
-    Config,
-    Runs,
-    one_of,
-)
+from mallob_py.cli.option_sources import CommandOptions, OptionError, option, positional, switch_option
+from mallob_py.cli.shared_options import FILES, INPUT, OUTPUT, Api, Config, Runs, one_of
 
-EXPERIMENTS = (
-    "uniform",
-    "priorities",
-    "realistic",
-    "matching",
-    "growth",
-    "balancing",
-    "scaling",
-    "mixed",
-)
+EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing", "scaling", "mixed")
 
 SHELLS = ("bash", "zsh")
 

@@ -75,12 +75,7 @@ if TYPE_CHECKING:
     )
     from mallob_py.kit.declaration import COMPRESSED_SUFFIXES, UNKNOWN, Declaration, JobOption
     from mallob_py.kit.gossip import Gossip
-    from mallob_py.kit.input_file import (
-        decompressed_blocks,
-        plain_blocks,
-        read_decompressed,
-        read_plain,
-    )
+    from mallob_py.kit.input_file import decompressed_blocks, plain_blocks, read_decompressed, read_plain
     from mallob_py.kit.process_race import Attempt, race
     from mallob_py.kit.result_file import ResultFileError, ResultPath, UnfinishedFile, prepare_result_file
     from mallob_py.kit.tree_reduction import Advance, Finished, TreeReduction

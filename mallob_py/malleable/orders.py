@@ -66,10 +66,7 @@ class Processes(Protocol):
 
 
 def carry_out(
-    order: Order,
-    handler: MalleableHandler,
-    processes: Processes,
-    release: Callable[[Sequence[str]], None],
+    order: Order, handler: MalleableHandler, processes: Processes, release: Callable[[Sequence[str]], None]
 ) -> None:
     """Shrink or grow; `release` is called with the hosts that the program has left. Raises OrderError."""
     match order:
@@ -80,10 +77,7 @@ def carry_out(
 
 
 def _shrink(
-    count: int,
-    handler: MalleableHandler,
-    processes: Processes,
-    release: Callable[[Sequence[str]], None],
+    count: int, handler: MalleableHandler, processes: Processes, release: Callable[[Sequence[str]], None]
 ) -> None:
     places = tuple(processes.places)
     if count > len(places):

@@ -155,11 +155,7 @@ class Balancer:
     """
 
     def __init__(
-        self,
-        out: Outbox,
-        delay_s: float,
-        rule: ImageRule,
-        on_epoch: Callable[[float, list[int]], None],
+        self, out: Outbox, delay_s: float, rule: ImageRule, on_epoch: Callable[[float, list[int]], None]
     ) -> None:
         self._out = out
         place = place_of(out.rank, out.size)

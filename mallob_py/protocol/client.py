@@ -113,13 +113,7 @@ class ClientJob:
     """One live job. Times are in seconds on the PE's clock."""
 
     def __init__(
-        self,
-        job: int,
-        parameters: JobParameters,
-        port: _RootPort,
-        seats: Seats,
-        now: float,
-        ageing_s: float,
+        self, job: int, parameters: JobParameters, port: _RootPort, seats: Seats, now: float, ageing_s: float
     ) -> None:
         self.job = job
         since_s = now if parameters.waiting_since_s is None else parameters.waiting_since_s

@@ -67,11 +67,7 @@ class _Files(NamedTuple):
 
 
 _VERSION_1 = _Files(
-    ("memory",),
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    "total_inactive_file",
-    "memory.oom_control",
+    ("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
 )
 _VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_file", "memory.events")
 

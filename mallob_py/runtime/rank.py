@@ -28,12 +28,7 @@ from mallob_py.protocol.effects import GiveWorker, JobEnded, JobGivenUp, JobRest
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.messages import Checkpoint, Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
-from mallob_py.protocol.rank_messages import (
-    AnyRankMessage,
-    FileMessage,
-    Listening,
-    decode_wire,
-)
+from mallob_py.protocol.rank_messages import AnyRankMessage, FileMessage, Listening, decode_wire
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.bells import Bells
 from mallob_py.runtime.desk import Desk, EventSink, Orders
@@ -45,13 +40,7 @@ from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.use_meter import UseMeter
 from mallob_py.runtime.workers.hosted import HostedWorkers, pool_number
 from mallob_py.runtime.workers.pool import WorkerPool
-from mallob_py.runtime.workers.tasks import (
-    ApplicationKnown,
-    ReadDone,
-    ReadFailed,
-    ReadGoesOn,
-    ReadStalled,
-)
+from mallob_py.runtime.workers.tasks import ApplicationKnown, ReadDone, ReadFailed, ReadGoesOn, ReadStalled
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import LocalPeers, Lookout, Ring
 from mallob_py.runtime.world.newcomer_process import Site

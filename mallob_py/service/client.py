@@ -134,9 +134,7 @@ def withdraw(api_dir: Path, submission: Submission, client: int = 0) -> bool:
 
 
 def wait(
-    submission: Submission,
-    timeout_s: float | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    submission: Submission, timeout_s: float | None = None, meanwhile: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Wait for the reply, calling `meanwhile` every few milliseconds. Raises TimeoutError."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -445,15 +445,7 @@ class BagCluster:
             raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
         if told > wasted:
             raise WrongResult(f"{told} tasks are said to be in vain, and {wasted} are")
-        return BagOutcome(
-            self.now,
-            found,
-            wasted,
-            told,
-            self._messages,
-            self._busy_s,
-            self._volume_s,
-        )
+        return BagOutcome(self.now, found, wasted, told, self._messages, self._busy_s, self._volume_s)
 
     def _do(self, kind: int, what: object) -> None:
         if kind == _EVENT:

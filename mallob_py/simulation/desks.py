@@ -17,13 +17,7 @@ from msgspec.structs import asdict
 from mallob_py.protocol.effects import AnyEffect, JobEnded, JobGivenUp, JobRests, JobSought, JobStats, Outcome
 from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
-from mallob_py.protocol.stimuli import (
-    JobInterrupted,
-    JobParameters,
-    JobSetBack,
-    JobSubmitted,
-    TermsChanged,
-)
+from mallob_py.protocol.stimuli import JobInterrupted, JobParameters, JobSetBack, JobSubmitted, TermsChanged
 from mallob_py.service import JobFileError
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.jobs.holds import Holds

@@ -41,11 +41,7 @@ from mallob_py.service.telemetry.groups import GroupState, answer_of, groups_of,
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.printed import Printed
-from mallob_py.service.telemetry.status import (
-    EndedJob,
-    ServiceStatus,
-    look,
-)
+from mallob_py.service.telemetry.status import EndedJob, ServiceStatus, look
 from mallob_py.web import ApiError, views
 from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now

@@ -197,10 +197,7 @@ _NUMBER = Parameter("number", "integer", "the job's number, so that no other job
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
 _OFFSET = Parameter("offset", "integer", "how many of them to leave out (default 0)")
 _LIMIT = Parameter("limit", "integer", "how many to tell, at most 200 (default 20)")
-_GROUP = (
-    Parameter("user", "string", "whose group it is"),
-    Parameter("name", "string", "the group"),
-)
+_GROUP = (Parameter("user", "string", "whose group it is"), Parameter("name", "string", "the group"))
 _SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
 _TYPES = {(float, True): "string", (float, False): "number", (int, False): "integer"}
 _FIELDS = (

@@ -169,10 +169,7 @@ SOLVING: dict[str, Callable[[Client, Any], Any]] = {
     "solve_many": lambda client, formula: client.solve_many(iter([formula])),
     "FormulaExecutor": with_executor,
 }
-ADDING: dict[str, Callable[[Client, Any], Any]] = {
-    "IncrementalSolver": bootstrap,
-    "append_formula": append,
-}
+ADDING: dict[str, Callable[[Client, Any], Any]] = {"IncrementalSolver": bootstrap, "append_formula": append}
 MINIMIZING: dict[str, Callable[[Client, Any], Any]] = {
     "minimize": lambda client, formula: client.minimize(formula, {-1: 4, 3: 5}),
     "maximize": lambda client, formula: client.maximize(formula, {1: 4, np.int8(-3): np.uint8(5)}),

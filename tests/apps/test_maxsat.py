@@ -87,11 +87,7 @@ def test_from_below(formula: Any, engine: str) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    _FORMULA,
-    st.sampled_from((Totalizer, Generalized, Watchdog, Adder)),
-    st.sampled_from((0.0, 0.3, 0.9)),
-)
+@given(_FORMULA, st.sampled_from((Totalizer, Generalized, Watchdog, Adder)), st.sampled_from((0.0, 0.3, 0.9)))
 def test_from_above_and_between(formula: Any, kind: type[AtMost], split: float) -> None:
     problem = problem_of(*formula)
     bounds = Bounds(problem)

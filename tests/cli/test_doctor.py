@@ -141,11 +141,7 @@ def _ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
             "from here to localhost",
         ),
         ("sed 's/mallob_py.__version__/0/' | sh -s", Level.FAULT, "has mallob-py 0 at our path"),
-        (
-            "echo 'no python' >&2; cat >/dev/null; echo mallob-py none",
-            Level.FAULT,
-            "has no mallob-py",
-        ),
+        ("echo 'no python' >&2; cat >/dev/null; echo mallob-py none", Level.FAULT, "has no mallob-py"),
         ("echo 'Host key verification failed.' >&2; exit 255", Level.FAULT, "Host key verification failed."),
         ("exit 3", Level.FAULT, "ssh ends with code 3"),
     ],

@@ -173,12 +173,7 @@ def assert_one_line(finished: subprocess.CompletedProcess[bytes], word: bytes) -
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["solve"],
-        ["report"],
-        ["status", "--config"],
-        ["solve", __file__, "--config"],
-    ],
+    [["solve"], ["report"], ["status", "--config"], ["solve", __file__, "--config"]],
     ids=" ".join,
 )
 def test_a_name_that_is_too_long_is_one_line(arguments: list[str]) -> None:

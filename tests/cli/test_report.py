@@ -34,12 +34,7 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
         (5.0, 1, "busy", {}),
         (5.0, 0, "volume", {"job": 1, "volume": 2, "epoch": 2}),
         (5.0, 1, "adopted", {"job": 1, "index": 1, "latency_s": 0.003, "created": False}),
-        (
-            9.0,
-            0,
-            "ended",
-            {**ended, "max_volume": 2, "peak_memory_bytes": 345_000_000},
-        ),
+        (9.0, 0, "ended", {**ended, "max_volume": 2, "peak_memory_bytes": 345_000_000}),
         (9.0, 0, "answered", {"job": 1, "code": 10, "result": "SAT"}),
         (9.0, 0, "idle", {}),
         (9.0, 1, "idle", {}),

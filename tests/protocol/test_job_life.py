@@ -42,10 +42,7 @@ def test_every_job_may_be_answered_at_any_time_and_only_once() -> None:
 
 def test_a_job_at_its_pe_comes_back_only_if_it_is_given_up() -> None:
     leads_back = {(what, then) for (state, what), then in LIFE.items() if state is JobState.AT_PE}
-    assert leads_back == {
-        (Happening.GIVEN_UP, JobState.AGAIN),
-        (Happening.ANSWERED, JobState.ANSWERED),
-    }
+    assert leads_back == {(Happening.GIVEN_UP, JobState.AGAIN), (Happening.ANSWERED, JobState.ANSWERED)}
     assert {state for (state, what), _ in LIFE.items() if what is Happening.GIVEN_UP} == {
         JobState.AT_PE,
         JobState.SAVING,

@@ -17,10 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts/bench"))
 from compared import Tree, drop_at_once, latencies, noop, warm_service
 from footprint import SystemCalls
 
-pytestmark = [
-    needs_mpiexec,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace"),
-]
+pytestmark = [needs_mpiexec, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
 
 _JOBS = 200
 #: per no-op, over all processes of four ranks: about 1.6 times what was counted on a quiet machine, and more

@@ -9,16 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.processes import parent_of
-from running import (
-    Finished,
-    Running,
-    needs_mpiexec,
-    run,
-    serving,
-    session_folders_of,
-    started,
-    with_apps,
-)
+from running import Finished, Running, needs_mpiexec, run, serving, session_folders_of, started, with_apps
 from test_rank_losses import IS_MPICH, await_generation, is_fork_server
 from waiting import DEADLINE_S, poll_until
 
@@ -138,9 +129,7 @@ def test_ranks_that_joined_do_not_speak_for_the_first_ones_when_these_are_all_ki
         assert service.stop() == 0
 
 
-def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(tmp_path: Path) -> None:
     env = {"MALLOB_PY_RANKS_PER_HOST": "2"} | with_apps(BULK="rank_apps:Bulk")
     with serving(tmp_path, *SURVIVE, ranks=3, env=env) as service:
         drained = run("drain", "0", "--api-dir", service.api_dir)

@@ -9,16 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from running import (
-    DEADLINE_S,
-    Running,
-    needs_mpiexec,
-    poll_until,
-    run,
-    serving,
-    started,
-    with_apps,
-)
+from running import DEADLINE_S, Running, needs_mpiexec, poll_until, run, serving, started, with_apps
 from waiting import growing
 
 from mallob_py.service.telemetry.status import JobInterim

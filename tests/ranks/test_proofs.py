@@ -9,16 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import (
-    DEADLINE_S,
-    ROOT,
-    Finished,
-    needs_mpiexec,
-    read_until,
-    run,
-    serving,
-    started,
-)
+from running import DEADLINE_S, ROOT, Finished, needs_mpiexec, read_until, run, serving, started
 
 from mallob_sat.generate import commutativity, pigeonhole, planted
 

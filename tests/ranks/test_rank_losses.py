@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 from faults.processes import command_line, parent_of
-from running import (
-    Running,
-    marked_processes,
-    needs_mpiexec,
-    poll_until,
-    run,
-    serving,
-    started,
-    with_apps,
-)
+from running import Running, marked_processes, needs_mpiexec, poll_until, run, serving, started, with_apps
 from test_bags_move import APPS, NAPS, SUM, naps_until
 from waiting import DEADLINE_S
 

@@ -40,10 +40,7 @@ def _ranks_of(service: Running) -> list[int]:
 def test_a_service_rests_while_it_waits_for_a_disk_descriptors_or_its_folder(tmp_path: Path) -> None:
     env, until = with_apps(WAIT="rank_apps:Wait"), tmp_path / "go"
     places = ("--api-dir", f"{tmp_path}/disk/api", "--log-dir", f"{tmp_path}/disk/logs")
-    with (
-        small_disk(tmp_path / "disk") as disk,
-        serving(tmp_path, *places, ranks=2, env=env) as service,
-    ):
+    with small_disk(tmp_path / "disk") as disk, serving(tmp_path, *places, ranks=2, env=env) as service:
         service.api_dir = disk / "api"
         service.ask("first", application="NOOP")
         ranks = _ranks_of(service)

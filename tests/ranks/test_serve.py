@@ -180,9 +180,7 @@ def test_a_held_job_is_interrupted(service: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"{", b"", b"\xff\xfe\x00", b"[" * 100_000],
-    ids=["no JSON", "empty", "binary", "deep"],
+    "content", [b"{", b"", b"\xff\xfe\x00", b"[" * 100_000], ids=["no JSON", "empty", "binary", "deep"]
 )
 def test_what_is_no_job_gets_an_error_reply(
     content: bytes, service: Running, request: pytest.FixtureRequest

@@ -20,8 +20,7 @@ class Kernel:
         self.proc, self.groups = folder / "proc", folder / "cgroup"
         self.write(self.proc / "self/cgroup", "")
         self.write(
-            self.proc / "meminfo",
-            f"MemTotal: {1000 << 10} kB\nMemAvailable: {600 << 10} kB\nHuge: 0\n",
+            self.proc / "meminfo", f"MemTotal: {1000 << 10} kB\nMemAvailable: {600 << 10} kB\nHuge: 0\n"
         )
 
     def write(self, path: Path, text: str) -> None:

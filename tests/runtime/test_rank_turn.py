@@ -233,5 +233,5 @@ def test_turns_are_told_in_one_digit_and_not_at_all_if_a_loop_rests() -> None:
     assert rate.per_second(3.0) == 150.0
     assert rate.per_second(4.0) == 0.0
     assert [shown(each) for each in (0.0, 19.9, 20.0, 26.0, 99.0, 150.0, 12345.0)] == [
-        *(0, 0, 20, 30, 100, 200, 10000),
+        *(0, 0, 20, 30, 100, 200, 10000)
     ]

@@ -54,11 +54,7 @@ class Batch:
             f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m mallob_py.cli.main "$@"\n'
         )
         command.chmod(0o755)
-        settings = {
-            "VENV": str(folder / "venv"),
-            "BATCH_DIR": str(self.batch_dir),
-            "POLICY": "fcfs",
-        }
+        settings = {"VENV": str(folder / "venv"), "BATCH_DIR": str(self.batch_dir), "POLICY": "fcfs"}
         said = cluster.run(
             "sbatch", "--parsable", f"--nodes={nodes}", ROOT / "slurm/batch.sbatch", env=settings, cwd=folder
         )

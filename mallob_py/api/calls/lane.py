@@ -369,12 +369,7 @@ class Lane:
                 pass
 
     def _take(
-        self,
-        member: _Member,
-        number: int,
-        message: messages.FromWorker,
-        buffers: list[Buffer],
-        now: float,
+        self, member: _Member, number: int, message: messages.FromWorker, buffers: list[Buffer], now: float
     ) -> None:
         match message:
             case messages.Place(index, volume):

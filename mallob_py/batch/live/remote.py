@@ -39,13 +39,7 @@ from mallob_py.batch.live.launch import (
     read_allotment,
 )
 from mallob_py.malleable.sockets import connect, listen
-from mallob_py.malleable.wire import (
-    LINE_MAX_BYTES,
-    Notice,
-    WireError,
-    notice_line,
-    parse_notice,
-)
+from mallob_py.malleable.wire import LINE_MAX_BYTES, Notice, WireError, notice_line, parse_notice
 from mallob_py.malleable.wire import Ready as ProgramReady
 from mallob_py.runtime.processes import STOP_SIGNALS, die_with, python
 

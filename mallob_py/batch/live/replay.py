@@ -86,10 +86,7 @@ def _milliseconds(time_s: float) -> int:
 
 
 def replay(
-    workload: Workload,
-    policy: str,
-    tell: Callable[[int], None],
-    body: Body = timed_body,
+    workload: Workload, policy: str, tell: Callable[[int], None], body: Body = timed_body
 ) -> list[Life]:
     """Return the life of each job; `tell` is called repeatedly with the number of ended jobs.
 

@@ -29,17 +29,7 @@ import msgspec
 
 from mallob_py.batch.checks import Checks, count_of
 from mallob_py.batch.job import Job, Kind
-from mallob_py.batch.policy import (
-    Action,
-    Policy,
-    Reserve,
-    Resize,
-    Running,
-    Share,
-    Start,
-    View,
-    Wake,
-)
+from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Running, Share, Start, View, Wake
 from mallob_py.batch.wishes import bounded, grants
 
 #: the shown rest of an overdue job's time

@@ -27,38 +27,18 @@ from mallob_py.async_loop import LoopWatch
 from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.live import requests, script
 from mallob_py.batch.live.chart import Bar, Chart
-from mallob_py.batch.live.folder import (
-    Clock,
-    Folder,
-    FolderError,
-    JobFolder,
-    Run,
-    Submitted,
-)
+from mallob_py.batch.live.folder import Clock, Folder, FolderError, JobFolder, Run, Submitted
 from mallob_py.batch.live.forecast import outlook
 from mallob_py.batch.live.launch import AGAIN_S, TOKEN, Allotment, RunEnd, Status, is_passing
 from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.machine_nodes import Machine, MachineNodes
 from mallob_py.batch.live.nodes import LOCALHOST
-from mallob_py.batch.live.scheduler import (
-    Effect,
-    Launch,
-    LiveScheduler,
-    OrderGrow,
-    OrderShrink,
-    Rebind,
-)
+from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink, Rebind
 from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.loop_rate import shown
 from mallob_py.malleable import wire
 from mallob_py.malleable.sockets import connect, listen
-from mallob_py.runtime.processes import (
-    adopt_orphans,
-    import_places,
-    kill_adopted,
-    python,
-    signals_held_back,
-)
+from mallob_py.runtime.processes import adopt_orphans, import_places, kill_adopted, python, signals_held_back
 
 #: the number of waiting jobs from which a further one is refused
 WAITING_MAX = 100_000

@@ -131,12 +131,7 @@ class Cp:
         return best
 
     def _aggregated(
-        self,
-        now_s: float,
-        queue: Sequence[Job],
-        room: Room,
-        ends: Sequence[End],
-        hint_s: dict[int, float],
+        self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End], hint_s: dict[int, float]
     ) -> dict[int, float] | None:
         """Return the starts of the first stage; None: the solver has found none in its time."""
         cp_model = _cp_model()

@@ -79,11 +79,7 @@ def ends_of(view: View) -> list[End]:
 
 
 def backfill_starts(
-    now_s: float,
-    queue: Sequence[Job],
-    room: Room,
-    ends: list[End],
-    depth: int = 0,
+    now_s: float, queue: Sequence[Job], room: Room, ends: list[End], depth: int = 0
 ) -> list[tuple[Job, list[int]]]:
     """Return the jobs of a queue that start now, with their nodes, which are taken from `room`.
 

@@ -23,11 +23,7 @@ FLOPS_PER_S = 1e12
 PUBLISHED_NODES = 128
 #: the run time below which a job ends when it begins, as times are rounded
 _RUN_MIN_S = 1e-6
-_KINDS = {
-    "RIGID": Kind.RIGID,
-    "MOLDABLE": Kind.MOLDABLE,
-    "MALLEABLE": Kind.MALLEABLE,
-}
+_KINDS = {"RIGID": Kind.RIGID, "MOLDABLE": Kind.MOLDABLE, "MALLEABLE": Kind.MALLEABLE}
 
 
 class ElastiSimError(ValueError):

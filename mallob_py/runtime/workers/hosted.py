@@ -76,13 +76,7 @@ class HostedWorkers:
     `path_of(job)`: the path of a large description on this host.
     """
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        capacity: int,
-        path_of: Callable[[int], Path],
-        pes: int,
-    ) -> None:
+    def __init__(self, pool: WorkerPool, capacity: int, path_of: Callable[[int], Path], pes: int) -> None:
         self._pool = pool
         self._capacity = capacity
         self._path_of = path_of

@@ -64,14 +64,7 @@ from mallob_py.kit.result_file import confined_to
 from mallob_py.protocol.progress import Progress
 from mallob_py.restarts import backoff_s
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory import (
-    NO_ROOM,
-    Memory,
-    OwnPeak,
-    own_cpu_seconds,
-    own_usage,
-    peak_bytes_of,
-)
+from mallob_py.runtime.memory import NO_ROOM, Memory, OwnPeak, own_cpu_seconds, own_usage, peak_bytes_of
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import has_children
 from mallob_py.runtime.workers.offering import Offering

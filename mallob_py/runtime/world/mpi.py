@@ -48,7 +48,7 @@ _MPICH_DEFAULTS = {
     # MPICH's shared memory takes the messages of a sender to all local peers from one pool
     # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
     # Each cell costs 16 KB.
-    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128",
+    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128"
 }
 #: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
 #: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as is.

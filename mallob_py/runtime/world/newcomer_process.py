@@ -143,10 +143,7 @@ def _newcomers_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_rank(
-    arguments: list[str],
-    env: Mapping[str, str],
-    invitation: bytes,
-    begin: Callable[[], None] | None = None,
+    arguments: list[str], env: Mapping[str, str], invitation: bytes, begin: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [*python(), "-m", "mallob_py.cli.main", *arguments],

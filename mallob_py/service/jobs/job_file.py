@@ -86,14 +86,12 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
 
     arrival: Annotated[float, says("seconds since the service's start; it waits until then", ge=0)] = 0.0
     dependencies: Annotated[
-        tuple[str, ...],
-        says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX),
+        tuple[str, ...], says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX)
     ] = ()
     after_ok: Annotated[
         tuple[str, ...],
         says(
-            "further ones, of which it needs a result; it ends if one has none",
-            max_length=DEPENDENCIES_MAX,
+            "further ones, of which it needs a result; it ends if one has none", max_length=DEPENDENCIES_MAX
         ),
     ] = ()
     interrupt: Annotated[bool, says("to end the live job of this user and name; nothing else counts")] = False

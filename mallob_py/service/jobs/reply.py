@@ -213,12 +213,7 @@ def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Repl
 
 def _unknown(outcome: str) -> dict[str, Any]:
     """Return an UNKNOWN result: clients written for Mallob first read the result code."""
-    return {
-        "resultcode": UNKNOWN,
-        "resultstring": "UNKNOWN",
-        "outcome": outcome,
-        "solution": [],
-    }
+    return {"resultcode": UNKNOWN, "resultstring": "UNKNOWN", "outcome": outcome, "solution": []}
 
 
 def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any]) -> bytes:

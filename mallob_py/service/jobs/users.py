@@ -278,9 +278,7 @@ class UserBook:
         jobs = sorted(user.jobs)
         asked = [user.jobs[job].terms for job in jobs]
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
-        from mallob_py.protocol.volumes import (
-            fair_volumes,
-        )  # late: imports numpy
+        from mallob_py.protocol.volumes import fair_volumes  # late: imports numpy
 
         volumes = fair_volumes([one.priority for one in asked], wishes, pes, job_ids=jobs)
         return dict(zip(jobs, volumes.tolist(), strict=True))

@@ -49,14 +49,7 @@ import msgspec
 from mallob_py.protocol.effects import Outcome
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store import own_folder
-from mallob_py.service.store.entries import (
-    ChainEnd,
-    Claimed,
-    Decided,
-    Entry,
-    Kept,
-    read_entries,
-)
+from mallob_py.service.store.entries import ChainEnd, Claimed, Decided, Entry, Kept, read_entries
 from mallob_py.service.store.flush_policy import FlushPolicy
 from mallob_py.service.store.reply_pipes import ReplyPipes
 from mallob_py.service.store.spare_file import SpareFile

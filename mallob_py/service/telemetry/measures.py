@@ -79,12 +79,7 @@ MEASURES: tuple[Measure, ...] = (
         "1, and one more each time that ranks were lost, have left or have joined.",
         lambda it: it.generation,
     ),
-    Measure(
-        "pes",
-        "PEs by state.",
-        lambda it: {"busy": it.busy, "idle": max(0, it.pes - it.busy)},
-        "state",
-    ),
+    Measure("pes", "PEs by state.", lambda it: {"busy": it.busy, "idle": max(0, it.pes - it.busy)}, "state"),
     Measure(
         "loop_turns_per_second",
         "Turns a second of the busiest loop of a rank, in one digit; 0 below 20.",

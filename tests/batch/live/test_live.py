@@ -935,10 +935,7 @@ def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(
     assert {scheduler.ended(job).state for job in jobs} == {"exit code 0"}
     assert {scheduler.output(job) for job in jobs} == {"n2\n"}
     line = hosts.nodes()["n1"]
-    assert (line.state, line.reason) == (
-        NodeState.DOWN,
-        "ssh: connect to host n1 port 22: No route to host",
-    )
+    assert (line.state, line.reason) == (NodeState.DOWN, "ssh: connect to host n1 port 22: No route to host")
     large = scheduler.submit(WAITS_AS_MANY.format(4), "sort $NODE_FILE\n")
     (waiting,) = scheduler.queue().waiting
     assert (waiting.state, waiting.reason) == ("waits for nodes", "wants 4 slots of 2")
@@ -979,10 +976,7 @@ def test_nothing_new_starts_on_a_drained_node(make: Callable[..., Scheduler], tm
     assert {scheduler.ended(one).state for one in others} == {"exit code 0"}
     assert {scheduler.output(one) for one in others} == {"n2\n"}
     rows = [line.split() for line in cli("nodes", "--dir", folder).stdout.splitlines()[2:]]
-    assert rows == [
-        ["n1", "drained", "2", "-", str(job), "job", "(1)", "new", "fan"],
-        ["n2", "up", "2", "2"],
-    ]
+    assert rows == [["n1", "drained", "2", "-", str(job), "job", "(1)", "new", "fan"], ["n2", "up", "2", "2"]]
     go.touch()
     assert scheduler.ended(job).state == "exit code 0"
     assert "there is no node n3 (there are n1, n2)" in refused("nodes", "--dir", folder, "--drain", "n3")

@@ -19,17 +19,7 @@ from typing import Any
 
 import pytest
 from faults.processes import state_of
-from pool_rank import (
-    APPS,
-    CLASSES,
-    DEADLINE_S,
-    HERE,
-    KEY,
-    Make,
-    Rank,
-    is_gone,
-    result_of,
-)
+from pool_rank import APPS, CLASSES, DEADLINE_S, HERE, KEY, Make, Rank, is_gone, result_of
 from seeds import seeds
 from waiting import poll_until
 

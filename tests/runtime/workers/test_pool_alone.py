@@ -715,12 +715,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
     ends: Counter[int] = Counter()
     open_numbers: set[int] = set()
     reads_open: set[int] = set()
-    finals = (
-        stimuli.WorkerAnswered,
-        stimuli.WorkerRaised,
-        stimuli.WorkerCrashed,
-        stimuli.WorkerLost,
-    )
+    finals = (stimuli.WorkerAnswered, stimuli.WorkerRaised, stimuli.WorkerCrashed, stimuli.WorkerLost)
 
     def take_in() -> None:
         host.poll()

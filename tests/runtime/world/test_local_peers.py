@@ -43,9 +43,7 @@ def is_readable(peers: LocalPeers, timeout_s: float = 0.0) -> bool:
     return bool(select.select([peers], [], [], timeout_s)[0])
 
 
-def test_the_death_of_a_rank_of_this_host_is_heard_of_once(
-    processes: list[subprocess.Popen[bytes]],
-) -> None:
+def test_the_death_of_a_rank_of_this_host_is_heard_of_once(processes: list[subprocess.Popen[bytes]]) -> None:
     records = [process_here(), *(record_of(each.pid) for each in processes)]
     peers = LocalPeers(0, dict(enumerate(records)), {0: 0, 1: 0, 2: 0})
     assert peers.take_dead() == []
@@ -101,9 +99,7 @@ def test_one_that_has_ended_before_it_is_watched_is_heard_of_though_nobody_has_w
     peers.close()
 
 
-def test_who_has_process_numbers_of_its_own_is_not_watched(
-    processes: list[subprocess.Popen[bytes]],
-) -> None:
+def test_who_has_process_numbers_of_its_own_is_not_watched(processes: list[subprocess.Popen[bytes]]) -> None:
     foreign = record_of(processes[0].pid)
     foreign = RankProcess(os.getpid(), foreign.host, foreign.namespace + 1, foreign.began)
     peers = LocalPeers(0, {0: process_here(), 1: foreign}, {0: 0, 1: 0})

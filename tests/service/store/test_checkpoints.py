@@ -121,10 +121,7 @@ def a_file_with_a_hole(path: Path) -> None:
 )
 @pytest.mark.timeout(20, method="signal")
 def test_what_can_be_none_of_ours_is_not_read(
-    put: Callable[[Path], None],
-    tmp_path: Path,
-    disk: Disk,
-    complaints: list[str],
+    put: Callable[[Path], None], tmp_path: Path, disk: Disk, complaints: list[str]
 ) -> None:
     opened(tmp_path, disk, complaints).save(OTHER, b"state")
     put(tmp_path / "checkpoints" / str(JOB))

@@ -276,9 +276,7 @@ def test_on_a_durable_disk_each_file_has_exactly_one_reply_whenever_power_is_los
         assert faults_of(folder) == [], story
 
 
-def test_on_a_buffered_disk_much_may_be_lost_but_the_next_service_starts_and_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_on_a_buffered_disk_much_may_be_lost_but_the_next_service_starts_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     submit_files(tmp_path / "first")
     tape = recorded(jobs_service, Buffered, tmp_path / "first")
@@ -323,9 +321,7 @@ def test_a_job_that_was_taken_is_on_the_disk_even_if_its_submitter_has_flushed_n
         assert [held for name, held in disk.items() if name.endswith(".job.a.json")] == [content]
 
 
-def test_what_our_clients_hand_in_to_a_durable_service_is_on_the_disk_when_they_go_on(
-    tmp_path: Path,
-) -> None:
+def test_what_our_clients_hand_in_to_a_durable_service_is_on_the_disk_when_they_go_on(tmp_path: Path) -> None:
     JobDirectory(tmp_path / "api", tmp_dir=tmp_path, flush_policy=Durable()).close()
     inbox = tmp_path / "api/jobs.0/in"
     flushed: list[tuple[str, list[str]]] = []
