@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import browsing, needs_browser
-from test_live import Scheduler, scheduler_maker, the_file
+from test_live import Make, scheduler_maker, the_file
 from waiting import poll_until
 from web_process import WebServer
 
@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs the extra web")
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+def make(tmp_path: Path) -> Iterator[Make]:
     yield from scheduler_maker(tmp_path)
 
 
@@ -37,7 +37,7 @@ def show(tmp_path: Path) -> Iterator[Callable[..., WebServer]]:
 
 
 def test_the_operator_sees_the_queue_and_who_has_which_slots(
-    make: Callable[..., Scheduler], show: Callable[..., WebServer], tmp_path: Path
+    make: Make, show: Callable[..., WebServer], tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "easy", slots=4)
     web = show("--batch-dir", str(scheduler.folder))
@@ -73,7 +73,7 @@ def test_without_a_scheduler_or_its_folder_the_reason_is_told(
 
 @needs_browser
 def test_the_page_draws_slots_and_tells_why_jobs_wait(
-    make: Callable[..., Scheduler], show: Callable[..., WebServer], tmp_path: Path
+    make: Make, show: Callable[..., WebServer], tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "easy", slots=4)
     web = show("--batch-dir", str(scheduler.folder))

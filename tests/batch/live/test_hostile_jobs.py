@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_live import RIGID, Scheduler, scheduler_maker
+from test_live import RIGID, Make, Scheduler, scheduler_maker
 from waiting import poll_until
 
 #: says that it takes orders; `order()` is the next connection
@@ -48,7 +48,7 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+def make(tmp_path: Path) -> Iterator[Make]:
     yield from scheduler_maker(tmp_path)
 
 
@@ -66,9 +66,7 @@ def states(scheduler: Scheduler) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_who_does_not_carry_out_an_order_is_rigid_from_then_on(
-    make: Callable[..., Scheduler], tmp_path: Path, kind: str
-) -> None:
+def test_who_does_not_carry_out_an_order_is_rigid_from_then_on(make: Make, tmp_path: Path, kind: str) -> None:
     body, said = PROGRAMS[kind]
     scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
     bad = submit(scheduler, tmp_path, body)
@@ -82,9 +80,7 @@ def test_who_does_not_carry_out_an_order_is_rigid_from_then_on(
 
 
 @pytest.mark.slow
-def test_a_job_that_has_failed_cannot_say_that_it_is_ready_again(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_that_has_failed_cannot_say_that_it_is_ready_again(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
     body = """
     order().close()
@@ -131,9 +127,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_job_that_floods_the_scheduler_takes_nothing_from_others(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_that_floods_the_scheduler_takes_nothing_from_others(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy", slots=3)
     bad = submit(scheduler, tmp_path, FLOOD)
     poll_until(lambda: scheduler.output(bad).count("again") > 2, scheduler.story)
@@ -151,9 +145,7 @@ def ended(scheduler: Scheduler) -> str:
 
 
 @pytest.mark.slow
-def test_a_job_that_forks_away_is_ended_with_all_that_it_has_started(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_that_forks_away_is_ended_with_all_that_it_has_started(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy", slots=2)
     body = """
     import signal, subprocess

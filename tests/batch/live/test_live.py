@@ -151,7 +151,11 @@ class Scheduler:
         return processes_with(TOKEN, str(self.folder / "jobs" / str(job)))
 
 
-def scheduler_maker(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+#: makes schedulers; arguments as those of Scheduler, without the folder
+Make = Callable[..., Scheduler]
+
+
+def scheduler_maker(tmp_path: Path) -> Iterator[Make]:
     """For a fixture: makes schedulers, of which nothing is left at the end."""
     made: list[Scheduler] = []
 
@@ -166,7 +170,7 @@ def scheduler_maker(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+def make(tmp_path: Path) -> Iterator[Make]:
     yield from scheduler_maker(tmp_path)
 
 
@@ -179,9 +183,7 @@ def the_file(folder: Path, name: str) -> tuple[Path, str]:
 RIGID = "REQUIRED_TIME 600000; NODES 1"
 
 
-def test_jobs_run_with_their_variables_in_their_folder(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_jobs_run_with_their_variables_in_their_folder(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs")
     job = scheduler.submit(
         "JOB_NAME mine; REQUIRED_TIME 600000; NODES 3",
@@ -193,7 +195,7 @@ def test_jobs_run_with_their_variables_in_their_folder(
     assert Path(line.output).read_text() == scheduler.output(job)
 
 
-def test_a_script_for_slurm_runs_unchanged(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_a_script_for_slurm_runs_unchanged(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs", "--default-time", "7m")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "out-mine-1").write_text("of another run")
@@ -209,9 +211,7 @@ def test_a_script_for_slurm_runs_unchanged(make: Callable[..., Scheduler], tmp_p
     assert (tmp_path / "both").read_text() == "out\noh\n"
 
 
-def test_an_output_that_cannot_be_opened_is_named_and_nothing_runs(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_an_output_that_cannot_be_opened_is_named_and_nothing_runs(make: Make, tmp_path: Path) -> None:
     scheduler = make()
     os.mkfifo(tmp_path / "fifo")
     for name, why in (("none/out", "No such file or directory"), ("fifo", "No such device or address")):
@@ -220,9 +220,7 @@ def test_an_output_that_cannot_be_opened_is_named_and_nothing_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_killed_scheduler_finds_its_jobs_again_and_runs_none_twice(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_killed_scheduler_finds_its_jobs_again_and_runs_none_twice(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy", slots=2)
     go, waits = the_file(tmp_path, "go")
     early, waits_early = the_file(tmp_path, "early")
@@ -246,9 +244,7 @@ def test_a_killed_scheduler_finds_its_jobs_again_and_runs_none_twice(
         assert scheduler.output(job) == output
 
 
-def test_kills_at_any_moment_lose_no_job_and_double_none(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_kills_at_any_moment_lose_no_job_and_double_none(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "backfilling")
     ran = tmp_path / "ran"
     jobs = [scheduler.submit(RIGID, f"echo {number} >> {ran}\n") for number in range(30)]
@@ -263,7 +259,7 @@ def test_kills_at_any_moment_lose_no_job_and_double_none(
     assert sorted(map(int, ran.read_text().split())) == list(range(30))
 
 
-def test_a_job_over_its_time_is_ended_even_if_it_does_not_want_to(make: Callable[..., Scheduler]) -> None:
+def test_a_job_over_its_time_is_ended_even_if_it_does_not_want_to(make: Make) -> None:
     scheduler = make("--policy", "easy")
     job = scheduler.submit(
         "REQUIRED_TIME 1000; NODES 1", "trap '' TERM\nsetsid sleep 600 &\nwhile true; do sleep 1; done\n"
@@ -272,7 +268,7 @@ def test_a_job_over_its_time_is_ended_even_if_it_does_not_want_to(make: Callable
     assert not scheduler.processes_of(job)
 
 
-def test_what_a_job_leaves_behind_ends_with_it(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_what_a_job_leaves_behind_ends_with_it(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy")
     job = scheduler.submit(
         RIGID, "(setsid sleep 600 &)\n(env -i setsid sleep 601 & echo $! > left)\nexit 0\n"
@@ -282,7 +278,7 @@ def test_what_a_job_leaves_behind_ends_with_it(make: Callable[..., Scheduler], t
     assert not Path(f"/proc/{(tmp_path / 'left').read_text().strip()}").exists()
 
 
-def test_jobs_whose_keeper_is_killed_end(make: Callable[..., Scheduler]) -> None:
+def test_jobs_whose_keeper_is_killed_end(make: Make) -> None:
     scheduler = make("--policy", "easy")
     job = scheduler.submit(RIGID, "(setsid sleep 600 &)\necho here\nsleep 601\n")
     poll_until(lambda: len(scheduler.processes_of(job)) >= 3, scheduler.story)
@@ -293,7 +289,7 @@ def test_jobs_whose_keeper_is_killed_end(make: Callable[..., Scheduler]) -> None
 
 
 def test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_on(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "easy")
     go, waits = the_file(tmp_path, "go")
@@ -310,9 +306,7 @@ def test_what_hides_from_a_keeper_that_is_killed_ends_with_it_and_other_jobs_go_
     assert scheduler.ended(other).state == "exit code 0"
 
 
-def test_jobs_are_cancelled_while_they_wait_and_while_they_run(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_jobs_are_cancelled_while_they_wait_and_while_they_run(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "conservative")
     _, waits = the_file(tmp_path, "never")
     running = scheduler.submit("REQUIRED_TIME 600000; NODES 4", f"echo here\n{waits}")
@@ -330,7 +324,7 @@ def test_jobs_are_cancelled_while_they_wait_and_while_they_run(
 
 
 def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_knows_that(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = make()
     go, waits = the_file(tmp_path, "go")
@@ -363,9 +357,7 @@ def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_k
     assert scheduler.ended(late).state == "exit code 0"
 
 
-def test_why_a_job_waits_and_when_it_starts_is_explained(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_why_a_job_waits_and_when_it_starts_is_explained(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy")
     _, waits = the_file(tmp_path, "never")
     first = scheduler.submit("REQUIRED_TIME 600000; NODES 3", waits)
@@ -382,7 +374,7 @@ def test_why_a_job_waits_and_when_it_starts_is_explained(
         scheduler.ask(Explain(99))
 
 
-def test_a_program_that_cannot_be_started_says_so(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_says_so(make: Make, tmp_path: Path) -> None:
     scheduler = make()
     answer = scheduler.ask(
         Submit(f"#!/nowhere\n#{RIGID.replace('; ', chr(10) + '#')}\n", "x", str(tmp_path), {})
@@ -402,7 +394,7 @@ def fill_disk(scheduler: Scheduler, is_full: bool) -> None:
 
 
 def test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "fcfs", slots=2)
     go, waits = the_file(tmp_path, "go")
@@ -421,9 +413,7 @@ def test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not(
         assert scheduler.output(job) == "done\n"
 
 
-def test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next(
-    make: Callable[..., Scheduler],
-) -> None:
+def test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next(make: Make) -> None:
     scheduler = make("--policy", "fcfs")
     fill_disk(scheduler, True)
     for _ in range(2):
@@ -434,7 +424,7 @@ def test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next(
 
 
 def test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "fcfs", slots=1)
     go, waits = the_file(tmp_path, "go")
@@ -509,9 +499,7 @@ def test_a_keeper_that_waits_for_room_on_the_disk_can_be_told_to_end(tmp_path: P
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs", slots=2)
     go, waits = the_file(tmp_path, "go")
     scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
@@ -527,7 +515,7 @@ def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(
 
 
 def test_a_job_whose_name_cannot_be_printed_runs_and_ends(
-    make: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
     scheduler = make("--policy", "fcfs", slots=1)
@@ -555,7 +543,7 @@ def test_the_example_of_the_document_runs_without_a_scheduler(example: Path) -> 
 
 @pytest.mark.slow
 def test_the_example_of_the_document_grows_and_shrinks_on_orders(
-    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+    make: Make, example: Path, tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "elastic:cooldown-s=5")
     malleable = "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 4"
@@ -589,9 +577,7 @@ def test_the_example_of_the_document_grows_and_shrinks_on_orders(
 
 
 @pytest.mark.slow
-def test_run_has_a_rank_for_each_slot_that_it_is_given(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_run_has_a_rank_for_each_slot_that_it_is_given(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "elastic:cooldown-s=5")
     go, waits = the_file(tmp_path, "go")
     rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
@@ -616,7 +602,7 @@ def test_run_has_a_rank_for_each_slot_that_it_is_given(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "on a node"])
 def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_tail(
-    make: Callable[..., Scheduler], tmp_path: Path, where: str
+    make: Make, tmp_path: Path, where: str
 ) -> None:
     # The policy resizes no job.
     if where == "here":
@@ -663,7 +649,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_a_job_that_does_not_answer(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_nobody_waits_for_a_job_that_does_not_answer(make: Make, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
     scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
     deaf = scheduler.submit(
@@ -694,9 +680,7 @@ while True:
 """
 
 
-def test_a_program_that_takes_no_more_orders_says_so_and_is_given_none(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_program_that_takes_no_more_orders_says_so_and_is_given_none(make: Make, tmp_path: Path) -> None:
     stop, _ = the_file(tmp_path, "stop")
     program = tmp_path / "leaving.py"
     program.write_text(
@@ -725,9 +709,7 @@ def test_a_program_that_takes_no_more_orders_says_so_and_is_given_none(
     assert "rigid" not in scheduler.story()
 
 
-def test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards(make: Make, tmp_path: Path) -> None:
     (tmp_path / "willing.py").write_text(WILLING)
     scheduler = make("--policy", "elastic:cooldown-s=1,period-s=1", slots=2)
     go, waits = the_file(tmp_path, "go")
@@ -759,9 +741,7 @@ def tell(scheduler: Scheduler, line: str) -> None:
         connection.sendall(f"{line}\n".encode())
 
 
-def test_a_job_never_releases_the_slot_where_its_script_runs(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_never_releases_the_slot_where_its_script_runs(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs", slots=2)
     go, waits = the_file(tmp_path, "go")
     job = scheduler.submit("JOB_CLASS evolving; REQUIRED_TIME 600000; MIN_NODES 2; MAX_NODES 2", waits)
@@ -800,7 +780,7 @@ malleable.ask_for_processes(2)
 
 
 def test_an_evolving_program_asks_for_more_and_has_them_when_another_job_ends(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = make("--policy", "easy", slots=3)
     go = tmp_path / "go"
@@ -828,7 +808,7 @@ def test_an_evolving_program_asks_for_more_and_has_them_when_another_job_ends(
     assert scheduler.ended(job).state == "exit code 0"
 
 
-def test_a_notice_names_the_socket_of_its_own_job(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_a_notice_names_the_socket_of_its_own_job(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
     go, waits = the_file(tmp_path, "go")
     job = scheduler.submit("JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2", waits)
@@ -860,9 +840,7 @@ cat | setsid --wait "$@"
 class Hosts:
     """Hosts that are this one, each with so many slots, behind a remote shell."""
 
-    def __init__(
-        self, folder: Path, make: Callable[..., Scheduler], *options: str, slots: tuple[int, ...] = (2, 2)
-    ) -> None:
+    def __init__(self, folder: Path, make: Make, *options: str, slots: tuple[int, ...] = (2, 2)) -> None:
         self.folder = folder / "hosts"
         self.folder.mkdir()
         self.shell = self.folder / "shell"
@@ -891,9 +869,7 @@ class Hosts:
 WAITS_AS_MANY = "REQUIRED_TIME 600000; NODES {}"
 
 
-def test_jobs_run_on_the_nodes_that_their_node_file_names(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_jobs_run_on_the_nodes_that_their_node_file_names(make: Make, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, make, "--policy", "fcfs")
     scheduler = hosts.scheduler
     job = scheduler.submit(
@@ -913,7 +889,7 @@ def test_jobs_run_on_the_nodes_that_their_node_file_names(
 
 
 def test_jobs_on_other_nodes_are_cancelled_and_end_with_all_that_they_have_started(
-    make: Callable[..., Scheduler], tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     scheduler = Hosts(tmp_path, make, "--policy", "fcfs").scheduler
     stays = "(setsid sleep 600 &)\necho here\ntrap '' TERM\nwhile true; do sleep 1; done\n"
@@ -925,9 +901,7 @@ def test_jobs_on_other_nodes_are_cancelled_and_end_with_all_that_they_have_start
     assert not scheduler.processes_of(job) + scheduler.processes_of(late)
 
 
-def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(make: Make, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, make, "--policy", "fcfs")
     scheduler = hosts.scheduler
     hosts.set_down("n1")
@@ -949,9 +923,7 @@ def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(
     assert scheduler.output(large) == "n1\nn1\nn2\nn2\n"
 
 
-def test_a_job_on_a_node_that_is_lost_is_told_lost_and_ends_there(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_job_on_a_node_that_is_lost_is_told_lost_and_ends_there(make: Make, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, make, "--policy", "fcfs")
     scheduler = hosts.scheduler
     job = scheduler.submit(WAITS_AS_MANY.format(2), "echo here\nsleep 600\n")
@@ -965,7 +937,7 @@ def test_a_job_on_a_node_that_is_lost_is_told_lost_and_ends_there(
     assert [line.job for line in scheduler.queue().running] == [other]
 
 
-def test_nothing_new_starts_on_a_drained_node(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_nothing_new_starts_on_a_drained_node(make: Make, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, make, "--policy", "fcfs")
     scheduler, folder = hosts.scheduler, str(hosts.scheduler.folder)
     go, waits = the_file(tmp_path, "go")
@@ -984,7 +956,7 @@ def test_nothing_new_starts_on_a_drained_node(make: Callable[..., Scheduler], tm
 
 @pytest.mark.slow
 def test_a_malleable_program_on_other_nodes_grows_and_shrinks_on_orders(
-    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+    make: Make, example: Path, tmp_path: Path
 ) -> None:
     hosts = Hosts(tmp_path, make, "--policy", "elastic:cooldown-s=5")
     scheduler = hosts.scheduler
@@ -1007,7 +979,7 @@ def test_a_malleable_program_on_other_nodes_grows_and_shrinks_on_orders(
     poll_until(lambda: scheduler.output(job) == "grown to 4\nshrunk to 2\ngrown to 4\n", scheduler.story)
 
 
-def test_jobs_that_are_bound_have_cores_of_their_own(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_jobs_that_are_bound_have_cores_of_their_own(make: Make, tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("needs two cores")
@@ -1024,7 +996,7 @@ def test_jobs_that_are_bound_have_cores_of_their_own(make: Callable[..., Schedul
 
 @pytest.mark.slow
 def test_a_bound_job_that_grows_and_shrinks_has_the_cores_of_its_slots(
-    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+    make: Make, example: Path, tmp_path: Path
 ) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -1051,9 +1023,7 @@ def test_a_bound_job_that_grows_and_shrinks_has_the_cores_of_its_slots(
     go.touch()
 
 
-def test_a_guest_has_half_of_the_cores_of_its_mate_until_it_ends(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_a_guest_has_half_of_the_cores_of_its_mate_until_it_ends(make: Make, tmp_path: Path) -> None:
     cores = set(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("needs two cores")
@@ -1098,9 +1068,7 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
-def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(
-    make: Callable[..., Scheduler], tmp_path: Path
-) -> None:
+def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(make: Make, tmp_path: Path) -> None:
     folder = make(slots=4).folder
     script = tmp_path / "job.sh"
     script.write_bytes(
@@ -1127,7 +1095,7 @@ def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(
     assert [line.split()[0] for line in ended] == numbers  # one at a time
 
 
-def test_the_number_of_an_array_means_all_its_tasks(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_the_number_of_an_array_means_all_its_tasks(make: Make, tmp_path: Path) -> None:
     live = make(slots=1)
     gate = tmp_path / "gate"
     headers = "REQUIRED_TIME 60000; NODES 1"
@@ -1164,7 +1132,7 @@ def test_the_number_of_an_array_means_all_its_tasks(make: Callable[..., Schedule
     assert live.ended(other[1]).state == "exit code 0"
 
 
-def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_commands_say_what_is_wrong_in_one_line(make: Make, tmp_path: Path) -> None:
     folder = str(make(slots=2).folder)
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES many\n")
@@ -1190,7 +1158,7 @@ def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], 
     assert "is open to others" in refused("serve", "--dir", str(tmp_path / "open"))
 
 
-def test_commands_show_the_queue_and_the_slots(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_commands_show_the_queue_and_the_slots(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy", slots=2)
     _, waits = the_file(tmp_path, "never")
     script = tmp_path / "job.sh"
@@ -1227,7 +1195,7 @@ def test_another_user_gets_no_answer_even_where_the_folder_was_opened_to_him() -
             scheduler.stop()
 
 
-def test_what_somebody_else_has_in_its_folders_stays(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_what_somebody_else_has_in_its_folders_stays(make: Make, tmp_path: Path) -> None:
     for part in ("", "jobs", "ended"):
         put_all(tmp_path / "batch0" / part, tmp_path / "elsewhere")
     put(tmp_path / "batch0" / "jobs" / ".git" / "config", Kind.FILE, tmp_path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from resting import await_rest, full_disk, no_descriptors
-from test_live import Scheduler, scheduler_maker
+from test_live import Make, Scheduler, scheduler_maker
 from waiting import poll_until
 
 from mallob_py.malleable.sockets import connect
@@ -20,7 +20,7 @@ _BODY = "trap '' TERM\nsleep 1000\n"
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+def make(tmp_path: Path) -> Iterator[Make]:
     yield from scheduler_maker(tmp_path)
 
 
@@ -31,7 +31,7 @@ def _processes(scheduler: Scheduler) -> list[int]:
     return [pid, *map(int, keepers)]
 
 
-def test_a_scheduler_and_its_keepers_rest_whatever_they_wait_for(make: Callable[..., Scheduler]) -> None:
+def test_a_scheduler_and_its_keepers_rest_whatever_they_wait_for(make: Make) -> None:
     scheduler = make()
     running = scheduler.submit("REQUIRED_TIME 600000; NODES 3", _BODY)
     scheduler.submit("REQUIRED_TIME 600000; NODES 4", _BODY)
@@ -56,7 +56,7 @@ def test_a_scheduler_and_its_keepers_rest_whatever_they_wait_for(make: Callable[
     assert scheduler.ended(running)
 
 
-def test_a_scheduler_whose_folder_is_gone_rests(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+def test_a_scheduler_whose_folder_is_gone_rests(make: Make, tmp_path: Path) -> None:
     scheduler = make()
     assert scheduler.process is not None
     job = scheduler.submit("REQUIRED_TIME 600000; NODES 3", f"echo begun\n{_BODY}")
