@@ -64,7 +64,7 @@ class QueensBag(Bag):
     def split(self) -> QueensBag | None:
         """Split off every other board with enough remaining rows."""
         boards = self._stack[: self._size]
-        filled = _bits(boards[:, 0])
+        filled = np.bitwise_count(boards[:, 0]).astype(np.int64)
         large = np.flatnonzero(self._n - filled > ROWS_NOT_SHARED)
         if len(large) < 2:
             return None
@@ -93,10 +93,6 @@ class QueensBag(Bag):
 
     def to_bytes(self) -> bytes:
         return self._stack[: self._size].astype("<i8").tobytes()
-
-
-def _bits(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.bitwise_count(words).astype(np.int64)
 
 
 class QueensApplication(QueensDeclaration, BagApplication):

@@ -232,7 +232,7 @@ class _Engines:
                     words = tuple(engine.words)
                     statement = Statement(2 * len(words) + 1, words, True, "", transcript, flaws, reason)
                     self._statements[engine.number] = statement
-                    if self._is_enough():
+                    if judge(self._portfolio, self._statements, self._wishes.agreement) is not None:
                         return
                     if len(transcript) > _SHARED_BYTES_MAX:
                         self._fail(engine, f"its output of {len(transcript)} bytes is too large to be kept")
@@ -273,9 +273,6 @@ class _Engines:
                 self._statements[int(number)] = statement
 
     # --- results ----------------------------------------------------------------------------
-
-    def _is_enough(self) -> bool:
-        return judge(self._portfolio, self._statements, self._wishes.agreement) is not None
 
     def _judge(self) -> Result | None:
         match judge(self._portfolio, self._statements, self._wishes.agreement):

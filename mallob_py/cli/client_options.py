@@ -66,10 +66,6 @@ _OUTPUT_FORMATS = (JSON, *(one.text_format for one in our_declarations() if one.
 TABLE = "table"
 
 
-def _output_format(help_text: str) -> Any:
-    return choice("--output-format", _OUTPUT_FORMATS, JSON, OUTPUT, help_text)
-
-
 def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
     """Return a field for `make_dataclass`."""
     kinds: dict[type, tuple[str, Callable[[str], Any]]]
@@ -239,7 +235,9 @@ class WaitOptions(_ClientOfGroup):
         "USER.NAME", values.identity, JOB, "jobs to wait for; NAME alone is a job of yours", default=()
     )
     group: str | None = _group("wait for all jobs of this group, and print the table of its results")
-    output_format: str = _output_format("print JSON, or s and v lines (default json)")
+    output_format: str = choice(
+        "--output-format", _OUTPUT_FORMATS, JSON, OUTPUT, "print JSON, or s and v lines (default json)"
+    )
 
     def validate(self) -> None:
         super().validate()

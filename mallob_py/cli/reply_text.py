@@ -52,12 +52,8 @@ def answer_lines(reply: Mapping[str, Any]) -> list[str]:
     if result.get("solution"):
         fields["solution"] = result["solution"]
     width = max(map(len, fields), default=0)
-    texts = [f"{key:<{width}}  {_one_line(value)}" for key, value in fields.items()]
+    texts = [f"{key:<{width}}  {it if isinstance(it, str) else json.dumps(it)}" for key, it in fields.items()]
     return [head, *(printable(text) for text in texts)]
-
-
-def _one_line(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def answer_table(rows: Iterable[tuple[Mapping[str, Any], str, Mapping[str, Any]]]) -> str:

@@ -167,7 +167,7 @@ class Trees:
             if now >= kill_s:
                 unrest.workers_killed += self._kill_a_worker()
                 kill_s = now + rng.expovariate(1 / _KILL_EVERY_S)
-            if not self._has_checkpoint() or self._is_resizing():
+            if not any((self.service.box() / "checkpoints").glob("[0-9]*")) or self._is_resizing():
                 blow_s = now + rng.uniform(*_BLOW_AFTER_S)
             elif blows and now >= blow_s:
                 if blows.pop() == "loss":
@@ -193,9 +193,6 @@ class Trees:
         }
         self._jobs.add("other", f"other-{self._number}", fields, (TIMED_OUT,))
         return True
-
-    def _has_checkpoint(self) -> bool:
-        return any((self.service.box() / "checkpoints").glob("[0-9]*"))
 
     def _kill_a_worker(self) -> bool:
         """Kill a computing worker, but no root too often, as a job fails then; a root must leave first."""

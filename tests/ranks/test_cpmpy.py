@@ -10,7 +10,6 @@ import pytest
 from running import Running, needs_mpiexec, serving
 
 from mallob_py import Client
-from mallob_py.service import ServiceError
 
 cp = pytest.importorskip("cpmpy", reason="the extra `cpmpy` is not installed")
 pytest.importorskip("pindakaas", reason="the extra `cpmpy` is not installed")
@@ -84,8 +83,3 @@ def test_assumptions_objectives_in_turn_and_a_given_client(service: Running) -> 
         assert (solver.solve(), solver.objective_value()) == (True, 3)
         solver.maximize(p[0] + p[1] + p[2])
         assert (solver.solve(), solver.objective_value()) == (True, 2)
-
-
-def test_a_folder_without_a_service_is_told(service: Running) -> None:
-    with pytest.raises(ServiceError, match="start one: mallob-py serve"):
-        cp.Model(cp.boolvar()).solve(solver=f"mallob:{service.api_dir}-none")

@@ -102,16 +102,13 @@ def test_an_exception_of_an_application_comes_with_its_traceback(service: Runnin
     assert reply["result"]["resultcode"] == 0
 
 
-@pytest.mark.parametrize(("how", "told"), [("segfault", "SIGSEGV"), ("exit", "7"), ("kill", "SIGKILL")])
-def test_an_application_that_dies_again_and_again_gets_an_error_reply(
-    how: str, told: str, service: Running
-) -> None:
-    reply = service.ask(f"dies-{how}", application="FAIL", configuration={"how": how})
-    assert told in reply["error"]["message"]
+def test_an_application_that_dies_again_and_again_gets_an_error_reply(service: Running) -> None:
+    reply = service.ask("dies", application="FAIL", configuration={"how": "segfault"})
+    assert "SIGSEGV" in reply["error"]["message"]
     assert reply["result"]["resultcode"] == 0
 
 
-@pytest.mark.parametrize("how", ["raise", "segfault", "exit", "kill"])
+@pytest.mark.parametrize("how", ["raise", "kill"])
 def test_an_application_that_fails_in_reading_gets_an_error_reply(how: str, service: Running) -> None:
     reply = service.ask(f"reads-{how}", application="FAIL", configuration={"how": how, "where": "read"})
     assert reply["error"]["message"]

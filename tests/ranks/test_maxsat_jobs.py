@@ -93,22 +93,6 @@ def test_after_a_signal_the_best_is_told(tmp_path: Path) -> None:
     check_best(out, path)
 
 
-def test_a_line_that_is_wrong_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.wcnf"
-    path.write_text("h 1 0\n1.5 2 0\n")
-    done = run("solve", "-n", "1", "--quiet", path)
-    assert done.code == 2
-    assert "wrong.wcnf, line 2: '1.5': a weight has to be a whole number" in done.err
-
-
-def test_proofs_are_refused_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "small.wcnf"
-    path.write_text(SMALL)
-    done = run("solve", "-n", "1", "--proof", tmp_path / "p", path)
-    assert done.code == 2
-    assert "--proof is not for MAXSAT" in done.err
-
-
 def test_a_service_tells_the_optimum_and_at_a_limit_the_best(tmp_path: Path) -> None:
     small = tmp_path / "small.wcnf"
     small.write_text(SMALL)

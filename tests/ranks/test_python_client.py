@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pysat.formula import CNF
 from pysat.solvers import Solver
 from running import Running, needs_mpiexec, poll_until, serving
 
@@ -41,25 +40,6 @@ def client(service: Running) -> Iterator[Client]:
 def holds(model: Any, clauses: Any) -> bool:
     true = set(np.asarray(model).tolist())
     return all(true & set(clause) for clause in clauses)
-
-
-@pytest.mark.parametrize(
-    "formula",
-    [
-        CLAUSES,
-        tuple(map(tuple, CLAUSES)),
-        (clause for clause in CLAUSES),
-        CNF(from_clauses=CLAUSES),
-        np.array([1, 2, 0, -1, 3, 0, -2, -3, 4, 0]),
-        np.array([[1, 2, 0], [-1, 3, 0], [-2, -3, 4]], dtype=np.int8),
-    ],
-    ids=["lists", "tuples", "generator", "CNF", "flat array", "rows"],
-)
-def test_a_formula_may_come_in_many_forms(formula: Any, client: Client) -> None:
-    answer = client.solve(formula)
-    assert answer.satisfiable is True
-    assert answer.model is not None
-    assert holds(answer.model, CLAUSES)
 
 
 def test_a_formula_may_be_a_path(client: Client, tmp_path: Path) -> None:
@@ -139,23 +119,6 @@ def test_what_the_service_refuses_is_an_error_with_its_field(client: Client, tmp
     assert refused.value.field == "files"
     with pytest.raises(JobError, match="nonsense"):
         client.solve([[1]], nonsense=1)
-
-
-@pytest.mark.parametrize(
-    ("formula", "complaint"),
-    [
-        ([[1, 0]], "0"),
-        ([[1.5]], "1.5"),
-        ([1, 2], "not a list of integers"),
-        ([[2**31]], "literals go from"),
-        (np.array([1, 2]), "not closed by 0"),
-        (np.array([1.0]), "float64"),
-        (np.zeros((1, 1, 1), dtype=int), "3 dimensions"),
-    ],
-)
-def test_what_is_not_a_formula_is_refused_at_once(formula: Any, complaint: str, client: Client) -> None:
-    with pytest.raises((ValueError, TypeError), match=complaint):
-        client.submit(formula)
 
 
 def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:

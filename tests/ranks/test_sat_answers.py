@@ -12,7 +12,7 @@ import pytest
 from running import Finished, Running, needs_mpiexec, poll_until, run, serving
 from waiting import growing
 
-from mallob_sat.generate import pigeonhole, planted
+from mallob_sat.generate import planted
 
 pytestmark = needs_mpiexec
 
@@ -79,11 +79,6 @@ def test_solutions_go_to_a_file(tmp_path: Path) -> None:
     assert sorted(lines) == sorted(" ".join(map(str, [*one, 0])) for one in blocks(printed))
     assert len(set(lines)) == len(lines) > 100
     assert blocks(done) == []
-
-
-def test_without_any_solution_it_is_unsatisfiable(tmp_path: Path) -> None:
-    done = run("solve", "-n", "2", "--solutions", "3", write(tmp_path, pigeonhole(4).text("")))
-    assert (done.code, blocks(done)) == (UNSAT, []), done.err
 
 
 def test_what_was_found_before_the_time_limit_is_in_the_file(tmp_path: Path) -> None:
@@ -185,9 +180,3 @@ def test_an_interrupted_enumeration_leaves_what_it_has_found(service: Running, t
 def test_a_core_names_clauses(service: Running) -> None:
     result = ask(service, "core", [3, 0, 1, 0, -1, 2, 0, -2, 0], core=True)["result"]
     assert (result["resultcode"], result["core"], result["core-size"]) == (UNSAT, [2, 3, 4], 3)
-
-
-def test_wishes_that_do_not_fit_are_refused(service: Running) -> None:
-    reply = ask(service, "both", [1, 0], core=True, solutions=2)
-    assert reply["error"]["field"] == "configuration"
-    assert reply["error"]["message"] == "core and solutions are not possible together"

@@ -6,11 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from faults.processes import command_line, parent_of, state_of
-from running import Running, needs_mpiexec, poll_until, run, serving
+from running import Running, needs_mpiexec, poll_until, serving
 
-from mallob_sat.generate import commutativity, planted
+from mallob_sat.generate import commutativity
 
 pytestmark = needs_mpiexec
 
@@ -37,23 +36,6 @@ def hard_formula(folder: Path) -> list[str]:
     path = folder / "hard.cnf"
     path.write_text(commutativity(16).text("hard"))
     return [str(path)]
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_solve_finds_a_model(ranks: int, tmp_path: Path) -> None:
-    formula = planted(80, 330, seed=3)
-    path = tmp_path / "formula.cnf"
-    path.write_text(formula.text("easy"))
-    done = run("solve", "-n", str(ranks), "--solvers", "2", path)
-    assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
-    assert all(set(done.model) & set(clause) for clause in formula.clauses)
-
-
-def test_solve_finds_that_there_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "formula.cnf"
-    path.write_text(commutativity(6).text("circuits"))
-    done = run("solve", "-n", "2", "--solvers", "3", path)
-    assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
 
 
 def test_solvers_are_suspended_continued_and_ended_with_their_worker(tmp_path: Path) -> None:

@@ -23,13 +23,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert "Traceback" not in running.output
 
 
-def test_all_workers_reduce_the_set_of_their_indices(service: Running, tmp_path: Path) -> None:
-    configuration = {"sizes": [RANKS] * 20, "folder": str(tmp_path)}
-    reply = service.ask("reduce", application="ALLREDUCE", configuration=configuration)
-    assert reply["result"]["resultcode"] == 10, reply
-    assert reply["result"]["solution"] == [0, 1, 2, 3, 4]
-
-
 def test_messages_travel_down_to_each_worker_and_up_again(service: Running) -> None:
     reply = service.ask("gossip", application="GOSSIP", configuration={"workers": RANKS})
     assert reply["result"]["resultcode"] == 10, reply

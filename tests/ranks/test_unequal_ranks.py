@@ -72,34 +72,6 @@ def test_the_service_tells_how_many_pes_its_ranks_host(service: Running) -> None
     assert {(start["ranks"], start["pes"]) for start in starts} == {(RANKS, PES)}
 
 
-def test_two_jobs_share_all_pes_by_priority(service: Running) -> None:
-    low = service.submit("low", application="SLEEP", priority=1.0)
-    high = service.submit("high", application="SLEEP", priority=2.0)
-    service.await_event("volume", job=accepted(service, "low"), volume=2)
-    service.await_event("volume", job=accepted(service, "high"), volume=4)
-    end(service, "high", high)
-    service.await_event("volume", job=accepted(service, "low"), volume=PES)
-    end(service, "low", low)
-
-
-def test_a_job_grows_beyond_the_number_of_ranks_onto_every_pe(service: Running) -> None:
-    path = service.submit("wide", application="SLEEP")
-    job = accepted(service, "wide")
-    indices = {service.await_event("started", job=job, rank=pe)["index"] for pe in range(PES)}
-    assert indices == set(range(PES))
-    service.interrupt("wide")
-    assert service.reply(path)["stats"]["max_volume"] == PES
-
-
-def test_as_many_jobs_as_pes_run_at_a_time(service: Running) -> None:
-    names = [f"beside-{number}" for number in range(PES)]
-    paths = {name: service.submit(name, application="SLEEP", max_demand=1) for name in names}
-    started = [service.await_event("started", job=accepted(service, name)) for name in names]
-    assert {one["rank"] for one in started} == set(range(PES))
-    for name, path in paths.items():
-        end(service, name, path)
-
-
 def test_status_and_report_count_pes(service: Running) -> None:
     path = service.submit("counted", application="SLEEP")
 

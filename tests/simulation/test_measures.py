@@ -162,12 +162,6 @@ def test_the_total_ratio_weighs_jobs_by_volume_and_leaves_out_those_that_have_no
     assert measures.creation_ratio() == CreationRatio(median=1.5, max=2.0, total=5 / 4)
 
 
-def test_a_job_that_never_had_a_volume_has_no_ratio() -> None:
-    measures = Measures(1)
-    ended(measures, 1.0, 1, max_volume=0)
-    assert measures.creation_ratio() == CreationRatio(None, None, None)
-
-
 def test_workers_are_told_apart_by_the_number_of_pes_that_they_were_created_on() -> None:
     measures = Measures(30)
     adopted(measures, 1.0, 0, job=1, index=0)

@@ -399,14 +399,11 @@ class Line:
     def _in_the_way(self) -> Iterator[LiveJob]:
         """Yield the jobs that have had their turn and hold places for which other jobs wait."""
         if self._due:
-            waits = {Seat.DUE: self._first_waits(), Seat.EXPRESS_DUE: self._again_waits()}
+            waits = {
+                Seat.DUE: len(self._merits) >= self._window and self._best() is not None,
+                Seat.EXPRESS_DUE: self._express >= again_of(self._pes) and self._best_again() is not None,
+            }
             yield from (job for job in self._due if job.seat is not None and waits[job.seat])
-
-    def _first_waits(self) -> bool:
-        return len(self._merits) >= self._window and self._best() is not None
-
-    def _again_waits(self) -> bool:
-        return self._express >= again_of(self._pes) and self._best_again() is not None
 
     def _best_again(self) -> Queue | None:
         """Return the queue whose first job works again next: that of the user with least at work."""

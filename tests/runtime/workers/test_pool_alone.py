@@ -166,13 +166,6 @@ def host() -> Host:
     return Host()
 
 
-def test_a_process_is_used_again(host: Host) -> None:
-    link = host.start(1)
-    host.end(link)
-    assert not link.is_killed
-    assert host.start(2) is link or link in host.pool.processes.idle
-
-
 def test_a_process_that_has_grown_is_not_used_again(host: Host) -> None:
     link = host.start(1)
     host.end(link, PoolOptions().reuse_limit_bytes + 1)
@@ -207,26 +200,6 @@ def test_no_more_processes_stand_ready_than_should(host: Host) -> None:
         host.end(link)
     assert len(host.pool.processes.idle) <= PoolOptions().warm + 1
     assert sum(link.is_killed for link in links) >= 3
-
-
-def test_messages_that_came_before_there_was_a_process_come_in_their_order(host: Host) -> None:
-    host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
-    for number in range(3):
-        host.pool.deliver((1, 1), TreeMessage(number, b"", False))
-    host.fork()
-    host.poll()
-    link = next(link for link in host.all_links.values() if link.got)
-    assert [type(message) for message in link.got] == [wire.Run, *3 * [wire.Deliver]]
-    assert [message.source for message in link.got[1:]] == [0, 1, 2]
-
-
-def test_a_suspended_worker_gets_no_process_until_it_goes_on(host: Host) -> None:
-    host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
-    host.pool.suspend((1, 1))
-    host.later()
-    assert not any(link.got for link in host.all_links.values())
-    host.pool.resume((1, 1), 2, 3, ())
-    assert [link.got[0].index for link in host.all_links.values() if link.got] == [2]
 
 
 def _stopped_before_they_run(host: Host, count: int) -> list[Link]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mallob_py.service.telemetry.report import CreationRatio, creation_ratio, tells_latency
 
 
-def test_the_creation_ratio_is_created_workers_over_the_largest_volume() -> None:
-    assert creation_ratio([(6, 4), (1, 1), (9, 3)]) == CreationRatio(median=1.5, max=3.0, total=2.0)
-
-
-def test_of_an_even_number_of_jobs_the_median_lies_between_the_middle_two() -> None:
-    assert creation_ratio([(1, 1), (2, 1)]).median == 1.5
-
-
-def test_a_job_that_never_had_a_volume_has_no_ratio() -> None:
-    assert creation_ratio([(0, 0), (2, 1)]) == CreationRatio(2.0, 2.0, 2.0)
-    assert creation_ratio([(0, 0)]) == CreationRatio(None, None, None)
-
-
-def test_a_job_that_ended_before_it_got_a_worker_has_the_ratio_0() -> None:
-    assert creation_ratio([(0, 2), (2, 2)]) == CreationRatio(median=0.5, max=1.0, total=0.5)
+@pytest.mark.parametrize(
+    ("jobs", "ratio"),
+    [
+        ([(6, 4), (1, 1), (9, 3)], CreationRatio(median=1.5, max=3.0, total=2.0)),
+        ([(1, 1), (2, 1)], CreationRatio(median=1.5, max=2.0, total=1.5)),  # between the middle two
+        ([(0, 0), (2, 1)], CreationRatio(2.0, 2.0, 2.0)),
+        ([(0, 0)], CreationRatio(None, None, None)),
+        ([(0, 2), (2, 2)], CreationRatio(median=0.5, max=1.0, total=0.5)),  # ended before it got a worker
+    ],
+)
+def test_the_creation_ratio_of_a_job_is_created_workers_over_its_largest_volume(
+    jobs: list[tuple[int, int]], ratio: CreationRatio
+) -> None:
+    assert creation_ratio(jobs) == ratio
 
 
 def test_the_adoption_of_a_root_is_told_as_scheduled() -> None:
