@@ -1,7 +1,5 @@
 """What holds for all tests: they can be interrupted, they have an end, and nothing survives them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import uuid

@@ -1,7 +1,5 @@
 """Formulas that tests write down as text."""
 
-from __future__ import annotations
-
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula
 

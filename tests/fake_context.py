@@ -1,7 +1,5 @@
 """A stand-in for the runtime's worker context: records what an application asks of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn

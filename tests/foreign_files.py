@@ -1,7 +1,5 @@
 """Files of somebody else, in folders that an option names: nothing becomes of them."""
 
-from __future__ import annotations
-
 import enum
 import os
 import stat

@@ -1,7 +1,5 @@
 """The written list of tests that may be skipped (`skips.txt`), and what a step of CI makes of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

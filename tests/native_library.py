@@ -1,7 +1,5 @@
 """Which tests need the native solver's library."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_sat.native import NATIVE_SOLVERS, NativeSolverMissing, load_library

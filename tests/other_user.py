@@ -1,7 +1,5 @@
 """Doing something as another user, which only root can."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """What an object holds on to, through whatever of its attributes: for tests of what is forgotten."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from types import FunctionType, ModuleType

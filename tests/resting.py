@@ -4,8 +4,6 @@ A thread that is woken again and again waits more often than a loop that rests t
 never waits is ready to run all the time, whether or not it gets a core. A busy machine changes neither.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """How many seeds a test plays: `make test` halves the number that it names, `make test-long` doubles it."""
 
-from __future__ import annotations
-
 import math
 import os
 

@@ -1,7 +1,5 @@
 """Disks of little room, and how they become full."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The sources as syntax trees, each parsed once for all tests of a process that look at them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Callers of a process that has no descriptor left are turned away, and later ones are taken in again."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

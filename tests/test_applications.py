@@ -1,7 +1,5 @@
 """What applications declare: found without importing them, true of them, and known to nobody else."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

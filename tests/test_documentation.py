@@ -1,7 +1,5 @@
 """What the documents say is true: their examples run, their options exist, their errors are in the code."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools

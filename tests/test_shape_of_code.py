@@ -1,7 +1,5 @@
 """Bounds on what the code may grow to: classes, functions, and what tests know of the inside of others."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

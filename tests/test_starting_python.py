@@ -1,7 +1,5 @@
 """One place starts Python: others' files in the working folder must not be taken for modules."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """The blocks of docs/tasks.md run as printed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

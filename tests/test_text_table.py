@@ -1,7 +1,5 @@
 """Tables for people, laid out by us, look as rich would lay them out."""
 
-from __future__ import annotations
-
 import io
 
 from hypothesis import given

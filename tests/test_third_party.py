@@ -1,7 +1,5 @@
 """THIRD_PARTY.md names every package that pyproject.toml asks for, and says what its licence is."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

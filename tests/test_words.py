@@ -1,7 +1,5 @@
 """Docstrings name the thing and then the verb, and stand without their neighbours: others get fewer."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

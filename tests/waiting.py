@@ -4,8 +4,6 @@ What is there is found at once, so patience costs nothing but in a test that fai
 busy with other things asks for more of it: `MALLOB_PY_TEST_PATIENCE=8 make test`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

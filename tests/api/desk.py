@@ -1,7 +1,5 @@
 """A service by hand, for tests of its clients: what becomes of each job file is told before."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The client for asyncio: answers, cancellation, and threads, on a service played by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

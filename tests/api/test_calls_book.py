@@ -1,7 +1,5 @@
 """Which call is where: whatever workers do, each call has one outcome, and all have one in the end."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

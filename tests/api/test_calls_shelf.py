@@ -1,7 +1,5 @@
 """Shared objects cross to each host once, and are kept as long as a call may need them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the Python client tells of jobs and services, and how it is an executor."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import threading

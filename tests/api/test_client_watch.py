@@ -1,7 +1,5 @@
 """A client looks at replies that are new, however many it waits for and however many are old."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

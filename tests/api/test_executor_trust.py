@@ -1,7 +1,5 @@
 """Whose bytes are unpickled: the own user's, and those of a user who was named."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

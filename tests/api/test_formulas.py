@@ -1,7 +1,5 @@
 """Every kind of formula object at every entry point: all of it is handed in, or a sentence says no."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The thread of an executor: whoever calls it is heard."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

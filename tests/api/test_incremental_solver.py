@@ -1,7 +1,5 @@
 """A solver in the service goes on after revisions that failed, as a solver used directly would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

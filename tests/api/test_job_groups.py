@@ -1,7 +1,5 @@
 """Groups of jobs from Python: handed in together, seen from anywhere, and as tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

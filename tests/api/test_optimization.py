@@ -1,7 +1,5 @@
 """Objectives as users give them: of Python's integers and of numpy's, whose negation may not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

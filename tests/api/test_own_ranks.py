@@ -1,7 +1,5 @@
 """Ranks of an executor's own, without ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

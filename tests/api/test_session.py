@@ -1,7 +1,5 @@
 """What a session of Python shows: answers in a few words, and what to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

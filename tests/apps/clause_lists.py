@@ -1,7 +1,5 @@
 """Clauses as lists of literals: sets and formulas of them, and what holds for them, for the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import product
 

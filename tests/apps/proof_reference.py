@@ -3,8 +3,6 @@
 Shares nothing with the checker but the form of a step, (id, literals, hints), hints None for a deletion.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Formulas to refute, and the proofs that CaDiCaL writes of them."""
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile

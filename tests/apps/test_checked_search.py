@@ -1,7 +1,5 @@
 """Jobs with checked answers: what they need and refuse, and searches whose every step a checker follows."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

@@ -4,8 +4,6 @@ The derivations are real ones (of PySAT's CaDiCaL), with a variable G added to e
 of the derivation. The formula has a model then (G is true), so a clause without G is a lie for certain.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import socket

@@ -1,7 +1,5 @@
 """CryptoMiniSat, where it is installed: right answers, and the first to be tried on parity problems."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

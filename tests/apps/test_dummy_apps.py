@@ -1,7 +1,5 @@
 """The applications without a computation."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

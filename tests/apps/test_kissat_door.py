@@ -1,7 +1,5 @@
 """Kissat through its door: answers and what it gives away are right, whatever comes in that follows."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence

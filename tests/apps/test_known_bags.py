@@ -1,7 +1,5 @@
 """The bags that come with mallob-py: known answers, and the laws of bags. UTS has tests of its own."""
 
-from __future__ import annotations
-
 import random
 import resource
 import subprocess

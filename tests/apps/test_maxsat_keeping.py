@@ -1,7 +1,5 @@
 """What one root has found is where the next one goes on, of the same formula only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Native searches as workers run them: in children, with clauses going in and out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 import numpy as np

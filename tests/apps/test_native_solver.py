@@ -1,7 +1,5 @@
 """The native solver: right answers, clauses that follow from the formula, and a search that lets in."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

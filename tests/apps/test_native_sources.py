@@ -1,7 +1,5 @@
 """The native solver's sources are published archives, checked; else one line says what is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The checker of proofs: accepts what is right, refuses everything else and says where."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

@@ -1,7 +1,5 @@
 """Proofs written while solving: numbered as in the file, complete or not there at all."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

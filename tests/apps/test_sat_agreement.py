@@ -1,7 +1,5 @@
 """`"agreement": 2`: several solvers, each on its own, have to say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Clauses between two processes: whole, in order, and never at the price of waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Sets of clauses as arrays, against the same with plain Python lists."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Unsatisfiable cores: numbers of clauses that brute force finds unsatisfiable too."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

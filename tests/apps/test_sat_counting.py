@@ -1,7 +1,5 @@
 """No model, shown by counting: never of a formula that has one, and of those that it is for."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

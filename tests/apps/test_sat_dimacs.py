@@ -1,7 +1,5 @@
 """DIMACS text: what is accepted, and the error and line for each way to be wrong."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Several solutions: exactly those that brute force finds, alone and with helpers."""
 
-from __future__ import annotations
-
 import queue
 import random
 import threading

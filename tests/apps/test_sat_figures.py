@@ -1,7 +1,5 @@
 """What a solver's process counts is seen by its worker."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Formulas are looked at block by block, and nobody can tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from clause_lists import formula_of

@@ -1,7 +1,5 @@
 """What a formula looks like: XORs are counted right, and formulas drawn by lot are told from others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import product

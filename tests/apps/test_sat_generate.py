@@ -1,7 +1,5 @@
 """Generators say the truth about their formulas, and write them as they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

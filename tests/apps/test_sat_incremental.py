@@ -1,7 +1,5 @@
 """Revisions of a growing formula: right answers from a solver that stays, and from one that comes late."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of all kinds, raw integers and inline literals, through the application's `read`."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

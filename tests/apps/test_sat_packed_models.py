@@ -1,7 +1,5 @@
 """Packed models: the same values in fewer bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from fake_context import FakeContext

@@ -1,7 +1,5 @@
 """The strategy table: strong first, different everywhere, and a checked configuration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Portfolios as text: what they mean, and where errors are."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """What is read from a running solver's proof: right, whole, and implied by the formula alone."""
 
-from __future__ import annotations
-
 import os
 import random
 

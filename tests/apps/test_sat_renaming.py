@@ -1,7 +1,5 @@
 """Renamed formulas are the same formulas, whatever numbers their variables have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The SAT application as a worker runs it: right answers from every strategy, or none."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

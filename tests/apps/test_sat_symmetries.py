@@ -1,7 +1,5 @@
 """Breaking symmetries keeps a model of those symmetric to each other, and ends repetitions."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations, permutations
 

@@ -1,7 +1,5 @@
 """What an engine says to a script, part by part, and what counts of it. The engine is a list of answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_smt.answering import Checked, Completed, Printed, Saying, answer, one_line

@@ -1,7 +1,5 @@
 """What engines have said together: an answer, a contradiction, a refusal, or nothing yet."""
 
-from __future__ import annotations
-
 from mallob_smt.engines import Portfolio, Strategy
 from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge
 

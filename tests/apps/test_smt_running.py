@@ -1,7 +1,5 @@
 """The engines of a worker: what becomes of the job when they die, hang, lie, or belong to others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Which engines the workers of a job run: all of them are tried, whoever is there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Scripts in SMT-LIB 2: what they are cut into, and what is refused, by file and line."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Scripts answered by the engines themselves, where they are installed: in processes of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """UTS: trees whose numbers of nodes are known, whichever kernel counts them and whoever shares them."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

@@ -1,7 +1,5 @@
 """Weighted formulas as text: both formats, each rule broken once, and two readers that agree."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """EASY against a slow reference that looks at everything anew, and its promise to the head."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

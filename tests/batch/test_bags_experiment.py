@@ -1,7 +1,5 @@
 """The experiment of task bags under the live scheduler: its batches and tables; the slow test runs one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

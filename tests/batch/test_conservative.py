@@ -1,7 +1,5 @@
 """Conservative backfilling against a slow reference, and its promises."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

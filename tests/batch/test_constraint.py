@@ -1,7 +1,5 @@
 """The CP policy, against the model with an interval per job and node on small cases."""
 
-from __future__ import annotations
-
 import sys
 
 import msgspec

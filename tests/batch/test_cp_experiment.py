@@ -1,7 +1,5 @@
 """The metrics of the experiment cp, by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

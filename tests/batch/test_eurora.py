@@ -1,7 +1,5 @@
 """The reader of the Eurora logs."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

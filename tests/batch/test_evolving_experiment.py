@@ -1,7 +1,5 @@
 """The experiment of jobs that evolve beside rigid and malleable ones; the slow test runs real bags."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The experiments that play many policies: their tables, of small traces, and their figures."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

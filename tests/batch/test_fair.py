@@ -1,7 +1,5 @@
 """`fair` against a slow reference that looks at everything anew."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Job tables of the Argonne Leadership Computing Facility, as traces."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

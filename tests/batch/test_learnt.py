@@ -1,7 +1,5 @@
 """Learnt run times, for any policy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -4,8 +4,6 @@
 skipped. Made ones are played by plain programs with events of their own, in the orders of pyss and ElastiSim.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import heapq

@@ -1,7 +1,5 @@
 """The policy that docs/batch-policies.md shows: it is found by its entry point, and does what it says."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import EntryPoint

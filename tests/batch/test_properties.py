@@ -4,8 +4,6 @@ A policy that needs nodes with several resources says so, and is tried on those;
 kinds, with resize costs and resize points, in all orders of events.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

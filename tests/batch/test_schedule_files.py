@@ -1,7 +1,5 @@
 """Files of a schedule: their columns, their numbers, and that pieces of resized jobs are all there."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Nodes with several resources, shared by jobs: what the simulator places, shows and refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small workloads for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`mallob-py check-proof`: one line and an exit code that scripts can rely on."""
 
-from __future__ import annotations
-
 import lzma
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Shells complete what the table of options has, and the manual page tells all of it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

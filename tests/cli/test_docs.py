@@ -1,7 +1,5 @@
 """The documents of this version are at hand wherever it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

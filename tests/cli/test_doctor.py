@@ -1,7 +1,5 @@
 """The machine is looked at, and what is wrong is said in a line each, with what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import math

@@ -1,7 +1,5 @@
 """`mallob-py experiment`: small runs of each, the files that they leave, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

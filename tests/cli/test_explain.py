@@ -1,7 +1,5 @@
 """`explain` finds a job wherever it is: live, handed in, ended, by name or by number."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

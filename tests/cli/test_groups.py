@@ -1,7 +1,5 @@
 """Groups in the shell: handing in, waiting, ending, again, and tables, through files only."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

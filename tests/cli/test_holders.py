@@ -1,7 +1,5 @@
 """Who takes over the folder of a client whose rank is gone: the same everywhere, from who is left alone."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

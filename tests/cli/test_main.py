@@ -1,7 +1,5 @@
 """The console script finds commands, imports them late and fails in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

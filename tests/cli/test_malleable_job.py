@@ -1,7 +1,5 @@
 """What the ranks of a malleable or evolving job tell its scheduler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The mixed experiment: its stream, its tables, and a small run of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options come from four sources, and whatever is wrong with them is said in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Replies as text: the same JSON on fewer lines, answers and tables that people read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

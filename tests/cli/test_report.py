@@ -1,7 +1,5 @@
 """A report says of a run what its event log holds, and of a broken log what is left of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

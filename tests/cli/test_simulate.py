@@ -1,7 +1,5 @@
 """`mallob-py simulate`: what it prints and writes, and one line for everything that is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The desk of `solve` without ranks: whose answer is written when, and what each file may take."""
 
-from __future__ import annotations
-
 import array
 import os
 from pathlib import Path

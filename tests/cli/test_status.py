@@ -1,7 +1,5 @@
 """What `status` says about a service that runs, has died or never was."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

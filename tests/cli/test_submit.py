@@ -1,7 +1,5 @@
 """`submit` and `interrupt` say to the service what the command line said, through files only."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import json

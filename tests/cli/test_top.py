@@ -1,7 +1,5 @@
 """`top` shows who has how many workers, in whatever terminal there is."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

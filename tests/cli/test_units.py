@@ -1,7 +1,5 @@
 """The systemd units that `mallob-py service install` writes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Single option values."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """`wait` prints the replies of jobs that were handed in before."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The comparison of balancing everywhere and together: its counts, its model, its table."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

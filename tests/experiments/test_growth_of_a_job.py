@@ -1,7 +1,5 @@
 """How a job grows from 1 to m workers, counted in virtual time."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Intervals of means, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What the matchers promise at scale, counted in virtual time."""
 
-from __future__ import annotations
-
 import math
 import random
 

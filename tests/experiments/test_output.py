@@ -1,7 +1,5 @@
 """Runs side by side are kept one by one; tables and figures go to one folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Uniform jobs, priorities and realistic arrivals, played small: rows that can be foretold."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

@@ -1,7 +1,5 @@
 """An initializer and the functions after it, as workers load them: each from a pickle of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

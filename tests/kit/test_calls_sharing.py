@@ -1,7 +1,5 @@
 """Regions: who can open one, what can be changed in one, and what stays of one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Functions, arguments and results as bytes."""
 
-from __future__ import annotations
-
 import functools
 import linecache
 import sys

@@ -1,7 +1,5 @@
 """Frames through a socket in any pieces, and who may send them."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

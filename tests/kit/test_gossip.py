@@ -1,7 +1,5 @@
 """Statements that every worker of a job comes to know, whatever is lost on the way."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """`kit.input_file.at_most` refuses inputs of more bytes than `--input-max`, however they come."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Several processes in one worker: one answer, whatever becomes of the others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

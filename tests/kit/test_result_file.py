@@ -1,7 +1,5 @@
 """Result files of jobs: written below one folder, to new names, whatever is in the way."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The wishes of an evolving program, by what it expects: they follow its work, and do not flap."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

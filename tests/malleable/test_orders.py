@@ -1,7 +1,5 @@
 """What happens in which order when a malleable program shrinks or grows."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A real program that takes the orders of a scheduler over its socket."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """The lines of the protocol between malleable programs and their scheduler."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Matchers of any kind without anything else, their messages moved one at a time, in a random order."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """The all-reduction of job events: order, aggregation, versions; and the rule of volumes."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

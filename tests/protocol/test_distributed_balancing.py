@@ -1,7 +1,5 @@
 """The computation of volumes by all PEs together: epochs, news that wait, the same volumes everywhere."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

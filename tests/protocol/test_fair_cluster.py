@@ -1,7 +1,5 @@
 """The volumes that the rule promises, workers and all, in a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol.config import Config

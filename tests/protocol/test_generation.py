@@ -1,7 +1,5 @@
 """Generations: who belongs to the system, through losses, joins and leaves, in all orders of messages."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict, deque
 

@@ -1,7 +1,5 @@
 """Ranks on their way into a running system, as the rank sees them that has started them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """A host that fails rests, for longer each time; one that runs a process is well."""
 
-from __future__ import annotations
-
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.host_health import Fault, HostHealth
 

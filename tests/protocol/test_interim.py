@@ -1,7 +1,5 @@
 """The best of what workers offer, in whatever order it comes."""
 
-from __future__ import annotations
-
 import functools
 
 from hypothesis import given

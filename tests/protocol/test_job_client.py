@@ -1,7 +1,5 @@
 """A job's life at its client: demand, budgets, limits, statistics. One PE alone, driven by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

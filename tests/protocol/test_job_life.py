@@ -1,7 +1,5 @@
 """The table of a job's life: complete, and without a way that must not be."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol.job_life import LIFE, Happening, JobState, follow

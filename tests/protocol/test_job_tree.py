@@ -1,7 +1,5 @@
 """The seats of one parent, without any cluster: what it asks for, whom it queries, what it takes back."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol import messages

@@ -1,7 +1,5 @@
 """What has been said to a client is kept, but not without bound."""
 
-from __future__ import annotations
-
 from mallob_py.protocol import succession
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import ResultFound, WorkerFailed

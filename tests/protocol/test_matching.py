@@ -1,7 +1,5 @@
 """The prefix-sum matcher: small trees of matchers without anything else, messages moved by hand."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Every message survives the wire, and nothing else passes for one."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import msgspec

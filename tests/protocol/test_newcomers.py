@@ -1,7 +1,5 @@
 """A process on its way to be a rank: what it says, to whom, and when it gives up."""
 
-from __future__ import annotations
-
 from mallob_py.protocol import rank_messages
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
 from mallob_py.protocol.placement import Generation, name_of

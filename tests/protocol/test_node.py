@@ -1,7 +1,5 @@
 """A rank as a pure machine: what passes between its PEs, other ranks and whoever executes its effects."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol import PeerViolation, rank_effects, rank_messages, rank_stimuli

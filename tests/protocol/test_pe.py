@@ -1,7 +1,5 @@
 """One PE whose peers are played by the test: what it does in which order, and when it gives up."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import pytest

@@ -1,7 +1,5 @@
 """PEs on their ranks: consecutive numbers, as many as each rank has capacity."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

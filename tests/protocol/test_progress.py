@@ -1,7 +1,5 @@
 """How far a job is, and how fast, from what its root says now and then."""
 
-from __future__ import annotations
-
 from mallob_py.protocol.progress import WINDOW_S, Progress, Progression
 
 

@@ -1,7 +1,5 @@
 """Requests on random walks: they find idle PEs, come home in time, and end when nobody wants them."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The in-order tree of ranks and the arithmetic of job trees, by their properties."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The memory of past workers."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

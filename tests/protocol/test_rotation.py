@@ -1,7 +1,5 @@
 """With more jobs than PEs, volumes rotate: everybody's share over time, and who is first."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

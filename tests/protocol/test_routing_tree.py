@@ -1,7 +1,5 @@
 """The matcher with a tree of idle counts: it finds who is idle, and forgets who is not wanted."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The shape of job trees, by its formulas, for two children and for more."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """PEs that share a memory share the images of their epochs, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol.balancing import Image, ImageRule, local_rule, shared_rule

@@ -1,7 +1,5 @@
 """What no correct PE sends is an error of its sender, named, and found with `python -O` as well."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Set MALLOB_PY_CASES to play more random cases than by default.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

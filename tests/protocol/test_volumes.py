@@ -1,7 +1,5 @@
 """Fair volumes against an exact reference in `fractions`, and C1 to C3 of P 2.3."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """The table of a worker's states: complete where news of processes may come any time, strict elsewhere."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

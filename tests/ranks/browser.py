@@ -1,7 +1,5 @@
 """A headless Chromium, driven through its DevTools over a pair of pipes: nothing else is needed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Functions that tests have called in workers, which import them from here."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses

@@ -10,8 +10,6 @@ The later releases, interrupted, write a byte of ones where they wait for their 
 longer, and do the same when they are released, though nobody waits there: a file of one byte is left.
 """
 
-from __future__ import annotations
-
 import array
 import json
 import os

@@ -4,8 +4,6 @@ All processes of a service (launcher, mpiexec, ranks, fork servers, workers) inh
 their environment, by which they are found and, at the latest at the end of a test, killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

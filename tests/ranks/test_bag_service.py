@@ -1,7 +1,5 @@
 """Bags of tasks on real ranks: exact while workers come, go and die."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Bags whose workers are taken away or killed: what they have done is handed over, or on file."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

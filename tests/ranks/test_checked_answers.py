@@ -1,7 +1,5 @@
 """Whole jobs with checked answers: true ones come through, lies of solvers end in an error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

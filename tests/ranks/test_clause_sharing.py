@@ -1,7 +1,5 @@
 """Workers on real ranks that exchange clauses, while the tree is as it is or changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

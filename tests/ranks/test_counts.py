@@ -1,7 +1,5 @@
 """The price of a no-op in system calls: counts hold on any machine and show a doubling without a clock."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

@@ -1,7 +1,5 @@
 """Disks that are full, read-only or lose a file: the service says so in clear words and survives."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

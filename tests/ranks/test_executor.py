@@ -1,7 +1,5 @@
 """Python functions on a service: all that an executor can do, and what becomes of calls whose workers go."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

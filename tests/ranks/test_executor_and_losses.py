@@ -1,7 +1,5 @@
 """Calls of an executor while ranks are lost, the service is started again, or ranks are on another host."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

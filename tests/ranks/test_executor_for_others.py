@@ -1,7 +1,5 @@
 """Libraries that take an executor, or joblib's backend, and the examples of the documents on functions."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Objects on their way to calls and back: each call has its own, and none that is odd costs another call."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

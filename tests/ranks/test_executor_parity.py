@@ -1,7 +1,5 @@
 """An executor as one of the standard library's: cancelling, initializers, lazy input, forks, callbacks."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

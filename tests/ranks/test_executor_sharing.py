@@ -1,7 +1,5 @@
 """Objects kept in workers: one copy per host, whatever happens to calls, workers and the caller."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Deaths of all kinds: of solvers, ranks, launchers and whole services; no job may be lost by them."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

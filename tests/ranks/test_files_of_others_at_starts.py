@@ -1,7 +1,5 @@
 """Every kind of start, with files of others in every folder that an option names: they are as they were."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

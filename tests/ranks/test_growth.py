@@ -1,7 +1,5 @@
 """Ranks that join a running service: they take work at once, and are lost or leave as all others do."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

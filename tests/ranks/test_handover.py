@@ -1,7 +1,5 @@
 """A service that waits for the end of another one and goes on with its jobs: the change loses nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections import Counter

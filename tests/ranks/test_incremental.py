@@ -1,7 +1,5 @@
 """Incremental jobs through a running service: every answer as from a solver used directly."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

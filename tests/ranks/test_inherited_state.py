@@ -1,7 +1,5 @@
 """A start makes its own state: all that a parent can leave in it changes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

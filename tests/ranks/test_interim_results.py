@@ -1,7 +1,5 @@
 """Interim results on real ranks: offers are seen while a job runs, and are its answer if it is ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

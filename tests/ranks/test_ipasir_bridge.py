@@ -1,7 +1,5 @@
 """Programs linked with Mallob's IPASIR bridge are served as Mallob serves them."""
 
-from __future__ import annotations
-
 import array
 import itertools
 import json

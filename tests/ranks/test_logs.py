@@ -1,7 +1,5 @@
 """`mallob-py logs`, of jobs that run and of those that have ended, and over HTTP the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MaxSAT as a user meets it: `solve` with output as in the evaluations, and the service."""
 
-from __future__ import annotations
-
 import os
 import pty
 import random

@@ -1,7 +1,5 @@
 """Jobs of all kinds at once, with deaths and interruptions in between: each gets its right reply."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

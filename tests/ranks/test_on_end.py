@@ -1,7 +1,5 @@
 """A command of the operator's runs for each job that ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks that join on other hosts: namespaces of this one, which a remote shell enters."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

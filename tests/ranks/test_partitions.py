@@ -1,7 +1,5 @@
 """Two hosts whose network fails them: namespaces with an address each, joined by a cable that is pulled."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -1,7 +1,5 @@
 """Proofs as a user meets them: written by real ranks, checked by a command of their own."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """PySAT's own algorithms find the same with a solver that lives in the service."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable, Iterator

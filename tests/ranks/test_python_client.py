@@ -1,7 +1,5 @@
 """The service from Python: formulas in all forms, futures, and solvers that live in the service."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from concurrent.futures import CancelledError

@@ -1,7 +1,5 @@
 """Ranks that are lost while the others go on with their processes: no restart, and one reply for each job."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

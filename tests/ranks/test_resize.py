@@ -1,7 +1,5 @@
 """Ranks that leave by order on a running service: the others go on, and nothing of them is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

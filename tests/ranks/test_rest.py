@@ -1,7 +1,5 @@
 """The loops of a real service and of its web server rest in every state in which they wait."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

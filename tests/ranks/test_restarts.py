@@ -3,8 +3,6 @@
 Where the others could go on without them, they are told not to: that is tested in `test_rank_losses.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

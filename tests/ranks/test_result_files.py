@@ -1,7 +1,5 @@
 """Files that jobs of a service write: below one folder, to new names, whatever they ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which PE works for which job: told while somebody looks, and only then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from running import needs_mpiexec, poll_until, serving

@@ -1,7 +1,5 @@
 """`mallob-py run` as a user runs it: any application, one job, its result as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

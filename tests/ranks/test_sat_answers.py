@@ -1,7 +1,5 @@
 """What SAT jobs can ask for beyond a model, as users meet it: by `solve`, and by job files."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from pathlib import Path

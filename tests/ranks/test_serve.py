@@ -1,7 +1,5 @@
 """`mallob-py serve` as its users meet it: job files in, replies out, and nothing that stops it."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Users share a real service: PEs by weight, limits, queues; wrong files are one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

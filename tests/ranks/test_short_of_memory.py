@@ -1,7 +1,5 @@
 """A service in a control group whose memory runs short: what it gives back, and what goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SMT as a user runs it: `solve` prints what a solver would, a service answers job files, limits hold."""
 
-from __future__ import annotations
-
 import lzma
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mallob-py solve` as a user runs it: real ranks, real files, exit codes and output."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Several solver processes per worker, on real ranks: answers, suspension, and a clean end."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the ranks of a real service were told, over a rank that joined and was lost, played again."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

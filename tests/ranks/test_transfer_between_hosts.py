@@ -1,7 +1,5 @@
 """Large descriptions between hosts: six ranks that play three hosts of two ranks each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What any world can show is in tests/worlds, run by all ranks of one world together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Workers of real ranks that talk along their job tree, while it stands and while it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """More jobs than ranks, none of which ends by itself: a formula is answered, and the jobs share evenly."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks of unequal capacity under one service: each PE is a place for a worker, wherever it is hosted."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

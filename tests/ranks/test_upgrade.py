@@ -1,7 +1,5 @@
 """Folders of former versions, kept as they left them: the next service goes on with everything in them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The HTTP interface, with the test as the service: what is kept, refused, told and never let through."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The web server holds to its own description: schemathesis asks what `/openapi.json` allows, and more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`mallob-py web` beside a real service: by its HTTP interface, and by its page in a browser."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

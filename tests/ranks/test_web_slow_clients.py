@@ -1,7 +1,5 @@
 """The web server beside clients that say nothing, send slowly or do not read: bounded, on this host only."""
 
-from __future__ import annotations
-
 import json
 import resource
 import socket

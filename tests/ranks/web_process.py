@@ -1,7 +1,5 @@
 """A web server in a process of its own, and what a browser or curl would send to it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

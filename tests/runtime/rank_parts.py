@@ -1,7 +1,5 @@
 """Parts of a rank for tests of its loop: a clock that only waiting moves on, and doubles that do nothing."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator

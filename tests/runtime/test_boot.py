@@ -1,7 +1,5 @@
 """What "auto" gives: each rank its share of the cores of its host. And how patient ranks are that join."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

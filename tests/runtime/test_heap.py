@@ -1,7 +1,5 @@
 """A rank's heap shrinks again after large messages, seldom, and only while the rank has little to do."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 from typing import Any

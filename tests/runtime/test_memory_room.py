@@ -1,7 +1,5 @@
 """What is left of the memory, read from copies of the kernel's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory of a worker: peaks of its processes added up, shared pages once. CPU time: what all of them used."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import resource

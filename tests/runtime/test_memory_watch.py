@@ -1,7 +1,5 @@
 """What ranks give back when memory is short, in which order and whose turn it is; the memory is a story."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Notices are lines; those of a service have the time in front."""
 
-from __future__ import annotations
-
 import errno
 import re
 

@@ -1,7 +1,5 @@
 """numpy starts no threads in ranks and fork servers, unless the user asks for them; forks have titles."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

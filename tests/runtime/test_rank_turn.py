@@ -1,7 +1,5 @@
 """A turn of a rank's loop ends, whatever goes on, and one that waits turns seldom."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What those who are started to join are told."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A rank's use of its host is read seldom, and told in coarse steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.runtime import use_meter

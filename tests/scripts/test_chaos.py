@@ -1,7 +1,5 @@
 """Short forms of the campaigns of `scripts/chaos.py`; the long ones take minutes or hours."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

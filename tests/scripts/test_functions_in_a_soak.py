@@ -1,7 +1,5 @@
 """The functions in a soak see calls that share objects, and pass where calls do not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What is skipped in one step of CI is run by another one, or it fails."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

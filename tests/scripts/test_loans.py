@@ -1,7 +1,5 @@
 """Logs of loans tell whether each bag was counted once, and which loans are open."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The list of mutations fits the sources: each breaks one rule at exactly one place."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess

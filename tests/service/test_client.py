@@ -1,7 +1,5 @@
 """Submitting from outside."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whose turn it is, as the parts of a client work together: what waits ages, what is held does not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of jobs while their inputs are read."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

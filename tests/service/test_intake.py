@@ -1,7 +1,5 @@
 """A client takes in files by age, up to a bound, and what speaks of other jobs finds these."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Which jobs have no reply yet, told from the folder at every step of a job's way."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

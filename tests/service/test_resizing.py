@@ -1,7 +1,5 @@
 """Which ranks leave, and what becomes of orders that cannot be carried out."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

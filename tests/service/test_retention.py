@@ -1,7 +1,5 @@
 """What retention removes, and above all what it leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -46,8 +46,6 @@ What happens to ranks:
     stop 1                 somebody orders at rank 1 that all ranks end
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator

@@ -6,8 +6,6 @@ its ranks to fall in a certain way raises `Unlucky` where they do not, and is th
 with the next seed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

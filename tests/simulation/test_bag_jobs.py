@@ -1,7 +1,5 @@
 """Bag jobs in virtual time whose workers come, go, die and are stopped: exact, each time."""
 
-from __future__ import annotations
-
 import pytest
 from seeds import seeds
 

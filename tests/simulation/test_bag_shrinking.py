@@ -1,7 +1,5 @@
 """A failing life of a bag job becomes a small one that fails in the same way, here with a rule broken."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bursts of small jobs: PEs go from job to job of one client, and nobody else hears of these."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks of unequal capacity in simulated clusters: shares by capacity, event loops that are shared."""
 
-from __future__ import annotations
-
 import pytest
 from stories import heard_by, post
 

@@ -1,7 +1,5 @@
 """Desks of clients in virtual time: files that wait, users, turns, inputs, full disks, lost clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

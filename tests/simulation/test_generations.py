@@ -1,7 +1,5 @@
 """Ranks are lost, hang, leave and join while jobs run: survivors keep what they have, each job ends once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

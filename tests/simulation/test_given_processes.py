@@ -1,7 +1,5 @@
 """A job whose next turn is at another PE of the same host goes on there with the process that it had."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -5,8 +5,6 @@ longest chain of messages. A chain is some collectives (events up, epoch down; s
 grants down) for each layer of the deepest job tree: O(log m) of O(log m) hops at worst.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker for which no process can be had is lost, its job goes on, and its PE does not try for ever."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise

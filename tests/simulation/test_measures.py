@@ -1,7 +1,5 @@
 """Measures of made-up runs whose numbers are known."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.service.telemetry.report import CreationRatio

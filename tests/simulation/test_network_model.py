@@ -1,7 +1,5 @@
 """The network model: distances, jitter, slow ranks, and what messages cost those who handle them."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

@@ -1,7 +1,5 @@
 """News of what workers have used on their way through random lives: most of them arrive."""
 
-from __future__ import annotations
-
 from seeds import seeds
 
 from mallob_py.simulation.plan import draw_plan

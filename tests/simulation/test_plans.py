@@ -1,7 +1,5 @@
 """Plans are data: they survive a file, can be cut off and thinned out, and play the same again."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import msgspec

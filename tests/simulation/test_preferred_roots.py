@@ -1,7 +1,5 @@
 """A root that had better be on a certain PE: it gets there if that is free, and somewhere in any case."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -4,8 +4,6 @@ What comes out of a text is written below its commands. After a change of the pr
 them, `RACES=rewrite pytest tests/simulation/test_race_scripts.py` writes them anew; then read the difference.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

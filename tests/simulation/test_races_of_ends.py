@@ -1,7 +1,5 @@
 """Races at the end of jobs and at the edges: few PEs, many jobs, budgets, late descriptions."""
 
-from __future__ import annotations
-
 import pytest
 from stage import Stage
 from stories import (

@@ -4,8 +4,6 @@ Numbers are those of the list of races that a naive version misses. Where the de
 impossible, the test says why and looks on while random clusters live.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

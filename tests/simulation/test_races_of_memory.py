@@ -1,7 +1,5 @@
 """Races of suspended workers, of those who remember them, and of messages between workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stories import (

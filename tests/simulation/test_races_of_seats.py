@@ -3,8 +3,6 @@
 Numbers are those of the list of races that a naive version misses.
 """
 
-from __future__ import annotations
-
 from stories import (
     active,
     demand,

@@ -1,7 +1,5 @@
 """Stimuli that were written down lead to the same effects again; where they do not, the line is told."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Random lives of clusters, each from a seed; a failure names its seed and how to replay it."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol.config import Balancing, Matching

@@ -1,7 +1,5 @@
 """A setting is one TOML file: what it leaves out has a default, what is wrong in it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

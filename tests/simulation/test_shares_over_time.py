@@ -1,7 +1,5 @@
 """More jobs than PEs, in simulated clusters: their turns, their PE-seconds, their workers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence

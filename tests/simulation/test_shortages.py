@@ -1,7 +1,5 @@
 """A host is short of memory: past workers are dropped, running ones paused, and their jobs go on."""
 
-from __future__ import annotations
-
 import pytest
 from seeds import seeds
 from stories import (

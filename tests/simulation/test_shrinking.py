@@ -1,7 +1,5 @@
 """A failing life becomes a small one that fails in the same way, here with rules broken on purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path

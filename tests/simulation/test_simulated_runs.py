@@ -1,7 +1,5 @@
 """Simulated runs: replayed by their seed, sound at rest, and measured alike by summary and report."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from statistics import fmean

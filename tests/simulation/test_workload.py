@@ -1,7 +1,5 @@
 """Streams of jobs: drawn ones keep to bounds and seed, read ones are right or refused by line."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The alerts of docs/alerts.yml fire, and the compose file lets nobody in but by the proxy."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Whatever somebody sends as a job: it is handed in, or refused with a word, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

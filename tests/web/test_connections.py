@@ -1,7 +1,5 @@
 """Connections and users of the web server, without sockets: who waits, who is cut off, who shares what."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

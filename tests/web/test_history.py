@@ -1,7 +1,5 @@
 """The last minutes: what is kept, and that it is bounded."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """The course of a job: what is kept of it, and that it is bounded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

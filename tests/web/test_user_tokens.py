@@ -1,7 +1,5 @@
 """Tokens of users: made and taken back while a server runs, and never readable by others."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

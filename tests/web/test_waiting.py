@@ -1,7 +1,5 @@
 """Many who wait for many jobs: an end costs a look at this job, not at all others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of the web server that need no server: metrics, sizes of uploads."""
 
-from __future__ import annotations
-
 import bz2
 import errno
 import gzip

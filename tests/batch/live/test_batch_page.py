@@ -1,7 +1,5 @@
 """The web page of a scheduler of whole jobs: its queue, its slots, and who has had them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

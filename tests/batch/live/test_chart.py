@@ -1,7 +1,5 @@
 """The Gantt chart of a live scheduler: a bar for each stretch of a job on the same slots."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

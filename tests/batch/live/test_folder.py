@@ -1,7 +1,5 @@
 """The scheduler's folder, with something else in it: that stays, and nobody is held up by it."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import os

@@ -1,7 +1,5 @@
 """When a waiting job starts by the times that jobs ask for."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.batch.job import Job, Kind

@@ -1,7 +1,5 @@
 """Malleable programs that hang, lie, flood or go away: their scheduler goes on, and nobody waits for them."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Iterator

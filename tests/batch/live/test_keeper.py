@@ -1,7 +1,5 @@
 """The cores of a job whose slots change while it runs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Nothing of a job on another node outlives a guard that is killed there, however it hides."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

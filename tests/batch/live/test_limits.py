@@ -1,7 +1,5 @@
 """Limits of a live scheduler on what others may ask of it: each is refused by its own rule."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import stat

@@ -1,7 +1,5 @@
 """The scheduler of whole jobs as users have it: real processes, killed and started again."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -1,7 +1,5 @@
 """Workloads over real processes, and the experiment that compares them with the simulator."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Nodes of a live scheduler: their file, their slots, and what becomes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a remote shell says may be anything: a keeper takes in so much of it at a time, and goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from pathlib import Path

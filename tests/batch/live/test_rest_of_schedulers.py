@@ -1,7 +1,5 @@
 """A scheduler of whole jobs, and the keepers of its jobs, rest in every state in which they wait."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The live scheduler without processes: policies over jobs that are told to be ready, to shrink, to end."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

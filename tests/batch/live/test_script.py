@@ -1,7 +1,5 @@
 """Headers of job scripts: what they ask for, and one line for each that is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

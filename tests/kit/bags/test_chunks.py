@@ -1,7 +1,5 @@
 """How many tasks a worker does between two looks at its messages: some milliseconds of its own time."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What one worker of a search has found: all learn it, and nothing that was pruned by it loses it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

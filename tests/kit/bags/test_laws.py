@@ -1,7 +1,5 @@
 """The laws of bags are kept by ours; whoever breaks one is told which."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

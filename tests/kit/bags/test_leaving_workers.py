@@ -1,7 +1,5 @@
 """A root that has to leave before it has begun has nothing to say: least of all that its job begins anew."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """What a checkpoint says of the tasks done so far is what a reply at a limit tells."""
 
-from __future__ import annotations
-
 from mallob_bags.queens import QueensApplication
 from mallob_py.kit.bags.application import _Work
 from mallob_py.kit.bags.books import Books

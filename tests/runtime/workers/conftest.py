@@ -1,7 +1,5 @@
 """Pools of worker processes that end with their test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A rank's worker processes under test: a pool, the events it has given, and ways to wait for things."""
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A worker's process goes on at another rank of the host: two pools, and real processes between them."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """What workers have used is told often at first, ever more seldom, and completely once they stop."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

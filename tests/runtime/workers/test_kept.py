@@ -1,7 +1,5 @@
 """Processes kept for the next revision: they save work, and nothing hangs on them."""
 
-from __future__ import annotations
-
 import array
 import json
 import os

@@ -1,7 +1,5 @@
 """Signals to a worker reach what it has started, on kernels of any age, and nobody else."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

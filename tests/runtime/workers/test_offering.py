@@ -1,7 +1,5 @@
 """What a worker passes on of the offers of its application."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

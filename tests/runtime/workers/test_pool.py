@@ -1,7 +1,5 @@
 """Worker processes: what the rank is promised of them, with real processes and signals."""
 
-from __future__ import annotations
-
 import array
 import errno
 import os

@@ -1,7 +1,5 @@
 """The pool as a machine: no processes, no sockets, no clock but those of the test."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """What workers print: in a file for each job, bounded, whatever lies there."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

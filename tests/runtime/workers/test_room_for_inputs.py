@@ -1,7 +1,5 @@
 """Shared memory that others have filled: an input that was read waits for room, for a while."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a running worker sees of its job, with a rank of which there is only a socket."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Applications whose workers talk along the job tree, for the tests of whole services."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

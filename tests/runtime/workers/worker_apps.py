@@ -1,7 +1,5 @@
 """Applications that behave, and ones that do not, for the tests of worker processes."""
 
-from __future__ import annotations
-
 import _thread
 import ctypes
 import math

@@ -1,7 +1,5 @@
 """What lies between two hosts: carries the bytes of connections, and may cut them."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import selectors

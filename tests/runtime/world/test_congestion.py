@@ -1,7 +1,5 @@
 """Who is sent only what it must have, since much waits: for it, or for all peers together."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

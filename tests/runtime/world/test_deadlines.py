@@ -1,7 +1,5 @@
 """Deadlines of what may block, and ranks without a launcher."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Doorbells between hosts, at which strangers can ring."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

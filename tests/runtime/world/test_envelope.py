@@ -1,7 +1,5 @@
 """What is sealed for a PE comes out as it was, with who sent it and for whom."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.protocol.messages import Supply, TreeMessage, decode, encode

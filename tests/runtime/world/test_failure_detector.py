@@ -1,7 +1,5 @@
 """Watching others: silence is counted in the watcher's own waking time."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

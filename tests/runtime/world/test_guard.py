@@ -1,7 +1,5 @@
 """The parent of a rank under MPICH's mpiexec: what it says and passes on, how it ends, and what it costs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

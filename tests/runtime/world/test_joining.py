@@ -1,7 +1,5 @@
 """A newcomer that nobody takes in: turns and time are counted here, nothing waits."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Launching a local MPI world: exit codes, signals, deaths, and refused launchers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

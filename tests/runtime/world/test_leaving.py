@@ -1,7 +1,5 @@
 """Whose exit code is that of the world, and who speaks where that rank hangs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

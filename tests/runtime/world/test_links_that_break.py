@@ -1,7 +1,5 @@
 """Connections between hosts that are cut while both ranks live, through a proxy that cuts them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

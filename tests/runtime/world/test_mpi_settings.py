@@ -1,7 +1,5 @@
 """What is set for the MPI library before it is loaded, and for which one; what a launcher lets ranks know."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

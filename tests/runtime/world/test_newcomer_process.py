@@ -1,7 +1,5 @@
 """What a rank that joins takes along of the one that starts it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parking wakes for any of its descriptors, whatever their numbers."""
 
-from __future__ import annotations
-
 import os
 import resource
 import select

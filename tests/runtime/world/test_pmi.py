@@ -1,7 +1,5 @@
 """What the ranks of an MPICH ask their process manager, and the answers."""
 
-from __future__ import annotations
-
 from mallob_py.runtime.world.forked_world import PmiServer, pmi_environment
 
 

@@ -1,7 +1,5 @@
 """Connections to ranks that joined later, both ends in one process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

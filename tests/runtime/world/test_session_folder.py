@@ -1,7 +1,5 @@
 """Folders for one session in places that everybody may write to: who may use them, and when they go."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

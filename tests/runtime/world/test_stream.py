@@ -1,7 +1,5 @@
 """The messages of two ranks over connections that break at any byte."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """When crashed ranks are started again, and when not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

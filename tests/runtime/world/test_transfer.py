@@ -1,7 +1,5 @@
 """Descriptions between hosts, without MPI: transfers that send each other messages through queues."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Descriptions between hosts under faults: whatever fails, however messages cross, what arrives is whole."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Hosts of two ranks each without MPI: transfers that send each other messages through queues."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which revisions belong together, whatever order they come in and whatever goes wrong with them."""
 
-from __future__ import annotations
-
 import array
 import json
 from typing import Any

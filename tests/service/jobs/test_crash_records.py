@@ -1,7 +1,5 @@
 """Which jobs were running at each of several crashes in a row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Durations."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

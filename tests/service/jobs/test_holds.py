@@ -1,7 +1,5 @@
 """Live jobs, arrivals, dependencies and interruptions of one client."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Every way in which a job file can be wrong gets a message that names the field."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

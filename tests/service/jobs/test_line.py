@@ -1,7 +1,5 @@
 """Which jobs begin: best first, few at a time, nobody overtaken for ever, users by their weights."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

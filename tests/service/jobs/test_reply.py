@@ -1,7 +1,5 @@
 """Replies hold what clients written for Mallob look for, and statistics always."""
 
-from __future__ import annotations
-
 import array
 import base64
 import json

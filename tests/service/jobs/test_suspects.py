@@ -1,7 +1,5 @@
 """Suspects are tried one at a time, and not before some time without any of them."""
 
-from __future__ import annotations
-
 import math
 
 from mallob_py.service.jobs.holds import QUIET_S, TRIAL_S, Suspects

@@ -1,7 +1,5 @@
 """Users share: queues, scaled priorities and bounds, at one client and at several."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

@@ -1,7 +1,5 @@
 """The file that tells clients where the service is, among what others put into the same folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

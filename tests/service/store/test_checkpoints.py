@@ -1,7 +1,5 @@
 """Checkpoints on file: whole or not at all, gone with their jobs, and never worth a job."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Callable, Iterable, Iterator

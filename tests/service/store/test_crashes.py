@@ -5,8 +5,6 @@ file system (before it, after it, and in the middle of a write); then a second s
 starts on the same folder. This is done for every n until a child survives.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The client's folder: what is heard of, when it is taken, and what becomes of the odd ones."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -273,7 +271,7 @@ def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pyt
 
     directory = open_directory()
     drop(directory, "job.json", text())
-    monkeypatch.setattr(directory_module, "read_all", fail)
+    monkeypatch.setattr(directory_module.journal, "read_all", fail)
     (incoming,) = directory.take()
     answer(directory, incoming)
     assert "Permission denied" in replies(directory)["job.json.error.json"]["error"]["message"]

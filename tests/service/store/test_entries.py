@@ -1,7 +1,5 @@
 """Names in a client's folder: what is written is read again, and strangers are passed over."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

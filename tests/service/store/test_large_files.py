@@ -1,7 +1,5 @@
 """Large job files: parsed in a process of their own, with the same results as small ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +98,7 @@ def test_a_large_file_is_claimed_without_being_read(tmp_path: Path, monkeypatch:
         def refuse(path: str, size_max: int = -1) -> bytes:
             raise AssertionError("it is read")
 
-        monkeypatch.setattr(directory_module, "contents", refuse)
+        monkeypatch.setattr(directory_module.journal, "contents", refuse)
         (incoming,) = directory.take()
         assert incoming.data is None
         assert Path(incoming.path).stat().st_size > LARGE_BYTES

@@ -1,7 +1,5 @@
 """The lock of a client's folder: nobody else gets it, and nothing becomes of what lies in its place."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

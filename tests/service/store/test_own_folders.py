@@ -1,7 +1,5 @@
 """Folders of the service in which there is something else: it stays, and nobody is held up by it."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

@@ -6,8 +6,6 @@ cut off, and changes of folders may be missing, each by itself. (Renaming is ato
 journalling file systems.) On each such disk a second service starts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A client that waits for its reply at a named pipe gets it there, and nobody else waits for it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Whoever uses a threaded directory waits for no disk, and loses nothing by it."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

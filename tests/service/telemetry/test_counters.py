@@ -1,7 +1,5 @@
 """Counts of replies and times."""
 
-from __future__ import annotations
-
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.telemetry.status import BOUNDS_S, Counters, Totals, sum_of
 

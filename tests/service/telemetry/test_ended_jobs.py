@@ -1,7 +1,5 @@
 """The history of ended jobs outlives services, crashes, full disks and what others put in its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """The event log keeps what it is given, off the hot path, and never takes its rank down."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `explain` says of a job: for every state, the reason and the numbers that decide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

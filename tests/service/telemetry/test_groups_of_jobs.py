@@ -1,7 +1,5 @@
 """Groups from outside: the last ending of each job counts, live jobs are live, and the numbers are right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a service says at its end: everything that it leaves behind, and where."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mallob_py.service.telemetry.status_writer import Leftovers, last_words

@@ -1,7 +1,5 @@
 """Logs of many runs in one folder: none is overwritten, all stay small, and what is left can be read."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

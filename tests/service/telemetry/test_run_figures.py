@@ -1,7 +1,5 @@
 """Figures with one definition: what counts as a latency of its kind, and the worker creation ratio."""
 
-from __future__ import annotations
-
 import pytest
 
 from mallob_py.service.telemetry.report import CreationRatio, creation_ratio, tells_latency

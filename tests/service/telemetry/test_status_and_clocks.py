@@ -1,7 +1,5 @@
 """Whether a service runs does not depend on the clocks of its host and of whoever looks."""
 
-from __future__ import annotations
-
 import fcntl
 import time
 from pathlib import Path

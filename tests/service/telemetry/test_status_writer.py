@@ -1,7 +1,5 @@
 """A client's status: all that run, some of the others, everything counted, and the last ones that ended."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
