@@ -42,6 +42,7 @@ _SETTINGS = {
     "fair": [
         "by=nodes,overtake=any", "by=user,order=priority", "overtake=none,costs=no", "cooldown_s=3",
     ],
+    "curve": ["gain=speed,floor=0", "curve=power:0.2,overtake=any,cooldown_s=3"],
 }  # fmt: skip
 _ALL = [
     text
@@ -56,7 +57,7 @@ _EASY = [
     for text in _ALL
     if text.partition(":")[0] in _ARE_EASY and not any(word in text for word in _KEEP_NO_PROMISE)
 ]
-_EASY += ["fair", "fair:cooldown_s=3"]
+_EASY += ["fair", "fair:cooldown_s=3", "curve"]
 
 
 def _shares_nodes(text: str) -> bool:

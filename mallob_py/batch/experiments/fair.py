@@ -47,6 +47,7 @@ RESIZING = (
     "mebf:variant=intensive,gaps=shrink",
     "fair",
     "fair:overtake=any",
+    "curve",
 )
 MEASURES = {
     "turnaround": "turnaround_s",

@@ -89,7 +89,7 @@ class Fair:
             if able or any(job.is_malleable for job in starting):
                 # Running jobs change their sizes, and so expected ends and permitted overtaking.
                 self._head = -1
-            volumes = self._volumes(view, able, starting, view.free + coming)
+            volumes = self.volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
             if (yield from self._start(view, starting, volumes)):
                 yield from self._grow(view, able, volumes)
@@ -115,7 +115,7 @@ class Fair:
         room = view.free + coming + sum(running.size - running.job.low for running in able)
         starting = list[Job]()
         if self._by_priority:
-            priorities = self._priorities_for(view, queue)
+            priorities = self.priorities_for(view, queue)
             queue = [queue[place] for place in np.argsort(-priorities, kind="stable").tolist()]
         elif not view.ended and queue[0].id == self._head and room == self._room:
             # After arrivals alone, a job that did not start before does not start now.
@@ -176,7 +176,7 @@ class Fair:
 
     # --- volumes ------------------------------------------------------------------------------
 
-    def _volumes(
+    def volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
         """Return the volume of each job that can be resized or starts."""
@@ -184,7 +184,7 @@ class Fair:
         if not jobs:
             return {}
         volumes = bounded_volumes(
-            self._priorities_for(view, jobs),
+            self.priorities_for(view, jobs),
             np.array([job.low for job in jobs]),
             np.array([job.high for job in jobs]),
             free + sum(running.size for running in able),
@@ -192,7 +192,7 @@ class Fair:
         )
         return dict(zip((job.id for job in jobs), volumes.tolist(), strict=True))
 
-    def _priorities_for(self, view: View, jobs: Sequence[Job]) -> NDArray[np.float64]:
+    def priorities_for(self, view: View, jobs: Sequence[Job]) -> NDArray[np.float64]:
         if self._by == "job":
             return np.ones(len(jobs))
         if self._by == "nodes":
