@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
@@ -9,6 +10,7 @@ from workloads import malleable, rigid, rigid_workloads
 from mallob_py.batch.job import Workload
 from mallob_py.batch.policies.agreement import Agreement, RigidEasy
 from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policy import Action, View
 from mallob_py.batch.simulator import EventOrder, simulate
 
 VARIANTS = list(product(("min", "pref", "keep", "average"), ("agreed", "steal", "pool")))
@@ -31,6 +33,20 @@ def test_every_variant_lets_all_jobs_end_and_shares_no_node(
     size: str, nodes: str, quirks: str, workload: Workload, order: EventOrder
 ) -> None:
     check(simulate(workload, Agreement(size, nodes, quirks), order=order))
+
+
+@pytest.mark.parametrize("quirks", ["", "pecs23"])
+def test_no_tick_follows_a_decision_that_changes_nothing(quirks: str) -> None:
+    class Counted(Agreement):
+        decisions = 0
+
+        def decide(self, view: View) -> Sequence[Action]:
+            self.decisions += 1
+            return super().decide(view)
+
+    policy = Counted(quirks=quirks)
+    simulate(malleable((0, 6, 6, 6, 30_000), (10, 4, 4, 4, 30_000), (100_000, 1, 2, 8, 60), nodes=8), policy)
+    assert policy.decisions < 20
 
 
 @given(malleable_workloads())

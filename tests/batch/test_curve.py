@@ -1,7 +1,5 @@
 """The policy that gives the next node to the job that gains most from it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

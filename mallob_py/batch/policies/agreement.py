@@ -52,7 +52,7 @@ class RigidEasy:
         if not self._without_estimates:
             return self._easy.decide(view)
         actions: list[Action] = [Start(job.id, job.nodes) for job in view.queue[:1] if job.nodes <= view.free]
-        if len(view.queue) > len(actions):
+        if actions and len(view.queue) > len(actions):
             actions += self._ticks.next(view.now_s)
         return actions
 
@@ -74,7 +74,6 @@ class Agreement:
         self._nodes = nodes
         self._without_estimates = _has_quirks(quirks)
         self._ticks = _Ticks()
-        self._idle = False
         #: nodes agreed for each waiting job
         self._agreed: dict[int, set[int]] = {}
         #: the job for which a node is agreed
@@ -82,15 +81,13 @@ class Agreement:
 
     def begin(self, nodes: int) -> None:
         self._ticks = _Ticks()
-        self._idle = False
         self._agreed, self._owner = {}, {}
 
     def decide(self, view: View) -> Sequence[Action]:
-        if self._idle and not view.ended and not view.arrived:
-            return ()  # nothing has changed since the last, empty decision
         actions = list[Action](self._starts_and_resizes(view))
+        if not actions:
+            return actions  # until something happens, a tick would find the same
         waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
-        self._idle = not actions
         if waits or view.free:
             actions += self._ticks.next(view.now_s)
         return actions
