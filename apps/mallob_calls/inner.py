@@ -174,7 +174,7 @@ def _outcome(entry: _Entry) -> tuple[bool, Any]:
     except BaseException as error:
         return False, error
     try:
-        return True, values.snapshot(value, "its result")
+        return True, values.snapshot(value)
     except values.CannotSend:
         return True, _Itself(value)
 

@@ -104,4 +104,4 @@ class _OneByOne:
         self._calls = [dump(BatchedCalls([item], terms), "a call of joblib's") for item in batch.items]
 
     def __call__(self) -> _Snapshots:
-        return _Snapshots(snapshot(load(call)()[0], "its result") for call in self._calls)
+        return _Snapshots(snapshot(load(call)()[0]) for call in self._calls)

@@ -317,12 +317,9 @@ class TreeWork:
 
 @dataclass(frozen=True)
 class BagOutcome:
-    end_s: float
     result: tuple[int, int]
-    #: tasks done in vain: in truth, and as reported to the root
+    #: tasks done in vain
     wasted: int
-    wasted_told: int
-    messages: int
     busy_s: float
     volume_s: float
 
@@ -407,7 +404,6 @@ class BagCluster:
         self._volume = 0
         self._checkpoint: bytes | None = None
         self.deliveries: deque[Delivery] = deque(maxlen=_DELIVERIES_KEPT)
-        self._messages = 0
         self._busy_s = self._volume_s = 0.0
         self._done = 0
 
@@ -445,7 +441,7 @@ class BagCluster:
             raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
         if told > wasted:
             raise WrongResult(f"{told} tasks are said to be in vain, and {wasted} are")
-        return BagOutcome(self.now, found, wasted, told, self._messages, self._busy_s, self._volume_s)
+        return BagOutcome(found, wasted, self._busy_s, self._volume_s)
 
     def _do(self, kind: int, what: object) -> None:
         if kind == _EVENT:
@@ -607,7 +603,6 @@ class BagCluster:
         return math.inf if self.plan.checkpoint_s is None else self.now + self.plan.checkpoint_s
 
     def _send(self, source: Address, dest: Address, message: AnyBagMessage, back: bool = False) -> None:
-        self._messages += 1
         number = self._sent[source, dest] = self._sent.get((source, dest), 0) + 1
         about = Slow(source, dest, number)
         if not back and self._share(_LOST, about) < self.plan.lost:

@@ -302,12 +302,10 @@ class Book:
         group.mean_s = mean_s if group.mean_s is None else _mixed(group.mean_s, mean_s)
         return self._settle(group, calls)
 
-    def given_back(
-        self, worker: int, batch_number: int, calls: Sequence[int], *, alone: bool = False
-    ) -> None:
+    def given_back(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
         batch = self._take_out(worker, batch_number, calls)
         if batch is not None:
-            self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT], alone)
+            self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT])
 
     def drop(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
         """Take calls of a batch out, without sending them."""

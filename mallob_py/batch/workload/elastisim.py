@@ -54,7 +54,7 @@ class _File(msgspec.Struct):
     nodes: int | None = None
 
 
-def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FLOPS_PER_S) -> Workload:
+def read_elastisim(path: Path, nodes: int | None = None) -> Workload:
     """Read `jobs.json`, also compressed by gzip, for a machine of `nodes` nodes of this speed [flop/s].
 
     Without `nodes`, the machine's size is that of the file if `write_elastisim` wrote it, else the
@@ -76,7 +76,7 @@ def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FL
     order = sorted(range(len(described)), key=lambda place: described[place].submit_time)
     for number, place in enumerate(order):
         try:
-            job, truth = _job(number, described[place], flops_per_s)
+            job, truth = _job(number, described[place])
         except ValueError as error:
             raise ElastiSimError(f"{path}: jobs[{place}]: {error}") from None
         jobs.append(job)
@@ -84,7 +84,7 @@ def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FL
     return Workload(jobs, truths, nodes, path.name)
 
 
-def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
+def _job(number: int, described: _Job) -> tuple[Job, Truth]:
     kind = _KINDS.get(described.type.upper())
     if kind is None:
         raise ValueError(f"type is {described.type!r}, not one of {', '.join(_KINDS)}")
@@ -101,7 +101,7 @@ def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
     if not (described.submit_time >= 0.0 and arguments.divide >= 1.0):
         raise ValueError("submit_time is below 0, or divide below 1")
     serial = 1.0 - arguments.parallel_percentage
-    run_s = arguments.flops / flops_per_s * (serial + arguments.parallel_percentage / preferred)
+    run_s = arguments.flops / FLOPS_PER_S * (serial + arguments.parallel_percentage / preferred)
     if run_s < _RUN_MIN_S:
         raise ValueError(f"it runs for {run_s:g} s, less than {_RUN_MIN_S:g}")
     estimate_s = described.walltime if described.walltime > 0.0 else run_s

@@ -163,15 +163,12 @@ class Ledger:
     message).
     """
 
-    def __init__(
-        self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS, bounds: Bounds = BOUNDS
-    ) -> None:
+    def __init__(self, work: Work, seed: int, settle_s: float = 1.0, bounds: Bounds = BOUNDS) -> None:
         self.books = Books(work)
         self._random = random.Random(seed)
         self.token = self._random.getrandbits(62)
         self.others = Others(self._random)
         self._settle_s = settle_s
-        self._hops = hops
         self._bounds = bounds
         #: waiting workers with their requests, in the order of requests
         self._askers: dict[messages.Address, messages.Lifeline] = {}
@@ -385,7 +382,7 @@ class Ledger:
 
     def _ask(self, now: float, is_first: bool) -> None:
         """Ask a worker; leave lifelines with neighbours, unless it `is_first` and others are known."""
-        has_asked = self._ask_one(self._hops)
+        has_asked = self._ask_one(HOPS)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, messages.Lifeline(self.token, self._need))
             self._has_lifelines = True

@@ -151,9 +151,9 @@ def are_atoms(values: Iterable[Any]) -> bool:
     return ATOMS.issuperset(map(type, values))
 
 
-def snapshot(value: Any, what: str, *, is_copied: bool = True) -> Any:
-    """Return an immutable value itself, else the buffers that `dump` makes. Raises CannotSend."""
-    return value if type(value) in ATOMS else dump(value, what, is_copied=is_copied)
+def snapshot(result: Any) -> Any:
+    """Return an immutable result itself, else the buffers that `dump` makes. Raises CannotSend."""
+    return result if type(result) in ATOMS else dump(result, "its result")
 
 
 def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

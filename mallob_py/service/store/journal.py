@@ -69,9 +69,8 @@ _BETWEEN = "\t"
 class FinishedLog:
     """An append-only file of identities and outcomes, of bounded length."""
 
-    def __init__(self, path: Path, keep_max: int = KEEP_MAX) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._keep_max = keep_max
         self._descriptor = -1
         self._line_count = 0
 
@@ -87,7 +86,7 @@ class FinishedLog:
             self._rewrite(lines)
         self._line_count = len(lines)
         ended: dict[str, str] = {}
-        for line in lines[-self._keep_max :]:
+        for line in lines[-KEEP_MAX:]:
             identity, _, outcome = line.partition(_BETWEEN)
             ended.pop(identity, None)  # the last job of a name counts, and counts as recent
             ended[identity] = outcome
@@ -98,7 +97,7 @@ class FinishedLog:
             self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.write(self._descriptor, f"{identity}{_BETWEEN}{outcome}\n".encode())
         self._line_count += 1
-        if self._line_count > 2 * self._keep_max:
+        if self._line_count > 2 * KEEP_MAX:
             self._rewrite(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
 
     def close(self) -> None:
@@ -107,7 +106,7 @@ class FinishedLog:
             self._descriptor = -1
 
     def _rewrite(self, lines: list[str]) -> None:
-        kept = lines[-self._keep_max :]
+        kept = lines[-KEEP_MAX:]
         own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         self._line_count = len(kept)
         self.close()  # the descriptor is of the replaced file

@@ -323,11 +323,11 @@ class ServiceStatus(msgspec.Struct, frozen=True):
         """Return the number of live jobs."""
         return sum(self.states.values())
 
-    def age_s(self, now: float | None = None) -> float:
-        return max(0.0, (time.time() if now is None else now) - self.time)
+    def age_s(self) -> float:
+        return max(0.0, time.time() - self.time)
 
-    def is_stale(self, now: float | None = None) -> bool:
-        return self.age_s(now) > STALE_AFTER_S
+    def is_stale(self) -> bool:
+        return self.age_s() > STALE_AFTER_S
 
     def volumes_by_user(self) -> Counter[str]:
         """Return the number of workers of each user with live jobs."""
