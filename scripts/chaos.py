@@ -9,8 +9,6 @@
 printed (events of the job on all ranks, and stacks if `py-spy` is installed).
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -7,8 +7,6 @@ priorities at other times, shows once a second who has the PEs, and compares the
 ones. Exit code 0 if all are right.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

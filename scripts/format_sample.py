@@ -7,8 +7,6 @@ lets today's service go on with each. Whoever changes a format runs this before 
 The mallob_py that this Python imports is the one that runs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

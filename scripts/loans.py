@@ -11,8 +11,6 @@ The script uses none of the ledgers' code: it adds up the entries of all workers
   reported this checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -10,8 +10,6 @@ python scripts/mutate.py                 all mutations
 python scripts/mutate.py --only token    the mutations whose rule contains the word
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

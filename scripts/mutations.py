@@ -18,8 +18,6 @@ rule, and never breaks other code.
 In the old code the body `...` stands for any statements: `if self.is_resting: ...`.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

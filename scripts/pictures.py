@@ -5,8 +5,6 @@
 Takes a minute, and Chromium (`apt-get install chromium`). What they show differs from time to time.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import shutil

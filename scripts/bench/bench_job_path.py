@@ -10,8 +10,6 @@ its first milliseconds, before other ranks hear of it, does so here, too, and no
 came too early.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

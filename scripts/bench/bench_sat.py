@@ -5,8 +5,6 @@ some formulas are generated. If kissat is not on PATH (or given by --kissat), Py
 process of its own. A different answer ends the benchmark.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

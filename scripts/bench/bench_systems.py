@@ -10,8 +10,6 @@ Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs
 packages, see `tests/slurm`). The formulas are solved by the same CaDiCaL everywhere.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

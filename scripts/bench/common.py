@@ -5,8 +5,6 @@ starts when the job file is renamed into `in/` and stops when the reply is seen 
 looks every 0.2 ms.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

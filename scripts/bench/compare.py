@@ -11,8 +11,6 @@ The exit code is 1 if anything is worse. Counts (system calls, wake-ups) hardly 
 load; times do, so the machine should be idle.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import subprocess

@@ -4,8 +4,6 @@ A measure is a function of a tree that returns its quantities by name. Less is b
 files are written before the clock starts and renamed into place by this process, for either tree.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

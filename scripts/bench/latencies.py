@@ -1,7 +1,5 @@
 """Times of events in the lives of jobs, from the event logs of a service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from common import BenchmarkError, DroppedJob

@@ -5,8 +5,6 @@ rank's guard, if it has one, belong to that rank. CPU time is taken from the sch
 in nanoseconds: the usual clock ticks of 10 ms are too coarse for processes that sleep most of the time.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

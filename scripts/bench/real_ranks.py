@@ -14,8 +14,6 @@ Numbers behind ± are half of a 95 % interval: for the ratio over generations of
 come from a seed. With more PEs than cores, workers share cores: PE-seconds are those of the clock.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

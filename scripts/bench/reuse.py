@@ -13,8 +13,6 @@ table (for several seeds: of means and half of their 95 % intervals), and the st
 each measure, compared seed by seed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from typing import Any

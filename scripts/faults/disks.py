@@ -1,7 +1,5 @@
 """Small disks below a service's folders, each full for seconds from time to time."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -4,8 +4,6 @@ open.
 The service must leave the files unchanged, and no lock may delay it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

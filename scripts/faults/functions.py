@@ -6,8 +6,6 @@ killed meanwhile. A call may end with an error of the service (a full disk, or t
 with another call's value.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import Counter, deque

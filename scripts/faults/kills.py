@@ -13,8 +13,6 @@ files of other users are unchanged; no process and no file in shared memory is l
 Unless `--rank-loss restart`, ranks must not be started again as long as one is left over.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

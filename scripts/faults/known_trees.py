@@ -4,8 +4,6 @@ Sources: the numbers of nodes that come with the UTS benchmark; OEIS A000170 (qu
 over R-MAT graphs, computed sequentially.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

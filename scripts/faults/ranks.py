@@ -5,8 +5,6 @@ refused for a valid reason; the remaining ranks form a generation of just these 
 worker processes of a job on most ranks are the same before and after a loss, except those of lost ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """A service with all its processes and files: its starts, faults and stops, and reports on errors."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

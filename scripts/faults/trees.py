@@ -10,8 +10,6 @@ is started again on its folder.
 Prints the expected and the actual result, and the amount of repeated work.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

@@ -5,8 +5,6 @@ and gets exactly one reply. At most `OPEN_MAX` connections are open, all to the 
 soak has started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os
