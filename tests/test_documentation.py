@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests/ranks")]
 
 from fake_context import FakeContext  # noqa: E402 (lies beside other tests)
-from running import COMMAND, Running, needs_mpiexec, poll_until, serving  # noqa: E402
+from running import Finished, Running, needs_mpiexec, poll_until, run, serving  # noqa: E402
 from source_trees import source, sources  # noqa: E402
 
 DOCUMENTS = [
@@ -398,40 +398,31 @@ def _texts_of_the_code() -> Iterator[str]:
                 yield node.value
 
 
+def _run(folder: Path, name: str, place: str, *options: str) -> Finished:
+    """Run a job of an application in a folder."""
+    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "apps")])
+    env = {"MALLOB_PY_APPS": f"{name}={place}", "PYTHONPATH": path}
+    return run("run", name, *options, cwd=folder, env=env)
+
+
 @needs_mpiexec
 @pytest.mark.parametrize(("numbers", "code", "called"), [("1001 2431", 0, "DIVISOR"), ("8 9", 1, "NONE")])
 def test_the_example_application_runs_without_a_service(
     numbers: str, code: int, called: str, package: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "numbers.txt").write_text(numbers)
-    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
-    done = subprocess.run(
-        [*COMMAND, "run", "DIVISOR", "-n", "2", "numbers.txt"],
-        cwd=tmp_path,
-        env=dict(os.environ) | {"MALLOB_PY_APPS": "DIVISOR=divisor:Divisor", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert json.loads(done.stdout)["result"]["resultstring"] == called
+    done = _run(package, "DIVISOR", "divisor:Divisor", "-n", "2", str(tmp_path / "numbers.txt"))
+    assert done.code == code, done.err
+    assert json.loads(done.out)["result"]["resultstring"] == called
 
 
 @needs_mpiexec
 @pytest.mark.parametrize("ranks", ["1", "3"])
 def test_the_example_of_a_head_finds_its_number_with_and_without_workers_below(
-    ranks: str, package: Path, tmp_path: Path
+    ranks: str, package: Path
 ) -> None:
-    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
-    done = subprocess.run(
-        [*COMMAND, "run", "BISECTION", "-n", ranks, "--set", "number=1000000"],
-        cwd=tmp_path,
-        env=dict(os.environ) | {"MALLOB_PY_APPS": "BISECTION=bisection:Bisection", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert json.loads(done.stdout)["result"]["solution"] == [1000], done.stderr
+    done = _run(package, "BISECTION", "bisection:Bisection", "-n", ranks, "--set", "number=1000000")
+    assert json.loads(done.out)["result"]["solution"] == [1000], done.err
 
 
 @pytest.mark.parametrize(("document", "package"), [("kit", kit), ("python", mallob_py)])
@@ -450,38 +441,25 @@ def bag_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run_bag(folder: Path, name: str, place: str, *options: str) -> str:
-    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "apps")])
-    done = subprocess.run(
-        [*COMMAND, "run", name, *options, "-n", "2"],
-        cwd=folder,
-        env=dict(os.environ) | {"MALLOB_PY_APPS": f"{name}={place}", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @needs_mpiexec
 def test_the_bag_of_the_document_runs(bag_of_ones_own: Path) -> None:
     weights = ("--set", "weights=[1,2,3,4,5,6,7,8,9]", "--set", "target=15")
-    out = _run_bag(bag_of_ones_own, "SUBSETS", "subsets:SubsetsApplication", *weights)
+    done = _run(bag_of_ones_own, "SUBSETS", "subsets:SubsetsApplication", "-n", "2", *weights)
+    assert done.code == 0, done.err
     sums = (sum(subset) for size in range(10) for subset in itertools.combinations(range(1, 10), size))
-    assert json.loads(out)["result"]["value"] == list(sums).count(15)
+    assert json.loads(done.out)["result"]["value"] == list(sums).count(15)
 
 
 @needs_mpiexec
 def test_the_search_of_the_document_finds_the_best(bag_of_ones_own: Path) -> None:
     items = [[12, 24], [7, 13], [11, 23], [8, 15], [9, 16]]
     given = ("--set", f"items={json.dumps(items)}", "--set", "capacity=26")
-    knapsack = ("KNAPSACK", "knapsack:KnapsackApplication", *given)
-    result = json.loads(_run_bag(bag_of_ones_own, *knapsack))["result"]
+    knapsack = ("KNAPSACK", "knapsack:KnapsackApplication", "-n", "2", *given)
+    result = json.loads(_run(bag_of_ones_own, *knapsack).out)["result"]
     subsets = [subset for size in range(6) for subset in itertools.combinations(items, size)]
     best = max(sum(item[1] for item in each) for each in subsets if sum(item[0] for item in each) <= 26)
     assert result["value"] == best == sum(item[1] for item in result["items"])
-    assert "best, learn" in _run_bag(bag_of_ones_own, *knapsack, "--check-laws")
+    assert "best, learn" in _run(bag_of_ones_own, *knapsack, "--check-laws").out
 
 
 def _python_of_the_documents() -> Iterator[tuple[str, str]]:

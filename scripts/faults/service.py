@@ -26,7 +26,34 @@ from mallob_py.service.telemetry.event_log import parts_of, runs_of
 DEADLINE_S = 180.0
 
 
-class Service:
+class Seen:
+    """What files tell of a service; they stand below these folders."""
+
+    api_dir: Path
+    log_dir: Path
+    output_path: Path
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace")
+
+    def box(self, client: int = 0) -> Path:
+        return self.api_dir / f"jobs.{client}"
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Return the events of these names in all ranks' logs since the last start, as far as written."""
+        found = []
+        marks = [f'"event":"{name}"' for name in names]
+        runs = runs_of(self.log_dir) if self.log_dir.exists() else []
+        for path in (path for run in runs[-1:] for path in parts_of(run)):
+            for line in path.read_text().splitlines():
+                if any(mark in line for mark in marks):
+                    with contextlib.suppress(json.JSONDecodeError):
+                        found.append(json.loads(line))
+        return sorted(found, key=lambda one: float(one["t"]))
+
+
+class Service(Seen):
     """`mallob-py serve` through one or more starts; all its processes inherit a mark."""
 
     def __init__(
@@ -158,10 +185,6 @@ class Service:
 
     # --- files ----------------------------------------------------------------------------------------
 
-    @property
-    def output(self) -> str:
-        return self.output_path.read_text(errors="replace")
-
     def begin_life(self) -> None:
         self._began_bytes = self.output_path.stat().st_size
 
@@ -174,9 +197,6 @@ class Service:
         """Write a line into the output, between the service's lines."""
         with open(self.output_path, "a") as output:
             output.write(f"--- {time.time():.3f} {what}\n")
-
-    def box(self, client: int = 0) -> Path:
-        return self.api_dir / f"jobs.{client}"
 
     def drop(self, file_name: str, content: str, client: int = 0) -> None:
         """Write a job file; on a full disk, wait for room."""
@@ -191,17 +211,6 @@ class Service:
                 self._disks.look()
                 time.sleep(0.02)
         hidden.rename(hidden.with_name(file_name))
-
-    def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the events of these names in all ranks' logs since the last start, as far as written."""
-        found = []
-        marks = [f'"event":"{name}"' for name in names]
-        for path in (path for run in runs_of(self.log_dir)[-1:] for path in parts_of(run)):
-            for line in path.read_text().splitlines():
-                if any(mark in line for mark in marks):
-                    with contextlib.suppress(json.JSONDecodeError):
-                        found.append(json.loads(line))
-        return found
 
     def note_processes(self) -> None:
         """Record sessions by their folders, which ranks hold open, as numbers of processes are reused."""

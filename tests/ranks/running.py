@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 from faults.processes import processes_with
+from faults.service import Seen
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.world.launch import find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.session_folder import shared_folder
-from mallob_py.service.telemetry.event_log import parts_of, runs_of
 from mallob_py.service.telemetry.status import JobInterim, read_status
 
 ROOT = Path(__file__).parents[2]
@@ -188,7 +188,7 @@ def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -
     return [mpiexec(), *ranks[0], *(word for rank in ranks[1:] for word in (":", *rank))]
 
 
-class Running:
+class Running(Seen):
     """A service of its own, with everything that it writes below `folder`.
 
     With `capacities` it runs under mpiexec, on as many ranks of so many PEs.
@@ -206,7 +206,7 @@ class Running:
         self.mark = uuid.uuid4().hex
         self.api_dir = folder / "api"
         self.log_dir = folder / "logs"
-        self._output_path = folder / "output"
+        self.output_path = folder / "output"
         self.pids: set[int] = set()
         temporary = folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ class Running:
             *prefix, *COMMAND, "serve", "-n", str(len(capacities) or ranks),
             "--api-dir", str(self.api_dir), "--log-dir", str(self.log_dir), *options,
         ]  # fmt: skip
-        with open(self._output_path, "w") as output:
+        with open(self.output_path, "w") as output:
             self.process = subprocess.Popen(
                 beside_each_other(command, capacities) if capacities else command,
                 stdin=subprocess.DEVNULL,
@@ -224,10 +224,6 @@ class Running:
                 start_new_session=True,
             )
 
-    @property
-    def output(self) -> str:
-        return self._output_path.read_text()
-
     def await_ready(self) -> None:
         def is_ready() -> bool:
             assert self.process.poll() is None, self.output
@@ -235,9 +231,6 @@ class Running:
 
         poll_until(is_ready, "the service accepts jobs")
         self.pids |= set(marked_processes(self.mark))
-
-    def box(self, client: int = 0) -> Path:
-        return self.api_dir / f"jobs.{client}"
 
     # --- jobs in, replies out ---------------------------------------------------------------
 
@@ -297,18 +290,6 @@ class Running:
         status = read_status(self.api_dir)
         job = None if status is None else status.job(f"u.{name}", client=0)
         return None if job is None else job.interim
-
-    def events(self, event: str) -> list[dict[str, Any]]:
-        """All events of this name in the logs of all ranks since the last start, as far as written."""
-        found = []
-        runs = runs_of(self.log_dir) if self.log_dir.exists() else []
-        for path in (path for run in runs[-1:] for path in parts_of(run)):
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    parsed = json.loads(line)
-                    if parsed["event"] == event:
-                        found.append(parsed)
-        return sorted(found, key=lambda one: float(one["t"]))
 
     def await_event(self, event: str, **fields: Any) -> dict[str, Any]:
         def matching() -> list[dict[str, Any]]:

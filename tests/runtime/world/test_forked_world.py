@@ -56,6 +56,10 @@ PROGRAM = """
 """
 
 
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
 def _is_mpich() -> bool:
     try:
         return find_launcher().flavour is Flavour.HYDRA
@@ -69,16 +73,14 @@ def _is_mpich() -> bool:
 def test_a_rank_that_ends_before_it_joins_the_world_ends_the_other_that_waits_for_it(
     rank: int, code: int
 ) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), str(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), str(code)])
     assert done.stdout.startswith("ended"), done.stderr
 
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_before_all_are_at_work_is_told_of_in_one_line(rank: int) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), "killed"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), "killed"])
     assert re.fullmatch(
         rf"mallob-py: rank {rank} \(process \d+\) was ended by SIGKILL; this ends the others\n", done.stderr
     )
@@ -87,8 +89,7 @@ def test_a_rank_that_is_killed_before_all_are_at_work_is_told_of_in_one_line(ran
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_why_a_rank_fails_before_it_joins_the_world_is_told() -> None:
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "fails"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "fails"])
     assert done.stdout == "ended None\n"
     assert "ValueError: early\n" in done.stderr
 
@@ -96,8 +97,7 @@ def test_why_a_rank_fails_before_it_joins_the_world_is_told() -> None:
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_ranks_that_would_soon_be_without_descriptors_are_not_started() -> None:
     limited = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"]
-    command = [*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"])
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch("mallob-py solve: a rank may need [0-9]+ file descriptors, 64 are .*\n", done.stderr)
 
@@ -136,8 +136,7 @@ LATE = """
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_those_at_work_go_on_without_a_rank_that_is_lost_before_it_says_that_it_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(LATE), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(LATE), str(tmp_path)])
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     assert "the others go on" in done.stderr
 
@@ -145,8 +144,7 @@ def test_those_at_work_go_on_without_a_rank_that_is_lost_before_it_says_that_it_
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_no_ranks_are_started_whose_shared_file_is_larger_than_files_may_be() -> None:
     limited = ["sh", "-c", 'ulimit -f 1000 && exec "$@"', "sh"]
-    command = [*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([*limited, sys.executable, "-m", "mallob_py", "solve", "-n", "2", "/dev/null"])
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch("mallob-py solve: MPICH needs a file of [0-9]+ bytes for 2 ranks, .*\n", done.stderr)
 
@@ -162,8 +160,7 @@ def test_no_ranks_are_started_without_shared_memory(tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> None:
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "within MPI"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "within MPI"])
     first, *_ = done.stdout.splitlines()
     assert first.startswith("/dev/shm/mpich_shm_")
     assert not Path(first).exists()
@@ -172,8 +169,7 @@ def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> No
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start() -> None:
     """The ranks end with the process that has started them."""
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "all", "within MPI"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "all", "within MPI"])
     assert done.returncode == -signal.SIGKILL
     first, *_ = done.stdout.splitlines()
     assert first.startswith("/dev/shm/mpich_shm_")
@@ -184,8 +180,7 @@ def test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_what_ranks_leave_behind_holds_up_no_end() -> None:
     """It has what the rank had open, such as the pipe by which that tells how it ends."""
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "left behind"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "left behind"])
     assert done.stdout == "ended 0\n", done.stderr
 
 
@@ -201,8 +196,7 @@ def test_a_process_for_fork_servers_that_has_ended_is_told_of() -> None:
         except LaunchError as error:
             print(error)
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(program)])
     assert done.stdout == "the process that was to start workers has ended\n", done.stderr
 
 
@@ -213,6 +207,5 @@ def test_why_no_workers_can_be_started_is_told() -> None:
         sys.modules["mallob_py.runtime.workers.fork_server"] = None
         ForkedServers(("NOOP",))
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run([sys.executable, "-c", textwrap.dedent(program)])
     assert re.fullmatch("mallob-py: workers cannot be started: .*Error: import of .*\n", done.stderr)
