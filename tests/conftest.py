@@ -3,6 +3,8 @@
 import os
 import signal
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +58,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if left:
         print("left behind by the tests, and killed:", *left, sep="\n    ")
         kill_processes(_SESSION, session)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Any]:
+    """The folder of a client, as its service has it."""
+    from mallob_py.service.store.directory import JobDirectory
+
+    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    yield opened
+    opened.close()

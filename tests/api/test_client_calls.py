@@ -4,8 +4,7 @@ import concurrent.futures
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from desk import FAILED, SAT, UNSAT, Desk
@@ -15,13 +14,6 @@ from mallob_py import Client, FormulaExecutor, JobError, solve
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, write_status
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    opened = Desk(tmp_path)
-    yield opened
-    opened.close()
 
 
 def test_a_future_has_its_jobs_name(desk: Desk) -> None:

@@ -1,7 +1,5 @@
 """A solver in the service goes on after revisions that failed, as a solver used directly would."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +9,6 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.api.client import JobError
 from mallob_py.api.incremental import IncrementalSolver
 from mallob_py.service.store.directory import Incoming
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    opened = Desk(tmp_path)
-    yield opened
-    opened.close()
 
 
 def test_after_a_first_failure_the_chain_begins_with_the_next(desk: Desk) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +14,6 @@ from mallob_py.service import ServiceError
 from mallob_py.service import client as service
 from mallob_py.service.telemetry.history import HistoryWriter
 from mallob_py.service.telemetry.status import EndedJob
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    opened = Desk(tmp_path)
-    yield opened
-    opened.close()
 
 
 def end(desk: Desk, number: int, name: str, outcome: str = "result", group: str = "g") -> None:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from mallob_py.cli import main as main_module
 from mallob_py.service import client
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store.directory import JobDirectory
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[JobDirectory]:
-    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
-    yield opened
-    opened.close()
 
 
 def wait(tmp_path: Path, *identities: str) -> int:

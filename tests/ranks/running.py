@@ -139,7 +139,7 @@ class Finished:
 
 @contextlib.contextmanager
 def started(
-    *arguments: str | Path,
+    *arguments: object,
     prefix: Sequence[str] = (),
     command: Sequence[str] = COMMAND,
     env: Mapping[str, str] | None = None,
@@ -163,7 +163,7 @@ def started(
         process.wait()
 
 
-def run(*arguments: str | Path, stdin: str | bytes | None = None, **further: Any) -> Finished:
+def run(*arguments: object, stdin: str | bytes | None = None, **further: Any) -> Finished:
     """Run `mallob-py ...` to its end (see `started`); `stdin` is what it can read."""
     if stdin is not None:
         further = {"stdin": subprocess.PIPE, **further}

@@ -35,12 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert running.stop() == 0
 
 
-@pytest.fixture
-def executor(service: Running) -> Iterator[Executor]:
-    with Executor(service.api_dir) as one:
-        yield one
-
-
 def test_a_call_is_done_elsewhere_and_its_result_comes(executor: Executor) -> None:
     assert executor.submit(pow, 2, 10).result() == 1024
     assert executor.submit(int, "ff", base=16).result() == 255

@@ -29,12 +29,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture
-def executor(service: Running) -> Iterator[Executor]:
-    with Executor(service.api_dir) as one:
-        yield one
-
-
 # --- what is left ---------------------------------------------------------------------------------------
 
 

@@ -27,12 +27,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture
-def executor(service: Running) -> Iterator[Executor]:
-    with Executor(service.api_dir) as one:
-        yield one
-
-
 def mapped_by(pid: int) -> set[str]:
     """The shared regions that a process has mapped; none if there is no such process."""
     try:

@@ -5,21 +5,15 @@ import os
 import pty
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from running import COMMAND, DEADLINE_S, mpiexec, needs_mpiexec, started
+from running import DEADLINE_S, mpiexec, needs_mpiexec, run, started
 
 pytestmark = needs_mpiexec
 
 FORMULA = "p cnf 3 2\n1 -2 0\n-3 0\n"
 CONTRADICTION = "p cnf 1 2\n1 0\n-1 0\n"
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, "run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def formula(folder: Path, text: str) -> Path:
@@ -29,25 +23,25 @@ def formula(folder: Path, text: str) -> Path:
 
 
 def test_a_job_of_any_application_is_run_and_its_result_printed_as_a_service_would_reply() -> None:
-    done = run("NOOP", "-n", 2)
-    assert (done.returncode, done.stderr) == (0, "")
-    reply = json.loads(done.stdout)
+    done = run("run", "NOOP", "-n", 2)
+    assert (done.code, done.err) == (0, "")
+    reply = json.loads(done.out)
     assert (reply["application"], reply["result"]["resultstring"]) == ("NOOP", "DONE")
     assert reply["stats"]["max_volume"] in (1, 2), "by who was first: it, or the first balancing"
-    alone = json.loads(run("NOOP", "-n", 1).stdout)
+    alone = json.loads(run("run", "NOOP", "-n", 1).out)
     assert alone["stats"]["max_volume"] == 1
 
 
 @pytest.mark.parametrize(("text", "code"), [(FORMULA, 10), (CONTRADICTION, 20)])
 def test_the_exit_code_is_what_the_application_declares(text: str, code: int, tmp_path: Path) -> None:
-    done = run("SAT", "-n", 1, formula(tmp_path, text))
-    assert done.returncode == code == json.loads(done.stdout)["result"]["resultcode"]
+    done = run("run", "SAT", "-n", 1, formula(tmp_path, text))
+    assert done.code == code == json.loads(done.out)["result"]["resultcode"]
 
 
 def test_settings_are_keys_of_the_configuration_as_json_or_text(tmp_path: Path) -> None:
     settings = ["--set", "seed=3", "--set", 'solvers=["ergo"]', "--set", "content-mode=text"]
     given = ["--configuration", '{"seed": 1, "sharing": false}']
-    reply = json.loads(run("SAT", "-n", 1, *given, *settings, formula(tmp_path, FORMULA)).stdout)
+    reply = json.loads(run("run", "SAT", "-n", 1, *given, *settings, formula(tmp_path, FORMULA)).out)
     assert reply["configuration"] == {
         "seed": 3,
         "sharing": False,
@@ -59,17 +53,16 @@ def test_settings_are_keys_of_the_configuration_as_json_or_text(tmp_path: Path) 
 
 def test_a_result_file_may_be_named_by_a_path_from_here(tmp_path: Path) -> None:
     formula(tmp_path, CONTRADICTION)
-    command = [*COMMAND, "run", "SAT", "-n", "1", "--set", "proof=a.lrat", "a.cnf"]
-    done = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 20
+    done = run("run", "SAT", "-n", 1, "--set", "proof=a.lrat", "a.cnf", cwd=tmp_path)
+    assert done.code == 20
     assert (tmp_path / "a.lrat").read_text().endswith(" 0 3 4 0\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.cnf", "a.lrat"]
 
 
 def test_without_a_result_in_time_it_says_so() -> None:
-    done = run("SLEEP", "-n", 2, "--time-limit", "500ms")
-    assert done.returncode == 1
-    result = json.loads(done.stdout)["result"]
+    done = run("run", "SLEEP", "-n", 2, "--time-limit", "500ms")
+    assert done.code == 1
+    result = json.loads(done.out)["result"]
     assert (result["resultstring"], result["outcome"]) == ("UNKNOWN", "time-limit")
 
 
@@ -86,19 +79,19 @@ def test_without_a_result_in_time_it_says_so() -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments: list[object], message: str) -> None:
-    done = run(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = run("run", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_an_application_that_cannot_be_imported_is_named_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MALLOB_PY_APPS", "X=nowhere:X")
-    done = run("X", "-n", 1)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "mallob-py: X cannot be imported: ModuleNotFoundError: No module named 'nowhere'\n"
+    done = run("run", "X", "-n", 1)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "mallob-py: X cannot be imported: ModuleNotFoundError: No module named 'nowhere'\n"
 
 
 IDLE = """
@@ -125,16 +118,15 @@ def test_a_bag_that_does_not_do_what_it_must_is_one_line(
     (tmp_path / "idle_bag.py").write_text(IDLE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("MALLOB_PY_APPS", "IDLE=idle_bag:Idle")
-    done = run("IDLE", "-n", 1, "--set", "n=8")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "mallob-py run: process(1) has done no task of a bag that is not empty\n"
+    done = run("run", "IDLE", "-n", 1, "--set", "n=8")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "mallob-py run: process(1) has done no task of a bag that is not empty\n"
 
 
 def test_under_mpiexec_all_ranks_take_part() -> None:
-    command = [mpiexec(), "-n", "2", *COMMAND, "run", "NOOP"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["result"]["resultstring"] == "DONE"
+    done = run("run", "NOOP", prefix=[mpiexec(), "-n", "2"])
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["result"]["resultstring"] == "DONE"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +156,7 @@ def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: li
 
 def test_workers_of_a_bag_write_down_what_they_lend(tmp_path: Path) -> None:
     folder = tmp_path / "loans"
-    reply = json.loads(run("QUEENS", "-n", 2, "--set", "n=10", "--log-loans", folder).stdout)
+    reply = json.loads(run("run", "QUEENS", "-n", 2, "--set", "n=10", "--log-loans", folder).out)
     entries = [json.loads(line) for path in folder.iterdir() for line in path.read_text().splitlines()]
     (end,) = [entry for entry in entries if entry["what"] == "finished"]
     assert end["done"] == reply["result"]["tasks"]
@@ -202,6 +194,6 @@ def test_a_bag_that_cannot_work_ends_its_job_with_the_reason(
     (tmp_path / "broken_bag.py").write_text(BROKEN_BAG)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("MALLOB_PY_APPS", f"{name}=broken_bag:{name.capitalize()}")
-    done = run(name, "-n", 2, "--set", "n=25")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr
+    done = run("run", name, "-n", 2, "--set", "n=25")
+    assert (done.code, done.out) == (2, "")
+    assert reason in done.err

@@ -13,13 +13,6 @@ from mallob_py.service.store.directory import JobDirectory
 JOB = {"user": "u", "name": "a"}
 
 
-@pytest.fixture
-def directory(tmp_path: Path):  # type: ignore[no-untyped-def]
-    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
-    yield opened
-    opened.close()
-
-
 def test_a_submitted_job_is_taken_and_its_reply_returned(tmp_path: Path, directory: JobDirectory) -> None:
     submission = client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()

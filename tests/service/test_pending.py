@@ -1,7 +1,6 @@
 """Which jobs have no reply yet, told from the folder at every step of a job's way."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.journal import Journal, contents_of_file
 
 JOB = {"user": "u", "name": "a"}
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[JobDirectory]:
-    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
-    yield opened
-    opened.close()
 
 
 def test_a_job_is_pending_from_its_submission_to_its_reply(tmp_path: Path, directory: JobDirectory) -> None:

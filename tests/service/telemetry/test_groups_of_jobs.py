@@ -1,6 +1,5 @@
 """Groups from outside: the last ending of each job counts, live jobs are live, and the numbers are right."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,13 +104,6 @@ def test_an_unsolved_job_costs_twice_the_cutoff() -> None:
     assert par2(jobs[:1], cutoff_of(jobs[:1])) == 10.0
     assert par2(jobs[2:], cutoff_of(jobs[2:])) is None
     assert par2([], 5.0) is None
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[JobDirectory]:
-    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
-    yield opened
-    opened.close()
 
 
 def hand_in(tmp_path: Path, *names: str) -> None:
