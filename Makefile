@@ -88,11 +88,12 @@ compare: $(STAMPS)/run ## HEAD beside another commit, in turns: times, CPU, syst
 	$(BIN)/python scripts/bench/compare.py $(BASE) $(if $(ONLY),--only $(ONLY))
 
 # What docs/results/euro-par.md shows; realistic takes longest. With QUICK=1 all that is small, and the documents keep theirs.
-FIGURES ?= priorities realistic matching balancing
+FIGURES ?= priorities realistic matching balancing sizes
 SMALL_priorities := --pes 48 --seconds 1m
 SMALL_realistic  := --pes 48 --seconds 1m
 SMALL_matching   := --pes 256
 SMALL_balancing  := --pes 1000
+SMALL_sizes      := --pes 1024
 FIGURES_DIR      := build/figures$(if $(QUICK),-small)
 figures: $(STAMPS)/test ## repeat the experiments whose figures the documents show (FIGURES=matching ...; 90 min on one core; QUICK=1: small ones, in minutes)
 	@$(foreach name,$(FIGURES),$(BIN)/mallob-py experiment $(name) $(if $(QUICK),$(SMALL_$(name))) --output $(FIGURES_DIR) &&) true

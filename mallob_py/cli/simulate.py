@@ -26,7 +26,7 @@ _BAR_WIDTH = 30
 #: experiments that simulate whole systems; others have sizes of their own
 _PLAYED = ("uniform", "priorities", "realistic")
 #: experiments over growing sizes, of which the largest take most of the time
-_GROWING = ("matching", "balancing")
+_GROWING = ("matching", "balancing", "sizes")
 
 
 @without_collections()

@@ -8,7 +8,17 @@ from mallob_py.cli import values
 from mallob_py.cli.option_sources import CommandOptions, OptionError, option, positional, switch_option
 from mallob_py.cli.shared_options import FILES, INPUT, OUTPUT, Api, Config, Runs, one_of
 
-EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing", "scaling", "mixed")
+EXPERIMENTS = (
+    "uniform",
+    "priorities",
+    "realistic",
+    "matching",
+    "growth",
+    "balancing",
+    "sizes",
+    "scaling",
+    "mixed",
+)
 
 SHELLS = ("bash", "zsh")
 

@@ -1,11 +1,12 @@
 """Uniform jobs, priorities and realistic arrivals, played small: rows that can be foretold."""
 
 import itertools
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from mallob_py.experiments import paper, priorities, realistic, uniform
+from mallob_py.experiments import paper, priorities, realistic, sizes, uniform
 from mallob_py.experiments.uniform import ClosedLoop
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import Jobs, JobSpec, Setting, SettingError
@@ -157,3 +158,15 @@ def test_a_variant_without_any_job_has_empty_curves() -> None:
     result = realistic.measure(realistic.variants(changed(seconds=1e-6))["prefix sum"])
     assert (result.root_ms, result.worker_ms) == ([], [])
     assert result.summary.jobs_submitted == 0
+
+
+# --- sizes -------------------------------------------------------------------------------------
+
+
+def test_latencies_grow_with_the_number_of_pes_and_messages_of_a_pe_do_not(tmp_path: Path) -> None:
+    sizes.run(tmp_path, [16, 256])
+    table = msgspec.json.decode((tmp_path / "sizes.json").read_bytes())[0]
+    small, large = (dict(zip(table["header"], row, strict=True)) for row in table["rows"])
+    assert (small["m"], small["roots"]) == (16, large["roots"])
+    assert small["root median"] < large["root median"] < 2 * small["root median"], "as log m: 4 and 8"
+    assert large["messages per PE"] < small["messages per PE"]
