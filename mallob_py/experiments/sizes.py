@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mallob_py.experiments.output import Output, Table
 from mallob_py.simulation.run import Simulation, Summary
 from mallob_py.simulation.setting import Setting, job_stream
+from mallob_py.text_table import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +49,7 @@ def run(folder: Path, sizes: Sequence[int] = SIZES) -> None:
     output.figure("latency-by-pes", lambda figure: _draw(figure, summaries))
 
 
-def _line(summary: Summary) -> tuple[object, ...]:
+def _line(summary: Summary) -> tuple[Cell, ...]:
     root, balancing, worker = summary.latencies
     return (
         *(summary.pes, root.count, root.median_ms, root.p99_ms, balancing.median_ms, balancing.p99_ms),
@@ -61,8 +64,9 @@ def _draw(figure: Figure, summaries: Sequence[Summary]) -> None:
     names = ("a job's root is placed", "a job has a volume", "a further worker is placed")
     for place, name in enumerate(names):
         rows = [summary.latencies[place] for summary in summaries]
-        line = axes.plot(pes, [row.median_ms for row in rows], "o-", label=f"{name}, median")[0]
-        axes.plot(pes, [row.p99_ms for row in rows], "o:", color=line.get_color(), label=f"{name}, p99")
+        medians, late = np.array([(row.median_ms, row.p99_ms) for row in rows], float).T
+        line = axes.plot(pes, medians, "o-", label=f"{name}, median")[0]
+        axes.plot(pes, late, "o:", color=line.get_color(), label=f"{name}, p99")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set(xlabel="PEs", ylabel="latency [ms]")
