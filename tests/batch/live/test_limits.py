@@ -64,7 +64,7 @@ def test_only_a_request_may_be_long(first: bytes, is_refused: bool) -> None:
 
 
 def test_a_request_may_be_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_MAX_BYTES", 1 << 17)
+    monkeypatch.setattr(server.requests, "REQUEST_MAX_BYTES", 1 << 17)
 
     async def taken(size_bytes: int) -> bytes:
         reader = asyncio.StreamReader(limit=1 << 16)
