@@ -53,7 +53,7 @@ def start_world(
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=2 * DEADLINE_S)  # ranks spin while they wait for each other
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
