@@ -149,19 +149,6 @@ def test_a_read_only_folder_is_refused_at_start_with_one_line(tmp_path: Path) ->
         assert "Traceback" not in done.err
 
 
-def test_an_input_that_vanishes_before_it_is_read_gives_an_error_reply_that_names_it(tmp_path: Path) -> None:
-    formula = tmp_path / "vanishing.cnf"
-    formula.write_text("p cnf 1 1\n1 0\n")
-    with serving(tmp_path, ranks=2) as service:
-        path = service.submit("late", files=[str(formula)], dependencies=["u.first"])
-        service.await_event("accepted")
-        os.unlink(formula)
-        service.ask("first", application="NOOP")
-        assert "vanishing.cnf" in service.reply(path)["error"]["message"]
-        assert service.ask("after", application="NOOP")["result"]["resultcode"] == 10
-        assert service.stop() == 0
-
-
 def test_ranks_of_a_durable_service_do_not_wait_for_a_disk_that_takes_seconds(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     slow.mkdir()

@@ -167,36 +167,6 @@ def test_an_end_without_any_reply_frees_processes_and_journal(service: Running) 
     assert not (service.box() / "out" / "u.freed-end.json").exists()
 
 
-def test_what_does_not_fit_together_is_told(service: Running) -> None:
-    chain = Chain(service, "fits")
-    chain.ask()
-    chain.ask()
-    service.ask("no-chain", application="NOOP")
-    for precursor, words in (
-        ("u.fits-0", "u.fits-0 is the precursor of u.fits-1 already"),
-        ("u.no-chain", "not incremental"),
-        ("u.unheard", "never seen"),
-    ):
-        reply = service.ask("misfit", incremental=True, precursor=precursor, literals=[1, 0])
-        assert words in reply["error"]["message"]
-        assert reply["error"]["field"] == "precursor"
-        (service.box() / "out" / "u.misfit.json").unlink()
-    chain.ask()
-    chain.end()
-
-
-def test_a_revision_whose_file_is_missing_leaves_the_chain_as_it_was(service: Running) -> None:
-    chain = Chain(service, "missing")
-    chain.ask([[1, 2]], [])
-    reply = service.ask("bad", incremental=True, precursor=f"u.{chain.last}", files=["/nowhere"])
-    assert reply["error"] == {"field": "files", "message": "/nowhere: no such file"}
-    assert (reply["internal_id"], reply["internal_revision"]) == (chain.chain_id, 1)
-    reply = service.ask("after", incremental=True, precursor="u.bad", literals=[])
-    assert reply["error"]["field"] == "precursor"
-    chain.ask([[-1]], [])
-    chain.end()
-
-
 def hard_clauses(pigeons: int, first: int = 1) -> list[list[int]]:
     """That many pigeons do not fit into one hole less."""
     holes = pigeons - 1

@@ -118,14 +118,6 @@ def test_cpu_time_is_that_of_all_workers_and_their_processes(service: Running) -
     assert 0.1 < stats["used_cpu_seconds"] <= stats["used_pe_seconds"] * 1.2
 
 
-def test_a_job_does_not_start_before_its_arrival(service: Running) -> None:
-    service.ask("clock", application="NOOP")
-    arrival_s = service.await_event("accepted", name="clock")["t"] + 1.0
-    reply = service.ask("later", application="NOOP", arrival=arrival_s)
-    assert reply["result"]["resultcode"] == SAT
-    assert service.await_event("submitted", job=reply["internal_id"])["t"] >= arrival_s
-
-
 def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
     dependent = service.submit("dependent", application="NOOP", dependencies=["u.first", "u.second"])
     second = service.submit("second", application="NOOP", dependencies=["u.first"])
@@ -135,22 +127,6 @@ def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
     begins = [service.await_event("submitted", job=job)["t"] for job in ids]
     ends = [service.await_event("ended", job=job)["t"] for job in ids]
     assert ends[2] <= begins[1] <= ends[1] <= begins[0]
-
-
-def test_a_job_that_needs_results_ends_if_there_is_none(service: Running) -> None:
-    first = service.submit("needs-first", application="NOOP", after_ok=["u.needs-fails"])
-    second = service.submit("needs-second", application="NOOP", after_ok=["u.needs-first"])
-    third = service.submit("needs-third", application="NOOP", after_ok=["u.needs-works"])
-    service.submit("needs-works", application="NOOP")
-    service.submit("needs-fails", application="SLEEP", wallclock_limit="200ms")
-    errors = [service.reply(path)["error"] for path in (first, second)]
-    assert [error["field"] for error in errors] == ["after-ok"] * 2
-    assert errors[0]["message"].startswith("u.needs-fails, ")
-    assert "(wallclock-limit)" in errors[0]["message"]
-    assert errors[1]["message"].startswith("u.needs-first, ")
-    assert service.reply(third)["result"]["outcome"] == "result"
-    late = service.ask("needs-late", application="NOOP", after_ok=["u.needs-fails"])
-    assert late["error"]["field"] == "after-ok"
 
 
 # --- interruption -----------------------------------------------------------------------------
@@ -165,13 +141,6 @@ def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
     assert reply["result"]["outcome"] == "interrupted"
     assert reply["stats"]["used_wallclock_seconds"] > 0
     assert not (service.box() / "out" / "stop-running.json.error.json").exists()
-
-
-def test_a_held_job_is_interrupted(service: Running) -> None:
-    path = service.submit("held", application="NOOP", arrival=1e6)
-    accepted(service, "held")
-    service.interrupt("held")
-    assert service.reply(path)["result"]["outcome"] == "interrupted"
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -296,35 +265,6 @@ def test_nobody_waits_for_a_large_job_file_but_who_depends_on_it_and_it_counts_a
     assert service.reply(path)["result"]["outcome"] == "interrupted"
     assert service.ask("larger", literals=[123456, 0] * 600_000)["result"]["solution"][123456 - 1] == 123456
     poll_until(lambda: not (service.box() / ".running").read_bytes().strip(b"\0"), "nobody at work")
-
-
-def test_a_folder_and_a_pipe_in_place_of_job_files_get_error_replies(service: Running) -> None:
-    inbox = service.box() / "in"
-    (inbox / "~folder").mkdir()
-    (inbox / "~folder").rename(inbox / "folder.json")
-    os.mkfifo(inbox / "~fifo")
-    (inbox / "~fifo").rename(inbox / "fifo.json")
-    for name in ("folder.json", "fifo.json"):
-        reply = service.reply(service.box() / "out" / f"{name}.error.json")
-        assert "one JSON object" in reply["error"]["message"]
-
-
-def test_a_file_name_that_is_no_text_gets_its_reply(service: Running) -> None:
-    service.drop(os.fsdecode(b"\xff.json"), "{}")
-    reply = service.reply(service.box() / "out" / "\\udcff.json.error.json")
-    assert reply["error"]["field"] == "user"
-
-
-def test_a_file_is_left_alone_while_it_is_written(service: Running) -> None:
-    path = service.box() / "in" / "slow.json"
-    text = json.dumps({"user": "u", "name": "slow", "application": "NOOP"})
-    with open(path, "w") as file:
-        file.write(text[:10])
-        file.flush()
-        service.ask("meanwhile", application="NOOP")
-        assert path.exists()
-        file.write(text[10:])
-    assert service.reply(service.box() / "out" / "u.slow.json")["result"]["resultcode"] == SAT
 
 
 @pytest.mark.slow

@@ -102,15 +102,6 @@ def test_a_worker_that_goes_on_after_its_result_is_ended_by_terminate(rank: Rank
     rank.until(lambda: is_gone(pid))
 
 
-def test_a_job_that_has_ended_by_itself_leaves_its_process_to_the_next(rank: Rank) -> None:
-    pids = set()
-    for number in range(20):
-        rank.start("ANSWER", (number, 0))
-        rank.until(lambda number=number: len(rank.of(stimuli.WorkerAnswered)) == number + 1)
-        pids.add(wire.decode_result(rank.of(stimuli.WorkerAnswered)[-1].body).fields)
-    assert len(pids) < 10
-
-
 @pytest.mark.parametrize("what", ["thread", "thread that Python does not list", "child"])
 def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make: Make, what: str) -> None:
     rank = make(preload=("LITTER",))  # else it would not be used again as one from before the import
