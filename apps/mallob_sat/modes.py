@@ -18,9 +18,8 @@ from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
 from mallob_sat.agreement import Agreeing
 from mallob_sat.checked import Checking
 from mallob_sat.cores import CoreFinding
-from mallob_sat.counting import refutation
 from mallob_sat.cryptominisat import cryptominisat_is_installed
-from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
+from mallob_sat.declaration import SATISFIABLE
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native import natives_are_installed, search_for
@@ -31,12 +30,11 @@ from mallob_sat.portfolio import (
     SMALL_RANDOM_PORTFOLIO,
     XOR_PORTFOLIO,
     Portfolio,
-    is_random,
-    xor_share,
 )
 from mallob_sat.proofs import ProofRequest, ProofSearch, solve_with_proof
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
+from mallob_sat.structure import is_random, xor_share
 
 _FIELD = "configuration"
 #: forms of models: literals, or bits (see `Packing`)
@@ -104,8 +102,6 @@ class Deciding:
         quick = solve_quickly(formula, self.portfolio.strategy(first))
         if quick is not None:
             return quick
-        if context.index == 0 and (shown_by := refutation(formula)) is not None:
-            return Result(UNSATISFIABLE, [], {"solver": shown_by})
         # Here, since small jobs should not wait for other solvers to be loaded.
         portfolio = self._portfolio_for(formula)
         sharing = Sharing(context, portfolio.has_partners)

@@ -19,12 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mallob_py.kit import InputError
-from mallob_sat.counting import rows_of, xors_of
-from mallob_sat.formula import Formula, Literals
 from mallob_sat.kissat_door import door_is_open
 from mallob_sat.portfolio_syntax import PHASELESS, Member, Members, Phases, cycle_of, parse_portfolio
 
@@ -272,58 +267,3 @@ def _seed(configuration: Mapping[str, Any]) -> int:
     if type(seed) is not int or not 0 <= seed < 2**31:
         raise InputError(f"seed is {seed!r:.40}; it must be an integer from 0 to {2**31 - 1}", _FIELD)
     return seed
-
-
-#: sizes of XORs: longer ones are usually cut, since an XOR of n variables takes 2^(n-1) clauses
-_XOR_SIZES = range(3, 7)
-#: range of the share of positive literals in random formulas
-_POSITIVE_SHARES = (0.45, 0.55)
-_DISPERSIONS = (0.5, 1.6)
-
-
-def xor_share(formula: Formula) -> float:
-    """Return the share of clauses that together say XORs (of 3 to 6 variables), from 0 to 1.
-
-    Only the first half million literals are examined. A full adder has 8 such clauses of 14 and multipliers
-    less than half; parity problems have two thirds and more.
-    """
-    block = _first_clauses(formula)
-    ends, lengths = _bounds(block)
-    if not ends.size:
-        return 0.0
-    in_xors = 0
-    for size in _XOR_SIZES:
-        variables, _ = xors_of(rows_of(block, ends, lengths, size))
-        in_xors += len(variables) * 2 ** (size - 1)
-    return in_xors / ends.size
-
-
-def is_random(formula: Formula) -> bool:
-    """Tell whether a formula looks like uniform random k-SAT, k > 2.
-
-    That means: all clauses have one length, half of the literals are positive, and variables occur as often
-    as by chance (dispersion: variance over mean). Encodings have clauses of several lengths, or variables
-    that occur equally often, or a few that occur in very many clauses. Only the first half million literals
-    are examined; beyond about 300,000 variables these are too few to tell, and the answer is no.
-    """
-    block = _first_clauses(formula)
-    _, lengths = _bounds(block)
-    if not lengths.size or lengths[0] < 3 or (lengths != lengths[0]).any():
-        return False
-    literals = block[block != 0]
-    occurrences = np.bincount(np.abs(literals))
-    occurrences = occurrences[occurrences > 0]
-    return bool(
-        _POSITIVE_SHARES[0] <= np.mean(literals > 0) <= _POSITIVE_SHARES[1]
-        and _DISPERSIONS[0] <= occurrences.var() / occurrences.mean() <= _DISPERSIONS[1]
-    )
-
-
-def _first_clauses(formula: Formula) -> Literals:
-    return next(formula.blocks(), formula.literals)
-
-
-def _bounds(clauses: Literals) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the position of each clause's 0, and its length."""
-    ends = np.flatnonzero(clauses == 0)
-    return ends, np.diff(ends, prepend=-1) - 1

@@ -118,8 +118,8 @@ from mallob_sat import generate
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import formula_from_list
 from mallob_sat.kissat_door import door_is_open
-from mallob_sat.portfolio import is_random
 from mallob_sat.solvers import Solver
+from mallob_sat.structure import is_random
 some = Clauses.of(np.array([2, 2, 1]), np.array([1, 2, 1, 2, 3]))
 union([some, some])
 formula = formula_from_list([x for c in generate.uniform(60, 240, 5).clauses for x in (*c, 0)])

@@ -9,7 +9,7 @@ from clause_lists import formula_of
 from seeds import seeds
 
 from mallob_sat import generate
-from mallob_sat.portfolio import is_random, xor_share
+from mallob_sat.structure import is_random, xor_share
 
 
 def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:
