@@ -47,6 +47,8 @@ from numpy.typing import NDArray
 from mallob_sat.clauses import Clauses
 
 _INVALID = 0xFFFFFFFF
+#: limit of conflicts that no search reaches
+_FAR = 0xFFFFFFFE
 _NAMES: dict[str, tuple[Any, list[Any]]] = {
     "kissat_init": (c_void_p, []),
     "kissat_add": (None, [c_void_p, c_int]),
@@ -63,6 +65,7 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
     "kissat_new_redundant_clause": (c_uint, [c_void_p, c_uint]),
     "kissat_init_proof": (None, [c_void_p, c_void_p, c_bool]),
     "kissat_release_proof": (None, [c_void_p]),
+    "kissat_set_conflict_limit": (None, [c_void_p, c_uint]),
     "kissat_restart": (None, [c_void_p]),
     "kissat_switch_search_mode": (None, [c_void_p]),
 }
@@ -156,6 +159,12 @@ class KissatDoor:
         """
         if not (is_wanted and _switches[self._kissat] % 2):
             self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))
+
+    @property
+    def conflicts(self) -> int:
+        """Return the number of conflicts so far."""
+        self._module.kissat_set_conflict_limit(self._kissat, _FAR)  # limit: conflicts so far and these
+        return c_uint64.from_address(self._kissat + _limit_offset()).value - _FAR
 
     def import_variables(self, n_vars: int) -> None:
         """Make the formula's variables known, so that kissat's own get higher numbers."""
@@ -308,6 +317,7 @@ def _module() -> ctypes.CDLL:
         raise DoorIsClosed(f"PySAT's kissat cannot be reached: {error}") from None
     _check_proofs(module)
     _clause_offset_in(module)
+    _limit_offset_in(module)
     return module
 
 
@@ -351,6 +361,22 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
     if len(found) != 1:
         raise DoorIsClosed(f"the clause being built is at {len(found)} places in PySAT's kissat")
     return found[0]
+
+
+def _limit_offset() -> int:
+    return _limit_offset_in(_module())
+
+
+@cache
+def _limit_offset_in(module: ctypes.CDLL) -> int:
+    """Return the offset of the limit of conflicts in kissat's state, found by setting it."""
+    kissat = module.kissat_init()
+    module.kissat_set_conflict_limit(kissat, _FAR)
+    words = (c_uint64 * (_libc().malloc_usable_size(kissat) // 8)).from_address(kissat)[:]
+    module.kissat_release(kissat)
+    if words.count(_FAR) != 1:
+        raise DoorIsClosed(f"the limit of conflicts is at {words.count(_FAR)} places in PySAT's kissat")
+    return int(8 * words.index(_FAR))
 
 
 def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) -> None:

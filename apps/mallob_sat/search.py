@@ -255,6 +255,7 @@ class Search(FiguredSearch):
                 self._figures.used += solver.give(clauses)
             self._figures.removed = solver.removed
             self._figures.waited_s = self._childs_inlet.waited_s
+        self._figures.conflicts = solver.conflicts
         self._board.write(self._figures)
 
     def _search_in_slices(self, solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:

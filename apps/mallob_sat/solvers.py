@@ -249,7 +249,9 @@ class Solver:
 
     @property
     def conflicts(self) -> int:
-        """Return the conflicts in all calls so far. Raises ValueError for solvers without a budget."""
+        """Return the conflicts in all calls so far. Raises ValueError for solvers that cannot tell."""
+        if self._door is not None:
+            return self._door.conflicts
         self._check_has_budget()
         return int(self._function("acc_stats")(self._handle)["conflicts"])
 

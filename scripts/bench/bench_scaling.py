@@ -187,7 +187,7 @@ def _shuffled(draw: random.Random, n_vars: int, clauses: Sequence[Sequence[int]]
 
 
 def _colouring(draw: random.Random) -> Formula:
-    vertices, colours = draw.randint(150, 190), 4
+    vertices, colours = draw.randint(150, 210), 4
     edges = draw.sample([*combinations(range(vertices), 2)], int(draw.uniform(4.25, 4.4) * vertices))
     clauses = [[v * colours + c + 1 for c in range(colours)] for v in range(vertices)]
     clauses += [[-(u * colours + c + 1), -(v * colours + c + 1)] for u, v in edges for c in range(colours)]
@@ -243,7 +243,7 @@ def _clique_colouring(draw: random.Random) -> Formula:
 
 def _not_all_equal(draw: random.Random) -> Formula:
     """Numbers in two classes, none of some random triples in one class."""
-    count = draw.randint(260, 300)
+    count = draw.randint(260, 320)
     clauses = []
     for z in draw.sample([*combinations(range(1, count + 1), 3)], int(2.1 * count)):
         clauses += [list(z), [-v for v in z]]
@@ -255,16 +255,20 @@ def _near_threshold(draw: random.Random, n_vars: int, ratio: float) -> Formula:
 
 
 FAMILIES: dict[str, Callable[[random.Random], Formula]] = {
-    "random-unsat": lambda draw: _near_threshold(draw, draw.randint(240, 270), 4.4),
-    "random-sat": lambda draw: _near_threshold(draw, draw.randint(350, 400), 4.18),
-    "commutativity": lambda draw: _shuffled(draw, (f := generate.commutativity(8)).n_vars, f.clauses),
+    "random-unsat": lambda draw: _near_threshold(draw, draw.randint(240, 300), 4.4),
+    "random-sat": lambda draw: _near_threshold(draw, draw.randint(350, 420), 4.18),
+    "commutativity": lambda draw: _shuffled(
+        draw, (f := generate.commutativity(draw.choice((8, 9)))).n_vars, f.clauses
+    ),
     "multipliers": _multipliers,
     "distributivity": _distributivity,
     "accumulators": _accumulators,
-    "factors": lambda draw: generate.factoring(_prime(draw, 17) * _prime(draw, 17)),
-    "prime": lambda draw: generate.factoring(_prime(draw, 31)),
+    "factors": lambda draw: generate.factoring(
+        _prime(draw, (bits := draw.randint(17, 19))) * _prime(draw, bits)
+    ),
+    "prime": lambda draw: generate.factoring(_prime(draw, draw.randint(31, 34))),
     "speck": lambda draw: _cipher(draw, _speck, 5, draw.randint(72, 80)),
-    "simon": lambda draw: _cipher(draw, _simon, 8, draw.randint(100, 115)),
+    "simon": lambda draw: _cipher(draw, _simon, 8, draw.randint(100, 120)),
     "colouring": _colouring,
     "quasigroup": _quasigroup,
     "waerden": _waerden,

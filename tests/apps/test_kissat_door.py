@@ -342,10 +342,21 @@ def test_in_stable_phases_and_beside_it_kissat_takes_later_what_it_has_missed(
     search.close()
 
 
+def test_its_conflicts_are_counted() -> None:
+    solver = Solver("kissat404")
+    clauses = generate.uniform(120, 560, 5).clauses
+    solver.add_formula(formula_from_list(flat([list(clause) for clause in clauses])))
+    seen: list[int] = []
+    solver.at_restarts(lambda: seen.append(solver.conflicts), 0.0)
+    assert solver.solve() is Verdict.UNSATISFIABLE
+    assert seen == sorted(seen)
+    assert 0 < len(seen) <= seen[-1] <= solver.conflicts  # a restart comes after a conflict or more
+
+
 class PhasesWanted:
     """What a search asks of its solver at restarts."""
 
-    removed = 0
+    removed = conflicts = 0
 
     def __init__(self) -> None:
         self.asked: list[bool] = []
