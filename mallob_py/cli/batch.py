@@ -160,6 +160,8 @@ def run_simulate(options: batch_options.BatchSimulateOptions) -> int:
             index = folder / "index.html"
             index.write_text(page(_title(workload), results, power), encoding="utf-8")
             print(f"wrote {index}", file=sys.stderr)
+            if workload.jobs and not any(result.pictures for result in results):
+                say("no charts: matplotlib is missing (pip install 'mallob-py[plot]')")
     metrics = [result.metrics for result in results]
     print(msgspec.json.encode(metrics).decode() if options.json else _table(workload, metrics))
     return 0

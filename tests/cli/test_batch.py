@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,15 @@ def test_each_policy_has_a_folder_and_all_have_one_page(
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page.count("<img") == 6
     capsys.readouterr()
+
+
+def test_without_matplotlib_a_line_says_how_to_get_charts(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mallob_py.batch.pictures", None)
+    assert main(["batch", "simulate", trace, "--policy", "easy", "--output", str(tmp_path)]) == 0
+    assert "no charts: matplotlib is missing (pip install 'mallob-py[plot]')\n" in capsys.readouterr().err
+    assert "<img" not in (tmp_path / "index.html").read_text()
 
 
 def test_jobs_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
