@@ -335,7 +335,7 @@ ToServer = Configure | Fork | Import | FindApplications
 
 
 class Applications(ProcessMessage, frozen=True, tag=1):
-    """Names of installed applications, as an answer or unasked; no application was imported for it."""
+    """Names of installed applications, as an answer; no application was imported for it."""
 
     names: tuple[str, ...]
 

@@ -72,8 +72,6 @@ def exit_reason(status: int) -> str:
 _TITLE = "mallob-py: fork_server"
 #: delay before looking for applications again
 _RETRY_S = 0.5
-#: idle time after which applications are looked for unasked, for jobs of foreign ones
-_UNASKED_S = 5.0
 
 
 class _Child:
@@ -99,14 +97,13 @@ class Server:
         self._generation = 0
         self._configuration = wire.Configure((), None)
         self._keeper: OutputKeeper | None = None
-        #: whether the names of all applications, which take time to find, are still to be reported
-        self._are_names_due = False
-        self._names_delay_s = 0.0
+        #: delay before the names of all applications, which take time to find, are reported; None: no report
+        self._names_delay_s: float | None = None
 
     def run(self) -> None:
         try:
             while True:
-                ready = self._selector.select(self._names_delay_s if self._are_names_due else None)
+                ready = self._selector.select(self._names_delay_s)
                 if not ready:
                     self._report_names()
                 for key, _ in ready:
@@ -128,7 +125,7 @@ class Server:
         except (OSError, ImportError):  # most likely no descriptor is free
             self._names_delay_s = _RETRY_S
             return
-        self._are_names_due, self._names_delay_s = False, 0.0
+        self._names_delay_s = None
         self._report(wire.Applications(names))
 
     def _serve_request(self) -> None:
@@ -144,7 +141,7 @@ class Server:
             case wire.Import(application):
                 self._import(application)
             case wire.FindApplications():
-                self._are_names_due, self._names_delay_s = True, 0.0
+                self._names_delay_s = 0.0
 
     def _configure(self, configuration: wire.Configure) -> None:
         self._configuration = configuration
@@ -160,7 +157,6 @@ class Server:
         # copy) every page that holds one.
         gc.collect()
         gc.freeze()
-        self._are_names_due, self._names_delay_s = True, _UNASKED_S
 
     def _import(self, application: str) -> None:
         _prepare_application(self._registry, application)
@@ -272,6 +268,7 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
     try:
         die_with(parent_pid, signal.SIGKILL)
         os.setsid()
+        use_no_input()
         registry, work = _prepare()
         for name in preload:
             _prepare_application(registry, name)

@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import gc
 import os
 import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -16,7 +18,9 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.fork_server import Server
 from mallob_py.runtime.workers.links import LinkWatch, WorkerLink
+from mallob_py.runtime.workers.process import AppRegistry
 
 PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); signal.pause()"
 
@@ -84,3 +88,22 @@ def test_a_wake_up_is_over_when_it_has_been_seen() -> None:
         assert select.select([watch], [], [], 0)[0]
         assert list(watch.ready()) == []
         assert not select.select([watch], [], [], 0)[0]
+
+
+def test_a_fork_server_looks_for_applications_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float | None]()
+
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> Any:
+            waits.append(timeout)
+            return super().select(timeout)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Selector)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in wire.Configure((), None), wire.FindApplications():
+        ours.send(wire.encode(each))
+    ours.shutdown(socket.SHUT_WR)
+    with ours, theirs:
+        Server(theirs, AppRegistry({"A": "a:A"}), lambda *_: None).run()
+    gc.unfreeze()
+    assert waits[:3] == [None, None, 0.0]
