@@ -25,6 +25,8 @@ import re
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -46,6 +48,7 @@ class Reserve(NamedTuple):
         return max(self.size_bytes, int(self.share * total_bytes))
 
 
+_KILLS = re.compile(rb"^oom_kill ([0-9]+)$", re.MULTILINE)
 _LINE_OF_GROUP = re.compile(r"^\d+:([^:]*):(/.*)$", re.MULTILINE)
 
 
@@ -62,81 +65,75 @@ class _Files(NamedTuple):
     folders: tuple[str, ...]
     limit: str
     usage: str
-    stat: str
+    stat: bytes
     events: str
 
 
 _VERSION_1 = _Files(
-    ("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
+    ("memory",),
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    b"total_inactive_file",
+    "memory.oom_control",
 )
-_VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_file", "memory.events")
+_VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", b"inactive_file", "memory.events")
 
 
 def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
     """Return the rooms, the host's first; empty if the kernel reports none."""
     with suppress(OSError, ValueError, KeyError):
-        lines = _numbers((proc / "meminfo").read_text().replace(":", ""))
-        host = Room(1024 * lines["MemAvailable"], 1024 * lines["MemTotal"])
-        return [host, *_rooms_of_groups(proc, groups, host.total_bytes)]
+        lines = _numbers(_read(f"{proc}/meminfo").replace(b":", b""))
+        host = Room(1024 * lines[b"MemAvailable"], 1024 * lines[b"MemTotal"])
+        return [host, *_rooms_of_groups(_groups_here(proc, groups), host.total_bytes)]
     return []
 
 
-def _rooms_of_groups(proc: Path, groups: Path, host_bytes: int) -> Iterator[Room]:
-    with suppress(OSError):
-        for controllers, path in _LINE_OF_GROUP.findall((proc / "self/cgroup").read_text()):
-            if "memory" in controllers.split(","):
-                yield from _rooms_along(path, groups, _VERSION_1, host_bytes)
-            elif not controllers:
-                yield from _rooms_along(path, groups, _VERSION_2, host_bytes)
-
-
-def _rooms_along(path: str, groups: Path, files: _Files, host_bytes: int) -> Iterator[Room]:
-    """Yield the rooms of a group and of all groups above it, whose limits also hold."""
-    place = PurePosixPath(path)
-    for above in (place, *place.parents):
-        for folder in files.folders:
-            # Without a limit there is no file, a word instead of a number, or a number beyond all memory.
-            with suppress(OSError, ValueError, KeyError):
-                group = groups / folder / above.relative_to("/")
-                limit_bytes = int((group / files.limit).read_text())
-                if limit_bytes < host_bytes:
-                    idle_bytes = _numbers((group / "memory.stat").read_text())[files.stat]
-                    used_bytes = int((group / files.usage).read_text()) - idle_bytes
-                    yield Room(limit_bytes - used_bytes, limit_bytes)
+def _rooms_of_groups(folders: Iterable[tuple[str, _Files]], host_bytes: int) -> Iterator[Room]:
+    for folder, files in folders:
+        # Without a limit there is no file, a word instead of a number, or a number beyond all memory.
+        with suppress(OSError, ValueError, KeyError):
+            limit_bytes = int(_read(f"{folder}/{files.limit}"))
+            if limit_bytes < host_bytes:
+                idle_bytes = _numbers(_read(f"{folder}/memory.stat"))[files.stat]
+                used_bytes = int(_read(f"{folder}/{files.usage}")) - idle_bytes
+                yield Room(limit_bytes - used_bytes, limit_bytes)
 
 
 def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return a number that grows when the kernel kills a process on this host for want of memory."""
-    kills = _number_in(proc / "vmstat", "oom_kill")
+    here = [f"{folder}/{files.events}" for folder, files in _groups_here(proc, groups)]
+    return sum(map(_kills_in, (f"{proc}/vmstat", *here)))
+
+
+def _kills_in(path: str) -> int:
     with suppress(OSError):
-        for controllers, path in _LINE_OF_GROUP.findall((proc / "self/cgroup").read_text()):
-            if "memory" in controllers.split(","):
-                kills += _kills_along(path, groups, _VERSION_1)
-            elif not controllers:
-                kills += _kills_along(path, groups, _VERSION_2)
-    return kills
-
-
-def _kills_along(path: str, groups: Path, files: _Files) -> int:
-    place = PurePosixPath(path)
-    folders = [
-        groups / folder / above.relative_to("/")
-        for folder in files.folders
-        for above in (place, *place.parents)
-    ]
-    return sum(_number_in(folder / files.events, "oom_kill") for folder in folders)
-
-
-def _number_in(path: Path, name: str) -> int:
-    """Return the value of this name in a file of the kernel; 0: there is none."""
-    with suppress(OSError, ValueError):
-        return _numbers(path.read_text()).get(name, 0)
+        if (found := _KILLS.search(_read(path))) is not None:
+            return int(found[1])
     return 0
 
 
-def _numbers(text: str) -> dict[str, int]:
+def _groups_here(proc: Path, groups: Path) -> tuple[tuple[str, _Files], ...]:
+    """Return folders of this process's groups, and of all groups above these, whose limits also hold."""
+    with suppress(OSError):
+        return _folders_of(_read(f"{proc}/self/cgroup"), groups)
+    return ()
+
+
+@lru_cache(maxsize=1)  # ranks look once a second, and a process hardly ever changes its groups
+def _folders_of(memberships: bytes, groups: Path) -> tuple[tuple[str, _Files], ...]:
+    found = []
+    for controllers, path in _LINE_OF_GROUP.findall(os.fsdecode(memberships)):
+        version_1 = "memory" in controllers.split(",")
+        if version_1 or not controllers:
+            files, place = _VERSION_1 if version_1 else _VERSION_2, PurePosixPath(path)
+            for above, folder in product((place, *place.parents), files.folders):
+                found.append((str(groups / folder / above.relative_to("/")), files))
+    return tuple(found)
+
+
+def _numbers(text: bytes) -> dict[bytes, int]:
     """Parse lines of name and number."""
-    return {name: int(number) for name, number, *_ in map(str.split, text.splitlines())}
+    return {name: int(number) for name, number, *_ in map(bytes.split, text.splitlines())}
 
 
 # --- memory used by workers ---------------------------------------------------------------------
@@ -222,11 +219,15 @@ def family(pid: int) -> Iterator[int]:
 def _read(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 1 << 14)
+        parts = [os.read(fd, 1 << 14)]
+        while len(parts[-1]) > _PAGE_BYTES // 2:  # the kernel gives long lists a page at a time
+            parts.append(os.read(fd, 1 << 14))
+        return b"".join(parts)
     finally:
         os.close(fd)
 
 
+_PAGE_BYTES = 4096
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: fields after the command's name: utime, stime, cutime, cstime
 _TIMES = slice(11, 15)

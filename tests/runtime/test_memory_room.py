@@ -1,10 +1,12 @@
 """What is left of the memory, read from copies of the kernel's files."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mallob_py.runtime.memory import Reserve, Room, oom_kills, rooms
+from mallob_py.runtime.workers.starved import MemoryKills
 
 MB = 1 << 20
 NO_LIMIT_OF_VERSION_1 = 9223372036854771712
@@ -119,3 +121,19 @@ def test_a_kernel_that_tells_no_kills_is_as_one_without_any(kernel: Kernel) -> N
     kernel.write(kernel.proc / "vmstat", "oom_kill\n")
     kernel.write(kernel.proc / "self/cgroup", "0::/\n")
     assert kernel.kills() == 0
+
+
+def test_kills_are_counted_with_few_reads_and_not_before_the_first_look(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.write(kernel.proc / "vmstat", "".join(f"n{n} 1\n" for n in range(900)) + "oom_kill 3\n")
+    kernel.write(kernel.proc / "self/cgroup", "4:memory:/a\n")
+    kernel.write(kernel.groups / "memory/a/memory.oom_control", "oom_kill 2\n")
+    assert kernel.kills() == 5
+    reads, read = list[int](), os.open
+    monkeypatch.setattr(os, "open", lambda *given: reads.append(1) or read(*given))
+    kills = MemoryKills(kernel.kills)
+    assert not reads
+    kills.look(0.0)
+    assert len(reads) == 4  # the host's, the process's groups, and two groups
+    assert not kills.explain(1.0)

@@ -41,15 +41,18 @@ class MemoryKills:
 
     def __init__(self, count: Callable[[], int] = oom_kills) -> None:
         self._count = count
-        self._counted = count()
+        #: the count at the last look; None: there was none
+        self._counted: int | None = None
         self._seen_s = -math.inf
         #: whether the rank's watch finds memory short: other programs may kill before the kernel must
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:
         """Note whether the kernel has killed a process since the last look."""
-        if (counted := self._count()) != self._counted:
-            self._counted, self._seen_s = counted, now_s
+        counted = self._count()
+        if self._counted not in (None, counted):
+            self._seen_s = now_s
+        self._counted = counted
 
     def explain(self, now_s: float) -> bool:
         """Return whether a process that was killed just now was killed for want of memory."""

@@ -554,6 +554,7 @@ class Memory:
         self.kills = 0
         self.left_bytes = 10 * GB
         host.pool.starved = Starved(MemoryKills(lambda: self.kills), lambda: [Room(self.left_bytes, 16 * GB)])
+        host.pool.starved.kills.look(0.0)
         self._host = host
 
     def kill(self, link: Link, peak_bytes: int, by_kernel: bool = True) -> list[object]:
