@@ -201,7 +201,7 @@ class LocalPeers:
     """
 
     def __init__(self, rank: int, processes: Mapping[int, RankProcess], hosts: Mapping[int, int]) -> None:
-        self._host = hosts[rank]
+        self._host, self._namespace = hosts[rank], _namespace()
         self._epoll = select.epoll()
         #: descriptors by rank
         self._pidfds: dict[int, int] = {}
@@ -216,7 +216,7 @@ class LocalPeers:
 
     def add(self, peer: int, process: RankProcess, host: int) -> None:
         """Add a rank."""
-        if host == self._host and process.namespace == _namespace() and peer not in self._pidfds:
+        if host == self._host and process.namespace == self._namespace and peer not in self._pidfds:
             self._watch(peer, process)
 
     def _watch(self, peer: int, process: RankProcess) -> None:
@@ -315,8 +315,9 @@ def _has_ended(process: RankProcess) -> bool:
 def _stat_of(process: str) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; []: it is gone. Raises OSError."""
     try:
-        with open(f"/proc/{process}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()
+        # Without a buffer, since each rank of a host reads this of all others as it starts.
+        with open(f"/proc/{process}/stat", "rb", buffering=0) as stat:
+            return stat.read().decode("ascii", "replace").rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return []
 

@@ -132,5 +132,13 @@ def test_a_rank_of_which_proc_cannot_be_read_now_is_not_taken_for_dead(
     peers.close()
 
 
-def _without_descriptors(*_: object) -> NoReturn:
+def test_a_rank_looks_up_its_own_namespace_once_for_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, looks = process_here(), list[str]()
+    find = os.stat
+    monkeypatch.setattr(os, "stat", lambda path: looks.append(path) or find(path))
+    LocalPeers(0, dict.fromkeys(range(9), here), dict.fromkeys(range(9), 0)).close()
+    assert looks == ["/proc/self/ns/pid"]
+
+
+def _without_descriptors(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.EMFILE, "Too many open files")
