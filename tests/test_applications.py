@@ -58,6 +58,12 @@ def test_a_service_learns_what_ours_declare_without_importing_what_takes_its_tim
     assert not slow & set(done.stdout.split())
 
 
+def test_sat_is_imported_without_what_few_jobs_need() -> None:
+    code = "import sys, mallob_sat.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"hashlib", "numpy.random", "pysat"} & set(done.stdout.split())
+
+
 def test_an_application_that_is_not_installed_can_be_named_with_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,6 +33,7 @@ from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
+from mallob_sat.kissat_door import door_is_open
 from mallob_sat.modes import mode_of
 from mallob_sat.portfolio import content_mode
 
@@ -42,6 +43,9 @@ class SatApplication(SatDeclaration, Application):
 
     def __init__(self) -> None:
         self._revisions = Revisions()
+
+    def prepare(self) -> None:
+        door_is_open()
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         mode_of(configuration)

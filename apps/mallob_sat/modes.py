@@ -32,7 +32,7 @@ from mallob_sat.portfolio import (
     Portfolio,
 )
 from mallob_sat.proofs import ProofRequest, ProofSearch, solve_with_proof
-from mallob_sat.search import solve_quickly
+from mallob_sat.search import solve_quickly, solve_trivial
 from mallob_sat.sharing import Sharing
 from mallob_sat.structure import is_random, xor_share
 
@@ -98,8 +98,10 @@ class Deciding:
         return {}
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        first = context.index * context.threads
-        quick = solve_quickly(formula, self.portfolio.strategy(first))
+        if context.index == 0:
+            quick = solve_quickly(formula, self.portfolio.strategy(0))
+        else:  # the others come when the root has tried
+            quick = solve_trivial(formula)
         if quick is not None:
             return quick
         # Here, since small jobs should not wait for other solvers to be loaded.

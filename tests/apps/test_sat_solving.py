@@ -12,6 +12,7 @@ from seeds import seeds
 from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, modes
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
+from mallob_sat.kissat_door import door_is_open
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, solve
 from mallob_sat.solvers import ENGINES, Family, Solver, Verdict
@@ -107,6 +108,20 @@ def test_trivial_formulas(literals: list[int], code: int, solution: list[int] | 
         assert np.asarray(result.solution).tolist() == solution
 
 
+def test_only_the_root_tries_a_formula_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(modes, "solve_quickly", lambda *given: tried.append(given))
+    for index in range(3):
+        assert run([1, 2, 0, -1, 0], index).code == 10
+    assert len(tried) == 1
+
+
+def test_what_workers_check_at_their_first_formula_is_checked_before_they_are_forked() -> None:
+    door_is_open.cache_clear()
+    SatApplication().prepare()
+    assert door_is_open.cache_info().currsize == 1
+
+
 def test_variables_that_never_occur_are_in_the_model() -> None:
     for index in range(20):
         result = solve(parse_dimacs(b"p cnf 9 1\n-4 0\n", "f"), Portfolio().strategy(index))
@@ -138,7 +153,8 @@ def test_a_model_that_breaks_an_assumption_is_wrong() -> None:
 
 
 def test_the_result_says_which_solver_won() -> None:
-    assert run([1, 2, 0], 1).fields == {"solver": "cadical195(phase=0)"}
+    assert run([1, 2, 0]).fields == {"solver": "cadical195"}
+    assert run([1, 2, 0], 2).fields["solver"] == "kissat404(stable=0)"
 
 
 @pytest.mark.parametrize(
