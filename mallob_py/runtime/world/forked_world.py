@@ -151,6 +151,9 @@ class ForkedServers:
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
+        # Late, since it imports much; before the fork, since the ranks need nearly all of it, too.
+        from mallob_py.runtime.workers.fork_server import import_for_servers
+
         #: control sockets of the servers, by rank
         self.controls: list[socket.socket] = []
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -158,7 +161,7 @@ class ForkedServers:
         with signals_held_back(), theirs:
             if os.fork() == 0:
                 self._orders.close()
-                _raise_servers(theirs, preload, parent)
+                import_for_servers(theirs, preload, parent)
 
     def open(self, ranks: int) -> None:
         """Make this many servers. Raises OSError, as for want of descriptors, and LaunchError."""
@@ -176,18 +179,6 @@ class ForkedServers:
         """Close; unused servers end by themselves."""
         for each in (self._orders, *self.controls):
             each.close()
-
-
-def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
-    try:
-        use_no_input()
-        from mallob_py.runtime.workers.fork_server import import_for_servers  # late: imports much
-
-        import_for_servers(orders, preload, parent_pid)
-    except BaseException as error:
-        tell(f"workers cannot be started: {type(error).__name__}: {error}")
-    finally:
-        os._exit(1)
 
 
 class ForkedWorld:
