@@ -190,6 +190,8 @@ class RankLink:
         """Return the next message, after one read at most; None: the message is not complete yet."""
         self._end_copy()
         if (body := self._buffer.take()) is None:
+            if not flags:
+                self._poll.poll()  # a wait in `recv` would also be woken when the rank reads what was sent
             try:
                 data = self._socket.recv(_RECEIVE_BYTES, flags)
             except BlockingIOError:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import select
 import selectors
 import signal
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.processes import state_of
 from waiting import poll_until
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.fork_server import Server
 from mallob_py.runtime.workers.links import LinkWatch, WorkerLink
-from mallob_py.runtime.workers.process import AppRegistry
+from mallob_py.runtime.workers.process import AppRegistry, RankLink
 
 PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); signal.pause()"
 
@@ -107,3 +109,20 @@ def test_a_fork_server_looks_for_applications_only_when_asked(monkeypatch: pytes
         Server(theirs, AppRegistry({"A": "a:A"}), lambda *_: None).run()
     gc.unfreeze()
     assert waits[:3] == [None, None, 0.0]
+
+
+def test_a_waiting_worker_is_not_woken_when_its_rank_reads_what_it_sent() -> None:
+    ours, theirs = socket.socketpair()
+    if (pid := os.fork()) == 0:
+        link = RankLink(theirs)
+        link.send(wire.Demand(1))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        link.receive()
+        os._exit(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before)
+    poll_until(lambda: state_of(pid) == "S")
+    ours.recv(1000)
+    os.sched_yield()
+    ours.send(wire.frame(wire.Quit()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) <= 1
+    ours.close()
+    theirs.close()
