@@ -43,8 +43,6 @@ WAYS = ("pool", "queue", "alone")
 USERS = ("ada", "bob", "cyd", "dan")
 #: the limit of an optimisation job, and of any other one [s with a PE]
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
-#: the mean time between two arrivals, times the PEs [s]: alone, the jobs take 43 % of the time on two cores
-BETWEEN_S = 4.5
 _LOOK_S = 0.25
 _REVISIONS = 6
 #: the ratio of costs that counts for a worse solution, and for none
@@ -57,6 +55,24 @@ any way. Area: the same, as a mean over the time from the arrival to the limit, 
 as 2. Slowdown: a job's response over its response alone, as a mean over the jobs. Fairness: Jain's index of
 the users' mean slowdowns, 1: all the same. Behind ±: half of a 95 % interval over the rounds. Queue / pool,
 pool / alone: geometric mean of the quotient of each job's responses, with a 95 % interval over the jobs."""
+
+
+class Difficulty(msgspec.Struct, frozen=True):
+    """The ranges of sizes of jobs; `between_s`: the mean time [s] between two arrivals, times the PEs."""
+
+    between_s: float
+    variables: tuple[int, int]
+    products: tuple[int, ...]
+    operands: tuple[int, ...]
+    queens: tuple[int, ...]
+    steps: tuple[int, int]
+
+
+#: jobs that take, each alone, 43 % of the time on two cores, and harder ones that take three quarters of it
+USUAL = Difficulty(
+    4.5, (150, 260), (1_018_081, 16_785_407, 25_060_027, 100_160_063), (5, 6), (9, 10, 11), (200_000, 400_000)
+)
+HARD = Difficulty(4.2, (240, 300), (100_160_063, 10_000_600_009), (7, 8), (14, 15), (600_000, 1_200_000))
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -92,7 +108,10 @@ class Played(msgspec.Struct, frozen=True):
 class Jobs:
     """Hands in the jobs of a stream and waits for them. `max_demand`: of each job, 0: no bound."""
 
-    def __init__(self, api_dir: Path, inputs: Path, seed: int, max_demand: int) -> None:
+    def __init__(
+        self, api_dir: Path, inputs: Path, seed: int, max_demand: int, difficulty: Difficulty
+    ) -> None:
+        self._difficulty = difficulty
         self._api_dir = api_dir
         self._inputs = inputs
         self._seed = seed
@@ -123,7 +142,7 @@ class Jobs:
             client.close()
 
     def _formula(self, client: Client, job: Arrival, rng: random.Random) -> bool:
-        path = self._file(job, "cnf", _text_of_formula(rng))
+        path = self._file(job, "cnf", text_of_formula(rng, self._difficulty))
         answer = client.solve(str(path), time_limit_s=LIMIT_S, max_demand=self._max_demand)
         return answer.satisfiable is not None
 
@@ -157,12 +176,13 @@ class Jobs:
         return answer.satisfiable is not None
 
     def _bag(self, client: Client, _job: Arrival, rng: random.Random) -> bool:
-        client.run("QUEENS", n=rng.choice((9, 10, 11)), max_demand=self._max_demand)
+        client.run("QUEENS", n=rng.choice(self._difficulty.queens), max_demand=self._max_demand)
         return True
 
     def _functions(self, _client: Client, job: Arrival, rng: random.Random) -> bool:
         with Executor(self._api_dir, user=job.user, max_demand=self._max_demand) as executor:
-            return len(list(executor.map(_count, [rng.randrange(200_000, 400_000) for _ in range(60)]))) == 60
+            steps = [rng.randrange(*self._difficulty.steps) for _ in range(60)]
+            return len(list(executor.map(_count, steps))) == len(steps)
 
     def _file(self, job: Arrival, suffix: str, text: str) -> Path:
         path = self._inputs / f"{job.kind}-{job.number}.{suffix}"
@@ -179,14 +199,14 @@ def _count(steps: int) -> int:
     return total
 
 
-def _text_of_formula(rng: random.Random) -> str:
+def text_of_formula(rng: random.Random, difficulty: Difficulty) -> str:
     seed = rng.randrange(1 << 30)
-    n_vars = rng.randrange(150, 260)
+    n_vars = rng.randrange(*difficulty.variables)
     makers: tuple[Callable[[], generate.Formula], ...] = (
         lambda: generate.uniform(n_vars, int(4.26 * n_vars), seed),
         lambda: generate.planted(2 * n_vars, int(2 * 4.1 * n_vars), seed),
-        lambda: generate.factoring(rng.choice((1_018_081, 16_785_407, 25_060_027, 100_160_063))),
-        lambda: generate.commutativity(rng.choice((5, 6))),
+        lambda: generate.factoring(rng.choice(difficulty.products)),
+        lambda: generate.commutativity(rng.choice(difficulty.operands)),
     )
     return rng.choice(makers)().text("mixed")
 
@@ -222,16 +242,18 @@ def kinds() -> list[str]:
     return ["SAT", "incremental", "MaxSAT", *(["SMT"] if has_smt else []), "bag", "functions"]
 
 
-def stream(seed: int, seconds: float, pes: int, names: Sequence[str]) -> list[Arrival]:
+def stream(
+    seed: int, seconds: float, pes: int, names: Sequence[str], difficulty: Difficulty = USUAL
+) -> list[Arrival]:
     """Draw the jobs that arrive within `seconds`."""
     rng = random.Random(f"mixed {seed}")
     jobs, at_s = list[Arrival](), 0.0
-    while (at_s := at_s + rng.expovariate(pes / BETWEEN_S)) < seconds:
+    while (at_s := at_s + rng.expovariate(pes / difficulty.between_s)) < seconds:
         jobs.append(Arrival(rng.choice(names), len(jobs), rng.choice(USERS), at_s))
     return jobs
 
 
-def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str) -> Played:
+def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str, difficulty: Difficulty = USUAL) -> Played:
     """Play a stream in one of the `WAYS`, on a service of its own. Raises CommandError."""
     try:
         ranks = OwnRanks(pes)
@@ -240,7 +262,7 @@ def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str) -> Played:
     try:
         inputs = ranks.api_dir.parent / "inputs"
         inputs.mkdir()
-        runner = Jobs(ranks.api_dir, inputs, seed, 1 if way == "queue" else 0)
+        runner = Jobs(ranks.api_dir, inputs, seed, 1 if way == "queue" else 0, difficulty)
         if way == "alone":
             ended = [runner.run(msgspec.structs.replace(job, at_s=0.0), time.monotonic()) for job in jobs]
         else:
@@ -423,19 +445,26 @@ def draw(rounds: Rounds, names: Sequence[str], figure: Figure) -> None:
     figure.suptitle("Mixed jobs of four users; all times in s since the arrival", fontsize="medium")
 
 
-def run(folder: Path, pes: int = PES, seconds: float = SECONDS, rounds: int = ROUNDS) -> None:
+def run(
+    folder: Path,
+    pes: int = PES,
+    seconds: float = SECONDS,
+    rounds: int = ROUNDS,
+    difficulty: Difficulty = USUAL,
+) -> None:
     """Play all rounds in turns, and write tables and the figure. Raises CommandError, OSError."""
-    output, names = Output(folder, "mixed", resume=True), kinds()
+    title = "mixed" if difficulty is USUAL else "mixed-hard"
+    output, names = Output(folder, title, resume=True), kinds()
     played = list[dict[str, Played]]()
     for seed in range(rounds):
-        jobs = stream(seed, seconds, pes, names)
+        jobs = stream(seed, seconds, pes, names, difficulty)
         if not jobs:
             raise CommandError(f"--seconds {seconds:g}: no job arrives in that time; give more")
         found = {}
         for way in WAYS:
             name = f"{pes} PEs, {seconds:g} s, seed {seed}, {way}"
-            found[way] = output.done(name, Played, partial(play, seed, jobs, pes, way))
+            found[way] = output.done(name, Played, partial(play, seed, jobs, pes, way, difficulty))
             print(f"seed {seed}, {way}: {len(found[way].ended)} jobs", file=sys.stderr, flush=True)
         played.append(found)
     output.tables([table_of_responses(played, names), table_of_measures(played)], _REMARKS)
-    output.figure("mixed", lambda figure: draw(played, names, figure))
+    output.figure(title, lambda figure: draw(played, names, figure))

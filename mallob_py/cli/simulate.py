@@ -94,6 +94,8 @@ def run_experiment(options: ExperimentOptions) -> int:
 
     if options.name == "mixed":
         return _run_mixed(options)
+    if options.hard:
+        raise CommandError(f"--hard is for mixed alone, not for {options.name}")
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
     if options.stream is not None and options.name != "realistic":
         raise CommandError(f"--stream is for realistic alone, not for {options.name}")
@@ -126,7 +128,12 @@ def _run_mixed(options: ExperimentOptions) -> int:
         if getattr(options, name) is not None:
             raise CommandError(f"mixed runs real jobs, one run after the other, and takes no --{name}")
     try:
-        mixed.run(Path(options.output), options.pes or mixed.PES, options.seconds or mixed.SECONDS)
+        mixed.run(
+            Path(options.output),
+            options.pes or mixed.PES,
+            options.seconds or mixed.SECONDS,
+            difficulty=mixed.HARD if options.hard else mixed.USUAL,
+        )
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     return 0

@@ -119,6 +119,7 @@ class ExperimentOptions(Runs, _Played):
         INPUT,
         "TOML file as for `mallob-py simulate`; its pes and seconds are not used",
     )
+    hard: bool = switch_option("--hard", INPUT, "for `mixed`: harder jobs, at a load of three quarters")
     stream: str | None = option(
         "--stream FILE",
         values.path,

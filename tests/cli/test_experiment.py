@@ -159,6 +159,7 @@ def complaint(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: obje
     ("arguments", "said"),
     [
         (("uniformm",), "EXPERIMENT: 'uniformm' is none of uniform, priorities, realistic, "),
+        (("uniform", "--hard"), "--hard is for mixed alone, not for uniform"),
         (("uniform", "--stream", "x.csv"), "--stream is for realistic alone, not for uniform"),
         (("priorities", "--stream", "x.csv"), "--stream is for realistic alone, not for priorities"),
         (("uniform", "--seconds", "0"), "--seconds: '0' is no time at all"),

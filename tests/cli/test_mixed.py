@@ -1,6 +1,7 @@
 """The mixed experiment: its stream, its tables, and a small run of it."""
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from running import needs_mpiexec
 
 from mallob_py.cli import CommandError, mixed
-from mallob_py.cli.mixed import OPTIMISE_S, Arrival, Ended, Played
+from mallob_py.cli.mixed import OPTIMISE_S, Arrival, Difficulty, Ended, Played
 
 
 def test_a_stream_is_drawn_from_its_seed_in_order_and_has_all_kinds() -> None:
@@ -54,6 +55,14 @@ def test_tables_have_means_quotients_and_the_quality_over_time() -> None:
     assert measures["last answer [s]"] == ("11.00 ± 0.00", "20.00 ± 0.00", "", "9.00 ± 0.00")
 
 
+def test_formulas_of_a_harder_stream_are_larger() -> None:
+    usual, hard = (
+        [len(mixed.text_of_formula(random.Random(seed), difficulty)) for seed in range(40)]
+        for difficulty in (mixed.USUAL, mixed.HARD)
+    )
+    assert max(usual) < max(hard)
+
+
 @needs_mpiexec
 @pytest.mark.parametrize("way", mixed.WAYS)
 def test_jobs_of_a_stream_are_played_on_a_service(way: str) -> None:
@@ -71,7 +80,7 @@ def test_all_ways_are_played_kept_and_not_played_again(
     pytest.importorskip("matplotlib")
     played = []
 
-    def play(seed: int, jobs: Sequence[Arrival], _pes: int, way: str) -> Played:
+    def play(seed: int, jobs: Sequence[Arrival], _pes: int, way: str, _difficulty: Difficulty) -> Played:
         played.append((seed, way))
         costs = {"MaxSAT": [(1.0, 20), (3.0, 10)]}
         return Played(
