@@ -6,11 +6,15 @@ Otherwise only MPI_Finalize would remove the file, which killed ranks never call
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
+import time
 from pathlib import Path
 
 _PREFIX = "/dev/shm/mpich_shm_"
+#: age from which an unmapped file is a remainder
+_REMAINDER_S = 600.0
 
 
 def forget_shared(prefix: str = _PREFIX) -> None:
@@ -23,6 +27,32 @@ def forget_shared(prefix: str = _PREFIX) -> None:
         fields = line.split(maxsplit=5)
         if fields[-1].startswith(prefix):
             unlink_if_same(fields[-1], int(fields[-2]))
+
+
+def sweep_shared(prefix: str = _PREFIX) -> None:
+    """Remove this user's old files whose paths begin with `prefix` and that no process has mapped.
+
+    A launcher's ranks leave such a file when they are killed in MPI_Init, since another rank never got there.
+    """
+    old = {path: inode for path in glob.glob(f"{prefix}*") if (inode := _inode_if_old(path))}
+    if not old:
+        return
+    mapped = ""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            mapped += maps.read_text(errors="replace")
+    for path, inode in old.items():
+        if path not in mapped:
+            unlink_if_same(path, inode)
+
+
+def _inode_if_old(path: str) -> int:
+    """Return the inode of an old file, else 0."""
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        if time.time() - status.st_mtime > _REMAINDER_S:
+            return status.st_ino
+    return 0
 
 
 def shared_by(world: str) -> str:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from mallob_py.runtime.processes import no_orphans
 from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
-from mallob_py.runtime.world.mpich_files import forget_shared, shared_by, unlink_if_same
+from mallob_py.runtime.world.mpich_files import forget_shared, shared_by, sweep_shared, unlink_if_same
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -117,6 +117,8 @@ def sweep(parent: Path) -> None:
         for name in [entry.name for entry in entries if _NAME.fullmatch(entry.name)]:
             with contextlib.suppress(OSError):
                 _sweep_one(parent / name)
+    if parent == SHARED_MEMORY:
+        sweep_shared()
 
 
 @contextlib.contextmanager

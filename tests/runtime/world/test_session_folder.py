@@ -16,7 +16,7 @@ from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
 from mallob_py.runtime.world.mpi import LaunchError
-from mallob_py.runtime.world.mpich_files import forget_shared
+from mallob_py.runtime.world.mpich_files import forget_shared, sweep_shared
 from mallob_py.runtime.world.session_folder import PrivateFolder, sweep, temporary_folder
 
 HOLD = """
@@ -76,6 +76,22 @@ def test_the_folder_of_a_killed_session_is_swept_and_that_of_a_living_one_is_not
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [session.path]
     assert (session.path / "file").read_text() == "of a session"
+
+
+def test_what_ranks_killed_in_mpi_init_have_left_is_swept_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher kills ranks there when another rank ends before it starts MPI."""
+    prefix = str(tmp_path / "mpich_shm_")
+    for name in ("young", "old", "mapped"):
+        Path(prefix + name).write_bytes(b"ranks")
+    for name in ("old", "mapped"):
+        os.utime(prefix + name, (0, 0))
+    monkeypatch.setattr(session_folder, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(session_folder, "sweep_shared", lambda: sweep_shared(prefix))
+    with open(prefix + "mapped", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_shm_mapped", "mpich_shm_young"]
 
 
 def test_a_temporary_folder_is_made_once_those_of_killed_processes_are_gone(
