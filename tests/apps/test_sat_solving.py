@@ -154,7 +154,6 @@ def test_a_model_that_breaks_an_assumption_is_wrong() -> None:
 
 def test_the_result_says_which_solver_won() -> None:
     assert run([1, 2, 0]).fields == {"solver": "cadical195"}
-    assert run([1, 2, 0], 2).fields["solver"] == "kissat404(stable=0)"
 
 
 @pytest.mark.parametrize(
