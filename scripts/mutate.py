@@ -37,8 +37,9 @@ _PROTOCOL = "mallob_py/protocol/"
 _TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
 #: slow tests, which run after faster ones
 _LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_search.py")
-#: pytest without other plugins, which halves the time of a single test
-_PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout")
+#: pytest with few plugins, which halves the time of a single test
+_PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "anyio.pytest_plugin")
+_PYTEST = ("-m", "pytest", "-x", "-q", *_PLUGINS)
 #: a timeout is a failure of its test, and must not end pytest
 _TIMEOUT_METHOD = "--timeout-method=signal"
 #: the time limit of a test, as a test that never ends has noticed the mutation
@@ -179,6 +180,8 @@ class Judge:
                 self._passes[failed] = self._failure(self._unchanged, failed) is None
             if self._passes[failed] and self._failure(folder, failed) is not None:
                 return failed
+            if "::" not in failed:
+                raise SystemExit(f"{failed} cannot be read by pytest, with or without the mutation")
             print(f"fails now and then: {failed}", flush=True)
             by_chance.append(f"--deselect={failed}")
         return None

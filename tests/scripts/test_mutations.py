@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import mutate
 import mutations
 import pytest
 from mutations import Mutation, change_of, table
+
+from mallob_py.runtime.processes import python
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,3 +164,17 @@ def test_a_test_that_fails_by_chance_has_noticed_nothing(
 ) -> None:
     judge = mutate.Judge(tmp_path, _Chance(first_fails=first_fails), fuzz_s=0)
     assert judge.notice(tmp_path / "mutation_0", "tests/a.py") == f"tests/a.py::{noticed_by}"
+
+
+def test_tests_that_cannot_be_read_end_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = mutate.Judge(tmp_path, mutate.Runner(), fuzz_s=0)
+    monkeypatch.setattr(judge, "_failure", lambda *_: "tests/a.py")
+    with pytest.raises(SystemExit, match=r"tests/a\.py cannot be read by pytest"):
+        judge.notice(tmp_path / "mutation_0", "tests/a.py")
+
+
+def test_all_tests_can_be_read_with_the_few_plugins_of_a_campaign() -> None:
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [*python(), *mutate._PYTEST, "--collect-only", "tests/api", "tests/service", "tests/kit"]
+    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
