@@ -39,7 +39,7 @@ _TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
 _LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_search.py")
 #: pytest with few plugins, which halves the time of a single test
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "anyio.pytest_plugin")
-_PYTEST = ("-m", "pytest", "-x", "-q", *_PLUGINS)
+PYTEST = ("-m", "pytest", "-x", "-q", *_PLUGINS)
 #: a timeout is a failure of its test, and must not end pytest
 _TIMEOUT_METHOD = "--timeout-method=signal"
 #: the time limit of a test, as a test that never ends has noticed the mutation
@@ -187,7 +187,7 @@ class Judge:
 
     def _failure(self, folder: Path, *tests: str) -> str | None:
         """Return the first of these tests that fails, by pytest's name; an endless test fails, too."""
-        done = self._runner.run(folder, *_PYTEST, f"--timeout={_TEST_TIMEOUT_S}", _TIMEOUT_METHOD, *tests)
+        done = self._runner.run(folder, *PYTEST, f"--timeout={_TEST_TIMEOUT_S}", _TIMEOUT_METHOD, *tests)
         if done is None and len(tests) == 1:
             return tests[0]
         if done is None:

@@ -166,14 +166,21 @@ def test_a_test_that_fails_by_chance_has_noticed_nothing(
     assert judge.notice(tmp_path / "mutation_0", "tests/a.py") == f"tests/a.py::{noticed_by}"
 
 
-def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = mutate.Judge(tmp_path, mutate.Runner(), fuzz_s=0)
-    monkeypatch.setattr(judge, "_failure", lambda _, *given: None if "--ignore=a.py" in given else "a.py")
+class _Unreadable(mutate.Runner):
+    """One file cannot be read; all tests of others pass."""
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        is_read = "--ignore=tests/a.py" not in arguments
+        return subprocess.CompletedProcess(arguments, int(is_read), "ERROR tests/a.py" if is_read else "")
+
+
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    judge = mutate.Judge(tmp_path, _Unreadable(), fuzz_s=0)
     assert judge.notice(tmp_path / "mutation_0", "tests") is None
 
 
 def test_all_tests_can_be_read_with_the_few_plugins_of_a_campaign() -> None:
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [*python(), *mutate._PYTEST, "--collect-only", "tests/api", "tests/service", "tests/kit"]
+    command = [*python(), *mutate.PYTEST, "--collect-only", "tests/api", "tests/service", "tests/kit"]
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
