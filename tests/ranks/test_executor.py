@@ -266,9 +266,17 @@ def test_what_calls_print_on_ranks_of_its_own_is_printed_by_the_program(
     with Executor(ranks=1) as executor:
         executor.submit(print, "at work", flush=True).result(DEADLINE_S)
         poll_until(lambda: has_printed("at work\n"), "the output")  # while the ranks run
-        executor.submit(print, "at the end").result(DEADLINE_S)
-    assert has_printed("at the end\n")
+    has_printed("the rest")
     assert "".join(printed).count("at work") == 1
+
+
+def test_what_calls_print_last_is_printed_when_the_ranks_have_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.api.calls.ranks._PRINTING_S", 600.0)
+    with Executor(ranks=1) as executor:
+        executor.submit(print, "at the end").result(DEADLINE_S)
+    assert capsys.readouterr().out == "at the end\n"
 
 
 def test_ranks_of_its_own_outlive_the_thread_that_has_started_them() -> None:
