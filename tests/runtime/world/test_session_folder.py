@@ -16,7 +16,7 @@ from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
 from mallob_py.runtime.world.mpi import LaunchError
-from mallob_py.runtime.world.mpich_files import forget_shared, sweep_shared
+from mallob_py.runtime.world.mpich_files import forget_shared, sweep_shared, unlink_if_same
 from mallob_py.runtime.world.session_folder import PrivateFolder, sweep, temporary_folder
 
 HOLD = """
@@ -133,6 +133,8 @@ def test_names_of_shared_files_go_but_not_what_has_come_in_their_place(tmp_path:
     forget_shared(str(tmp_path / "shared_"))
     assert {path.name for path in tmp_path.iterdir()} == {"shared_replaced", "shared_unmapped", "another"}
     assert mapped[0][:] == b"of all"
+    unlink_if_same(str(tmp_path / "another"), (tmp_path / "shared_unmapped").stat().st_ino)
+    assert (tmp_path / "another").exists()
 
 
 def test_what_only_looks_like_a_folder_of_ours_stays(tmp_path: Path) -> None:
