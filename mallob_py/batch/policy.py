@@ -69,6 +69,12 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
 Action = Start | Resize | Share | Reserve | Wake
 
 
+def check_choice(setting: str, value: str, known: Sequence[str]) -> None:
+    """Check that the setting of a policy has one of the known values. Raises ValueError."""
+    if value not in known:
+        raise ValueError(f"{setting} is {value!r}, not one of {', '.join(known)}")
+
+
 class PolicyError(Exception):
     """An error: a policy's action is impossible. The text names policy, job and time."""
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mallob_py.batch.job import Job
 from mallob_py.batch.policies.backfilling import Easy
-from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake, check_choice
 from mallob_py.batch.shadow import ends_of, shadow_of
 
 TICK_S = 60.0
@@ -64,10 +64,8 @@ class Agreement:
     wants_resize_points = True
 
     def __init__(self, size: str = "min", nodes: str = "agreed", quirks: str = "") -> None:
-        if size not in _SIZES:
-            raise ValueError(f"size is {size!r}, not one of {', '.join(_SIZES)}")
-        if nodes not in _FULFIL:
-            raise ValueError(f"nodes is {nodes!r}, not one of {', '.join(_FULFIL)}")
+        check_choice("size", size, _SIZES)
+        check_choice("nodes", nodes, _FULFIL)
         self.name = "agreement"
         self._size = size
         self._prefers = size in ("pref", "keep")

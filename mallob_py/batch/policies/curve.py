@@ -8,8 +8,8 @@ further node goes to the job with the largest gain, by its weight (`by` and `pri
     gain=speed   the gain in speed over the speed of one node: the machine does most work
 
 Speeds are concave curves: of each job as its source gives them (`curve=given`), or one for all jobs, such as
-`curve=power:0.2`. A plan depends on the jobs and on the number of nodes alone, not on the sizes that jobs
-have: as under `fair`, no resize is a reason for another one.
+`curve=power:0.2`. A plan depends on which jobs can be resized at the time, by the floors: two plans of one
+moment may differ, so a job is resized at most once a second.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from collections.abc import Sequence
 
 from mallob_py.batch.job import AnySpeedup, Job
 from mallob_py.batch.policies.fair import Fair
-from mallob_py.batch.policy import Running, View
+from mallob_py.batch.policy import Running, View, check_choice
 from mallob_py.batch.speedup import LINEAR
 from mallob_py.batch.workload.changes import speed_model_of
 
 _GAINS = ("time", "speed")
 _GIVEN = "given"
+#: least time between two resizes of a job: floors depend on which jobs can be resized, so plans may differ
+_MOMENT_S = 1.0
 
 
 class Curve(Fair):
@@ -42,9 +44,8 @@ class Curve(Fair):
         cooldown_s: float = 0.0,
         costs: bool = True,
     ) -> None:
-        super().__init__(by, priorities, order, overtake, cooldown_s, costs)
-        if gain not in _GAINS:
-            raise ValueError(f"gain is {gain!r}, not one of {', '.join(_GAINS)}")
+        super().__init__(by, priorities, order, overtake, max(cooldown_s, _MOMENT_S), costs)
+        check_choice("gain", gain, _GAINS)
         if not 0.0 <= floor <= 1.0:
             raise ValueError(f"floor is {floor:g}, not within 0 and 1")
         self.name = "curve"

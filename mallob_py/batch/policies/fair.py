@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake, check_choice
 from mallob_py.batch.shadow import shadow_of
 from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
 
@@ -53,13 +53,9 @@ class Fair:
         cooldown_s: float = 0.0,
         costs: bool = True,
     ) -> None:
-        for setting, value, known in (
-            ("by", by, _BY),
-            ("order", order, _ORDERS),
-            ("overtake", overtake, _OVERTAKE),
-        ):
-            if value not in known:
-                raise ValueError(f"{setting} is {value!r}, not one of {', '.join(known)}")
+        check_choice("by", by, _BY)
+        check_choice("order", order, _ORDERS)
+        check_choice("overtake", overtake, _OVERTAKE)
         if priorities and by not in ("user", "queue"):
             raise ValueError("priorities are of users or queues: by=user or by=queue is needed")
         if not 0.0 <= cooldown_s < math.inf:
