@@ -3,7 +3,7 @@
 An application is a class with a name. Its input is read once, in a helper process of the client, into a flat
 *payload* of numpy arrays. Each worker of a job then runs `Application.run` in a process of its own, with that
 payload mapped read-only. The process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes,
-and killed when the job ends, without any help of the author.
+and killed when the job ends; the author need not do anything for this.
 
 A complete application:
 
@@ -11,7 +11,7 @@ A complete application:
     from mallob_py.kit import Application, JobInput, Payload, Result, WorkerContext
 
     class Factor(Application):
-        '''Finds a divisor of the integer in `literals`, 64 shares of the candidates in any order.'''
+        '''Finds a divisor of the integer in `literals`; its candidates form 64 shares.'''
 
         name = "FACTOR"
 
@@ -20,7 +20,7 @@ A complete application:
 
         def run(self, context: WorkerContext) -> Result:
             number = int(context.payload["number"][0])
-            for turn in range(64):  # each worker begins at another share, and any one alone gets round
+            for turn in range(64):  # each worker begins at another share, and tries all shares in turn
                 for divisor in range(2 + (context.index + turn) % 64, number, 64):
                     if number % divisor == 0:
                         return Result(10, [divisor])
@@ -36,23 +36,24 @@ Workers of a job may talk along their job tree: `send_to_parent`, `send_to_child
 `poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
 gets their combination (its module says how, and what holds while the tree changes).
 
-A job may come in revisions, each of which adds to the input of the one before it, if the application
-says `revises`. `read` is then given that one's payload (`JobInput.former`) and returns the payload of
-all so far. `run` is called anew for each revision, if possible on the same application object in the
-same process, so what it keeps on `self` may save work. It must be able to do without: any worker may
-start afresh with any revision. Work on a former revision ends at its next `context.poll`.
+If the application sets `revises`, a job may have revisions, each of which adds to the input of the previous
+one. `read` is then given the previous revision's payload (`JobInput.former`) and returns the payload of all
+revisions up to the present one. `run` is called anew for each revision, if possible on the same application
+object in the same process, so what it keeps on `self` may save work. `run` must also work without it: any
+worker may start afresh with any revision. Work on a former revision ends at its next `context.poll`.
 
 A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`,
-and the key of the configuration that names it in `result_files`.
+and in `result_files` the configuration key that names the file.
 
-docs/writing-an-application.md goes through all of this with a larger example. Applications import this
-package and nothing else of mallob_py, and nothing in it knows any application. Its modules:
+docs/writing-an-application.md explains all this with a larger example. Applications import this package and
+nothing else of mallob_py; this package imports no application. Its modules:
 
     app             the interface of applications, and the objects given to them
     declaration     an application's properties: names of results, options, answers as text
     bags            jobs that split into any number of tasks, each counted exactly once
+    calls           calls of Python functions by an executor
     tree_reduction  data of all workers of a job, combined and sent to all workers
-    gossip          a few statements that all workers of a job come to know
+    gossip          a few statements that all workers of a job learn
     process_race    several processes of one worker; the first answer wins
     input_file      bytes of an input file, in any compression
     result_file     results too large for a message

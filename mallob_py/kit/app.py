@@ -1,7 +1,7 @@
 """The interface that an application implements, and the interface that a worker is given.
 
-The package's docstring is the overview. An Application lives in helper processes, where it reads inputs,
-and in worker processes, where it runs; no rank imports one.
+The docstring of `mallob_py.kit` is the overview. An Application reads inputs in helper processes, and runs
+in worker processes; no rank imports an application.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ else:
 
 
 class InputError(Exception):
-    """The job's input cannot be used. The message is the job's error reply.
+    """The job's input cannot be used. The message becomes the job's error reply.
 
     Attributes:
-        field: the field of the job file at fault.
+        field: the field of the job file that is wrong.
     """
 
     def __init__(self, message: str, field: str = "files") -> None:
@@ -40,7 +40,7 @@ class InputError(Exception):
 class ProcessKilled(RuntimeError):
     """Child processes of the worker were killed (signal 9), and the worker cannot go on without them.
 
-    The worker ends by the same signal, so that its rank notices a host that is short of memory.
+    The worker then ends by the same signal, so that its rank learns that the host is short of memory.
     """
 
 
@@ -78,15 +78,15 @@ class Result:
 class TreeMessage:
     """Bytes that another worker of the job sent along the job tree.
 
-    Messages from one worker to another arrive in order. Messages at a worker that is suspended or whose
-    process dies may be lost without notice.
+    Messages from one worker to another arrive in order. A message to a worker that is suspended or whose
+    process dies may be lost without a report.
 
     Attributes:
-        returned: whether this is our own message, undelivered since its receiver left or does not know us
-            yet.
+        returned: whether this is this worker's own message, which came back because its receiver left or
+            does not know this worker yet.
         source: index of the sender (if returned, of the receiver), -1 if unknown.
-        sender: address of the sender (if returned, of the receiver) for `send_to`, valid while it stays in
-            the tree.
+        sender: address of the sender (if returned, of the receiver) for `send_to`. The address is valid
+            while that worker stays in the tree.
     """
 
     source: int
@@ -95,38 +95,38 @@ class TreeMessage:
     sender: tuple[int, int] = (-1, -1)
 
 
-#: most bytes of a checkpoint
+#: greatest size of a checkpoint
 CHECKPOINT_BYTES_MAX = 1 << 28
-#: least time between two reports of progress that are passed on
+#: shortest time between two reports of progress that are passed on
 PROGRESS_PERIOD_S = 0.2
-#: most characters of a unit; the rest is cut off
+#: greatest number of characters of a unit; further characters are cut off
 PROGRESS_UNIT_MAX = 20
 
 
 def check_progress(done: float, total: float | None) -> None:
     """Check the arguments of `WorkerContext.report_progress`. Raises ValueError."""
     if not (math.isfinite(done) and done >= 0):
-        raise ValueError(f"progress cannot be {done!r} done: it is a number, 0 or more")
+        raise ValueError(f"a progress with done={done!r}: `done` must be a number of at least 0")
     if total is not None and not (math.isfinite(total) and total > 0):
-        raise ValueError(f"progress cannot be of {total!r} in all: it is a number above 0, or None")
+        raise ValueError(f"a progress with total={total!r}: `total` must be a number above 0, or None")
 
 
-#: least time between two offers that are passed on
+#: shortest time between two offers that are passed on
 OFFER_PERIOD_S = 0.2
-#: most bytes of an offered result
+#: greatest size of an offered result
 OFFER_BYTES_MAX = 1 << 28
-#: range of offered integers, exact in all outputs
+#: range of offered integers; all outputs show such integers exactly
 OFFER_INTEGER_MIN, OFFER_INTEGER_MAX = -(2**63), 2**64 - 1
 
 
 def check_offer(result: Result | None, value: float | None, bound: float | None) -> None:
     """Check the arguments of `WorkerContext.offer`. Raises ValueError or TypeError."""
     if result is None and bound is None:
-        raise ValueError("an offer has a result, a bound, or both")
+        raise ValueError("an offer needs a result, a bound, or both")
     if result is None and value is not None:
-        raise ValueError("the value of an offer is that of its result, which is missing")
+        raise ValueError("an offer has a value but no result; give the result to which the value belongs")
     if result is not None and not isinstance(result, Result):
-        raise TypeError(f"what is offered must be a Result or None, not {result!r:.80}")
+        raise TypeError(f"an offer's result must be a Result or None, not {result!r:.80}")
     for name, number in (("value", value), ("bound", bound)):
         if number is None:
             continue
@@ -136,7 +136,7 @@ def check_offer(result: Result | None, value: float | None, bound: float | None)
             if not OFFER_INTEGER_MIN <= number <= OFFER_INTEGER_MAX:
                 raise ValueError(f"an offer's {name} must lie between -2^63 and 2^64-1, not {number}")
         elif not math.isfinite(number):
-            raise ValueError(f"an offer's {name} is {number}, with which nothing can be compared")
+            raise ValueError(f"an offer's {name} is {number}; it must be finite")
 
 
 class WorkerContext(ABC):
@@ -147,19 +147,19 @@ class WorkerContext(ABC):
     #: id of the job's chain of revisions (0: none), and the job's number there
     chain: int = 0
     revision: int = 0
-    #: this worker's index in its job tree (0: the root); it may change while the worker is suspended (see
-    #: `poll`), so it must be read anew at each use
+    #: this worker's index in its job tree (0: the root). It may change while the worker is suspended; `poll`
+    #: then sets it, so it must be read anew after each `poll`
     index: int
     #: the job's present number of workers
     volume: int
     #: indices of the children present now
     children: tuple[int, ...]
     payload: Payload
-    #: configuration of the job, as `check` has accepted it; every worker has the same
+    #: configuration of the job, as `check` has accepted it; the same in all workers
     configuration: Mapping[str, Any]
     #: number of cores this worker may use
     threads: int
-    #: whether the worker must leave; for applications that set `leaves_in_order`
+    #: whether the worker must leave; set only for applications with `leaves_in_order`
     leaving: bool = False
 
     @abstractmethod
@@ -175,7 +175,7 @@ class WorkerContext(ABC):
 
     @abstractmethod
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there may be news, for `select`. Poll first."""
+        """Return a descriptor that is readable when there may be news. Call `poll` before each `select`."""
 
     @abstractmethod
     def park(self) -> NoReturn:
@@ -186,52 +186,52 @@ class WorkerContext(ABC):
 
     @abstractmethod
     def set_demand(self, demand: int) -> None:
-        """Ask for `demand` workers from now on. Only the root (index 0) is heard; max-demand is the bound."""
+        """Ask for `demand` workers from now on, at most the job's max-demand. Only the root's calls count."""
 
     @abstractmethod
     def send_to_parent(self, data: bytes) -> None:
-        """Send to the worker with index (i-1)//2; at the root: no effect."""
+        """Send to this worker's parent; at the root: no effect."""
 
     @abstractmethod
     def send_to_children(self, data: bytes) -> None:
         """Send to each child present now."""
 
     def send_to(self, address: tuple[int, int], data: bytes) -> None:
-        """Send to the worker at an address from `TreeMessage.sender`, at any place in the tree."""
+        """Send to the worker, anywhere in the tree, whose address a `TreeMessage.sender` gave."""
         raise NotImplementedError
 
     def report_progress(  # noqa: B027 (without effect where nobody looks)
         self, done: float, total: float | None = None, unit: str = ""
     ) -> None:
-        """Report how far the job is. Only the root (index 0) is heard.
+        """Report how much of the job is done. Only calls of the root (index 0) count.
 
-        Commands and the web page show the report and its change per second. Call as often as you like: the
-        last report is passed on, at most every PROGRESS_PERIOD_S, a waiting one when you poll.
+        Commands and the web page show the report and its change per second. Call as often as you like: at
+        most every PROGRESS_PERIOD_S the latest report is passed on, by this call or a later `poll`.
 
         Args:
-            done: the part that is done. It should grow; after the loss of a root it may go back.
-            total: the whole, in the same unit; None: unknown.
+            done: the amount that is done. It should grow; after the loss of a root it may go back.
+            total: the whole amount, in the same unit; None: unknown.
             unit: a word such as "tasks".
 
         Raises:
-            ValueError: `done` or `total` is no count.
+            ValueError: `done` is negative or not finite, or `total` is not positive or not finite.
         """
 
     def offer(  # noqa: B027 (without effect where nobody looks)
         self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
     ) -> None:
-        """Offer an answer that may be improved, or a bound that no answer can beat. All workers are heard.
+        """Offer an answer that may be improved, or a bound that no answer can beat. Any worker may call it.
 
-        The job's client keeps the best `result` by `value` and the best `bound`: larger is better unless the
-        application `minimizes`; a result without a value replaces another one without a value. Commands and
-        the web page show both. A job that reaches a limit or is interrupted is answered with them, marked
-        `"complete": false`. An offer does not end the job. Call as often as you like: the best offer is
-        passed on, at most every OFFER_PERIOD_S, a waiting one when you poll.
+        The job's client keeps the `result` with the best `value`, and the best `bound`: a larger value is
+        better unless the application sets `minimizes`; a result without a value replaces another one without
+        a value. Commands and the web page show both. If the job reaches a limit or is interrupted, they are
+        its reply, marked `"complete": false`. An offer does not end the job. Call as often as you like: at
+        most every OFFER_PERIOD_S the best offer is passed on, by this call or a later `poll`.
 
         Args:
             result: the answer; do not change its solution afterwards.
             value: the value of the answer.
-            bound: a proved bound of all values.
+            bound: a proved bound of the values of all answers.
 
         Raises:
             ValueError: the offer cannot be compared, or is larger than OFFER_BYTES_MAX.
@@ -239,11 +239,11 @@ class WorkerContext(ABC):
         """
 
     def checkpoint(self, data: bytes) -> None:  # noqa: B027 (without effect where nobody keeps it)
-        """Have the job continue from here if this root is lost.
+        """Save `data`, with which the job's next root continues if this root is lost.
 
-        Only calls of the root (index 0) count, also while it leaves.
+        Only calls of the root (index 0) count, also while the root leaves.
 
-        The job's client keeps the last checkpoint; with a service, it outlives the service.
+        The job's client keeps the last checkpoint; a service keeps it over restarts.
 
         Args:
             data: what the next root finds in `last_checkpoint`.
@@ -256,20 +256,20 @@ class WorkerContext(ABC):
         """Return the job's last checkpoint, for a root that begins. Waits for the job's client.
 
         Returns:
-            The checkpoint; None: there is none, or this is no root or must leave now: look at `index` and
-            `leaving` before you begin from nothing.
+            The checkpoint; None: there is no checkpoint, or this worker is not the root or must leave. So
+            look at `index` and `leaving` before you begin from nothing.
         """
         return None
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
-        """Count the memory needed so far by this process and its children, before children end.
+        """Measure the memory of this process and its children now; call it before children end.
 
-        The call makes statistics of short jobs exact; otherwise memory is measured once a second.
+        Memory is also measured once a second. The call makes the statistics of short jobs exact.
         """
 
     @abstractmethod
     def finish(self, result: Result) -> NoReturn:
-        """End the job with this result, as returning it from `run` does."""
+        """End the job with this result, as if `run` returned it."""
 
 
 class Application(Declaration, ABC):
@@ -295,19 +295,19 @@ class Application(Declaration, ABC):
     def prepare(self) -> None:
         """Load modules and data that are slow at first use, so that workers begin at once.
 
-        Called once before any `run`, if possible in the process that workers are forked from. It must not
-        start threads or processes, nor open files or connections that workers would share.
+        Called once before any `run`, if possible in the process from which workers are forked. `prepare` must
+        not start threads or processes, nor open files or connections that workers would share.
         """
 
     def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
-        """Test the laws that workers rely on, for `mallob-py run --check-laws`; bags of tasks have such laws.
+        """Test the laws that workers rely on, for `mallob-py run --check-laws`. Bags of tasks have laws.
 
         Args:
             payload: the payload of the job.
             configuration: the job's configuration.
 
         Returns:
-            One line that says what was tested. A broken law raises an exception that names the law.
+            One line that says what was tested. If a law is broken, the exception raised names the law.
         """
         raise NotImplementedError(f"{self.name} has no laws that could be checked")
 
@@ -323,5 +323,5 @@ class Application(Declaration, ABC):
             `context.leaving` demanded.
 
         Raises:
-            InputError: ends the job with this message; any other exception: with its traceback.
+            InputError: the job ends with its message. With any other exception, it ends with the traceback.
         """

@@ -1,14 +1,14 @@
-"""The declaration of an application: what others know of the application without running it.
+"""The declaration of an application: what ranks and commands know of the application without running it.
 
-Ranks and commands treat all applications alike; exceptions are declared here. An `Application` is a
-`Declaration`, so a small one sets the attributes that it needs:
+Ranks and commands treat all applications alike, except for what an application declares. An `Application` is
+a `Declaration`, so a small application sets the attributes that it needs:
 
     class Divisor(Application):
         name = "DIVISOR"
         result_strings = {10: "COMPOSITE", 20: "PRIME"}
 
-The service asks for declarations in a helper process; no rank imports them. Commands import them while a
-user waits, so an application with slow imports declares in a module without them:
+The service reads declarations in a helper process; no rank imports them. Commands import declarations while a
+user waits, so an application with slow imports keeps its declaration in a module without slow imports:
 
     class SatDeclaration(Declaration): ...                    # mallob_sat/declaration.py
     class SatApplication(SatDeclaration, Application): ...    # mallob_sat/app.py, which imports solvers
@@ -16,7 +16,7 @@ user waits, so an application with slow imports declares in a module without the
     [project.entry-points."mallob_py.declarations"]
     SAT = "mallob_sat.declaration:SatDeclaration"
 
-A service asks for all declarations at its start, before it takes jobs.
+A service reads all declarations at its start, before it takes jobs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobOption:
 
         Args:
             flag: the option, such as "--depth".
-            parse: makes the key's value of a text, or raises ValueError with a reason in plain words.
+            parse: converts a text into the key's value, or raises ValueError with a reason in plain words.
             metavar: placeholder of the value in help texts; "" for a switch, whose `parse` is `truth`.
             help: the help text.
             needs: key of an option without which this option is refused.
@@ -69,7 +69,7 @@ class JobOption:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return a parser of integers from `least` on, for `JobOption`."""
+    """Return a parser of integers that are at least `least`, for `JobOption`."""
 
     def parse(text: str) -> int:
         try:
@@ -84,10 +84,10 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def truth(text: str) -> bool:
-    """Parse a boolean, for `JobOption` and for variables of the environment.
+    """Parse a boolean of a `JobOption` or of an environment variable.
 
     Raises:
-        ValueError: the text is none of true, yes, on, 1, false, no, off and 0, in any case.
+        ValueError: the text is none of true, yes, on, 1, false, no, off, 0. Upper and lower case are equal.
     """
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
@@ -103,27 +103,27 @@ AGREEMENT = JobOption(
     "--agreement",
     whole_number(1),
     metavar="K",
-    help="answer only what K different solvers say; two that contradict each other are an error (default 1)",
+    help="give an answer only if K different solvers agree; it is an error if two disagree (default 1)",
 )
 
 
 class Declaration:
-    """All that generic code must know of an application. Only the name is required."""
+    """The properties of an application that generic code must know. Only the name is required."""
 
-    #: `application` in the job file
+    #: the application's name in the field `application` of a job file
     name: ClassVar[str]
-    #: whether jobs have input; if not, `files` and `literals` are refused, and `read` gets none
+    #: whether jobs have input; if not, a job with `files` or `literals` is refused
     takes_input: ClassVar[bool] = True
-    #: whether jobs bring code that workers run: a service accepts such jobs of its own user only
+    #: whether jobs bring code that workers run: a service accepts such jobs only from its own user
     runs_code: ClassVar[bool] = False
-    #: whether jobs may have revisions (see the package's docstring)
+    #: whether jobs may have revisions (see the docstring of `mallob_py.kit`)
     revises: ClassVar[bool] = False
     #: whether workers hand over their work when they must leave. Such workers are not stopped: they find
-    #: `context.leaving` set, have about a second to exchange messages, and return None. A slower one is
+    #: `context.leaving` set, have about a second to exchange messages, and return None. A slower worker is
     #: killed
     leaves_in_order: ClassVar[bool] = False
-    #: keys of the configuration that name files which workers write. A service lets jobs name files below its
-    #: folder for results only, and makes these paths absolute before the application sees them
+    #: configuration keys that name files which workers write. A service lets jobs name only files below its
+    #: folder for results, and makes the paths absolute before the application sees them
     result_files: ClassVar[tuple[str, ...]] = ()
 
     #: whether the smaller value of two offered answers (`WorkerContext.offer`) is better
@@ -131,17 +131,17 @@ class Declaration:
     #: name of an offer's value in commands and on the web page, such as "cost"; "": the value is not shown
     value_label: ClassVar[str] = "best"
 
-    #: names of results by code, in replies, `status` and reports; other results are called by their code
+    #: result code -> name in replies, `status` and reports; a result without a name is shown as its code
     result_strings: ClassVar[Mapping[int, str]] = {}
-    #: exit codes of commands for one job, by the result's code; default: 1 for UNKNOWN, else 0
+    #: result code -> exit code of a command for one job; default: 1 for UNKNOWN, else 0
     exit_codes: ClassVar[Mapping[int, int]] = {}
-    #: options of `submit`, and fields of the page's form. For a key in `result_files`, the command waits and
-    #: copies the file to the user's path
+    #: options of `submit`, and fields of the web page's form. If an option's key is in `result_files`, the
+    #: command waits for the result and copies the file to the user's path
     options: ClassVar[tuple[JobOption, ...]] = ()
-    #: the option that `serve` has as well, for jobs without any key in `settles_default`
+    #: an option that `serve` has, too; it holds for jobs whose configuration has no key of `settles_default`
     service_option: ClassVar[JobOption | None] = None
     settles_default: ClassVar[frozenset[str]] = frozenset()
-    #: prefix of lines that `solve` prints beside answers; "": no such lines
+    #: prefix of the comment lines that `solve` prints beside answers; "": no comment lines
     comment: ClassVar[str] = ""
     #: name of the `--output-format` that `answer_lines` produces; "": JSON only
     text_format: ClassVar[str] = ""
@@ -158,9 +158,9 @@ class Declaration:
             Lines without line ends.
 
         Raises:
-            ValueError: the solution has no such form; the message says why.
+            ValueError: the result cannot be written in this format; the message says why.
         """
-        raise ValueError(f"results of {cls.name} have no form as text; ask for JSON")
+        raise ValueError(f"results of {cls.name} have no text format; ask for JSON")
 
     @classmethod
     def result_string(cls, code: int) -> str:

@@ -1,11 +1,11 @@
 """Gossip: statements that all workers of a job learn, whichever worker made them.
 
-A table of short texts by name: each worker adds its own (`put`), and the tables merge. A worker sends its
-table to its neighbours in the job tree when the table has changed, and every second: a message lost with a
-worker that leaves is made good by the next. Names are never removed, and of two values of a name the larger
-one stays. So all workers end with the same table, whatever the order of messages.
+Each worker has a table name -> short bytes, adds its own statements (`put`), and merges the tables it gets. A
+worker sends its table to its neighbours in the job tree when the table has changed, and every second, so that
+the next message replaces a message that was lost with a leaving worker. Names are never removed, and of two
+values of a name the larger one is kept. So all workers end with the same table in any order of messages.
 
-For tables of some kilobytes, since a table is sent as a whole.
+Gossip is meant for tables of some kilobytes, because a table is sent as a whole.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 
 from mallob_py.kit.app import TreeMessage, WorkerContext
 
-#: first bytes of our messages
+#: first bytes of gossip's messages
 MAGIC = b"gossip1:"
 _PERIOD_S = 1.0
 
 
 class Gossip:
-    """The table of one worker. To be used in the thread of `run` only."""
+    """The table of one worker. Must be used in the thread of `run` only."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
@@ -38,7 +38,7 @@ class Gossip:
         return self._table
 
     def put(self, name: str, value: bytes) -> None:
-        """Add a statement, sent at the next `turn`."""
+        """Add a statement. The next `turn` sends it."""
         if self._merge(name, value):
             self._next_s = 0.0
 
@@ -46,10 +46,10 @@ class Gossip:
         """Take in messages, and send the table if it is due. Call it a few times a second.
 
         Args:
-            messages: messages from `poll`; messages of others are skipped.
+            messages: messages from `poll`; messages that are not gossip's are skipped.
 
         Returns:
-            Whether the table has changed by messages.
+            Whether messages have changed the table.
         """
         has_news = False
         for message in messages:

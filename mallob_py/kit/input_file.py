@@ -1,10 +1,10 @@
-"""Bytes of an input file, decompressed, in blocks: large content need not be in memory twice.
+"""Bytes of an input file, decompressed, in blocks, so that large content need not be in memory twice.
 
 Files may be plain, gzip, bzip2, xz or lzma, recognised by their first bytes, so names do not matter and
-named pipes work. A cut or damaged file is always an error, since half an input would give a wrong answer.
+named pipes work. A cut or damaged file is always an error, because half an input would give a wrong answer.
 
-Source: the compressed inputs of section 6 of the design. Guarantees: gives the complete content, or raises
-InputError, at the latest in place of the end. The message names the file and says what to do.
+Guarantee: the functions give the complete content, or raise InputError, at the latest after the last block.
+The message names the file and says what to do.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 21
-#: bytes of a compressed file read at a time, few since they may expand
+#: bytes of a compressed file that are decompressed at a time; few, because they may expand
 COMPRESSED_BLOCK_BYTES = 1 << 18
 
 
-#: most decompressed bytes of a file that the present task may read; None: no bound
+#: greatest number of decompressed bytes of a file that the present task may read; None: no bound
 _max_bytes: int | None = None
 
 
 @contextmanager
 def at_most(max_bytes: int | None, paths: Iterable[str]) -> Iterator[None]:
-    """Refuse files of `paths` with more than `max_bytes`; within the context, refuse content beyond it, too.
+    """Refuse `paths` with more than `max_bytes`. Within the context, reading more bytes is an error, too.
 
     Raises:
         InputError: a file is too large.
@@ -90,7 +90,7 @@ def read_plain(path: str) -> bytes:
 
 
 def read_decompressed(path: str) -> bytes:
-    """Return the file's content, decompressed if its first bytes are those of a known format.
+    """Return the file's content, decompressed if its first bytes show a known format.
 
     Raises:
         InputError: the file cannot be read, or is damaged.
@@ -159,7 +159,7 @@ def decompressed_blocks(path: str) -> Iterator[bytes]:
 def _decompressed(
     path: str, blocks: Iterator[bytes], name: str, make: Callable[[], _Decompressor]
 ) -> Iterator[bytes]:
-    """Yield all concatenated streams of a file; zero bytes may stand between streams."""
+    """Yield the content of all concatenated streams of a file; zero bytes may separate the streams."""
     stream = make()
     size_bytes = 0
     for rest in _smaller(blocks):

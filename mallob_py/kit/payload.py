@@ -1,8 +1,8 @@
 """A job's description as flat bytes: application, configuration and named numpy arrays.
 
 Layout: 8 bytes header length (little endian), a msgpack header, then each array at a multiple of 64 bytes, so
-that workers can use a mapped file without copying. Ranks pass these bytes on undecoded, and write only
-descriptions without arrays: numpy, imported only for arrays, would double a rank's memory.
+that workers can use a mapped file without copying. Ranks pass these bytes on undecoded, and encode only
+descriptions without arrays, because numpy, imported only for arrays, would double a rank's memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def encode_description(
 def description_parts(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
 ) -> list[bytes | memoryview]:
-    """Return a description as pieces, the large ones being arrays. Offsets count from the header's end."""
+    """Return a description as pieces; a large array is a piece of its own, not copied.
+
+    Offsets of arrays count from the header's end.
+    """
     specs: list[_Array] = []
     body: list[bytes | memoryview] = []
     size = 0
@@ -71,7 +74,7 @@ def description_parts(
 
 
 def application_named_in(flat: bytes | bytearray | memoryview) -> str:
-    """Return the application's name in a description, of which the beginning suffices."""
+    """Return the application's name in a description. The beginning of the description suffices."""
     return _header(memoryview(flat))[0].application
 
 
@@ -91,6 +94,6 @@ def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescripti
 
 
 def _header(view: memoryview) -> tuple[_Header, int]:
-    """Return the header and its end."""
+    """Return the header and the offset of its end."""
     end = 8 + int.from_bytes(view[:8], "little")
     return msgspec.msgpack.decode(view[8:end], type=_Header), _aligned(end)

@@ -1,19 +1,19 @@
 """A race between processes of one worker: the first answer wins, the others are killed.
 
-There is one process per core of the PE (P 5: one worker, several solver threads). Processes and not threads,
-since an attempt may hold the interpreter's lock for long, and a crash should cost one attempt only. The
-worker process does not compute: it waits for its children's pipes and for news of its job, and calls `turn`
-for all other duties. All processes share the payload.
+There is one process per core of the PE (P 5: one worker, several solver threads). They are processes and not
+threads, because an attempt may hold the interpreter's lock for long, and a crash should cost one attempt
+only. The worker process does not compute: it waits for its children's pipes and for news of its job, and
+calls `turn` for all other duties. All processes share the payload.
 
-Worker i with T threads makes the attempts i*T to i*T+T-1. An attempt whose process dies (a crash, lack of
-memory; the job's memory limit holds for each process) is replaced, at most twice, by an attempt with a number
-that no present worker uses.
+Worker i with T threads starts the attempts with numbers i*T to i*T+T-1. If an attempt's process dies (a
+crash, lack of memory; the job's memory limit holds for each process), it is replaced, at most twice, by an
+attempt with a number that no present worker uses.
 
 Children stay in the worker's process group, by which the runtime suspends, continues and kills them.
 
 Guarantees: no child is left when `race` returns or raises, and none outlives the worker process; an exception
-in an attempt is an error of the job, as without a race; deaths are an error only if no process is left. An
-attempt's solution holds 32-bit integers, and its fields are JSON.
+in an attempt is an error of the job, as without a race; dead processes are an error only if no process is
+left. An attempt's solution must hold 32-bit integers, and its fields must be JSON.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from mallob_py.restarts import RestartLimit
 
 
 class Attempt(Protocol):
-    """One way to decide: prepared in the worker process, run in a child."""
+    """One way to find the answer: prepared in the worker process, run in a child."""
 
     #: descriptors needed by the child
     fds: tuple[int, ...]
 
     def run(self) -> Result:
-        """Decide; in the child."""
+        """Find the answer; called in the child."""
         ...
 
     def close(self) -> None:
-        """Release resources; in the worker process, after the child's end."""
+        """Release resources; called in the worker process, after the child's end."""
         ...
 
 
 A = TypeVar("A", bound=Attempt)
-#: called with messages and live attempts, also without messages now and then; attempts that it returns are
-#: given up, and others begin in their places
+#: a function called with new messages and the live attempts, at least every _TURN_INTERVAL_S; each attempt
+#: that it returns is given up, and another attempt begins instead
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
-#: longest time between two turns
+#: longest time between two calls of `turn`
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -80,16 +80,16 @@ def race(
 
     Args:
         context: the worker's view of its job.
-        prepare: makes the attempt with a number.
-        turn: called on messages and now and then; returns attempts to give up.
-        judge: makes the worker's result of an answer; None: another attempt begins.
+        prepare: makes the attempt with the given number.
+        turn: called when messages came and now and then without; returns the attempts to give up.
+        judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
 
     Returns:
         The first result that `judge` returns.
 
     Raises:
-        RuntimeError: an attempt raised, or all attempts died.
-        InputError: an attempt raised it.
+        RuntimeError: an attempt raised an exception, or the processes of all attempts died.
+        InputError: an attempt raised InputError.
     """
     with _Race(context, prepare, turn, judge) as running:
         return running.first_answer()
@@ -97,7 +97,7 @@ def race(
 
 @dataclass(slots=True)
 class _Child(Generic[A]):
-    """The process of an attempt; `place` is the attempt's place among the worker's attempts."""
+    """The process of an attempt; `place` counts the worker's processes from 0, `number` is the attempt's."""
 
     attempt: A
     pid: int
@@ -133,7 +133,7 @@ class _Race(Generic[A]):
     ) -> None:
         self._context.note_memory()
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)  # our own child, not waited for yet, so the pid is no other process
+            os.kill(pid, signal.SIGKILL)  # a child that was not waited for, so its pid was not given again
         for child in list(self._children.values()):
             self._bury(child)
         self._selector.close()
@@ -162,7 +162,7 @@ class _Race(Generic[A]):
         worker_pid = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:  # too many processes: go on with the present ones
+        except OSError as error:  # too many processes: go on with the present processes
             self._deaths.append(f"number {number}: fork: {error.strerror}")
             attempt.close()
             os.close(ours)
@@ -176,7 +176,7 @@ class _Race(Generic[A]):
         self._selector.register(ours, selectors.EVENT_READ, child)
 
     def _hear(self, child: _Child[A]) -> Result | None:
-        """Read from a child; return its answer once complete."""
+        """Read from a child; return its answer once the answer is complete."""
         data = os.read(child.fd, _READ_BYTES)
         child.received += data
         if (message := _decode(child.received)) is None:
@@ -193,7 +193,7 @@ class _Race(Generic[A]):
             self._start_next(child)
 
     def _follow(self, child: _Child[A]) -> None:
-        """Start another attempt in the place of a useless one."""
+        """Kill an attempt that is of no use any more, and start the next one instead."""
         self._context.note_memory()
         self._bury(child)
         self._start_next(child)
@@ -203,8 +203,8 @@ class _Race(Generic[A]):
         self._start(child.place, child.number + stride)
 
     def _bury(self, child: _Child[A]) -> str:
-        """Wait for a child that is ending; return why it ended."""
-        # Without effect on an ended child; a damaged child may have closed its pipe and gone on.
+        """Kill a child, release what belongs to it, and return why it ended."""
+        # Has no effect on an ended child. A damaged child may have closed its pipe and still run.
         os.kill(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         self._selector.unregister(child.fd)
@@ -249,7 +249,7 @@ def _message_of(attempt: Attempt) -> bytes:
     except InputError as error:
         text = error.message.encode(errors="replace")
         return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text
-    except MemoryError:  # counts as a death, like one by the kernel: other attempts may need less memory
+    except MemoryError:  # counts as a death, as a kill by the kernel does: others may need less memory
         raise
     except Exception:
         text = traceback.format_exc().encode(errors="replace")
@@ -283,7 +283,7 @@ def _write(fd: int, message: bytes) -> None:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, even by a kill."""
+    """Have the kernel kill this process when its parent ends, even if the parent is killed."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:  # the parent ended before the call

@@ -1,19 +1,19 @@
 """Result files: results too large for a message, from a worker to the file that the user named.
 
-The client's host makes a folder with an unguessable name beside that file. Workers write there, and refuse to
-work if they do not find the folder: they do not share the client's file system, so the user would not find
-the result. Only a complete file gets the file's name. Where the file system permits, unfinished files have no
-name and vanish with their process. The client removes the folder at the end of the job.
+The client makes a folder with an unguessable name beside that file. Workers write there. A worker that does
+not find the folder does not share the client's file system, so the user would not find the result: the worker
+refuses to work. Only a complete file gets the file's name. Where the file system permits, unfinished files
+have no name and vanish with their process. The client removes the folder at the end of the job.
 
-`solve` writes files of its own user: `deliver` replaces the file atomically; an older file is removed by
-`prepare_result_file`, so that it is never taken for the new one.
+`solve` writes files of its own user: `deliver` replaces the file atomically. `prepare_result_file` removes an
+older file, so that it is never taken for the new one.
 
 Jobs of a service are confined to a `ResultsFolder`: any user may name files there, so no existing file is
-replaced or removed. A delivered file keeps a second name in the job's folder of unfinished files, which
-bears the job's name: so the same job, run again after a crash, knows its own file and may replace it. Below
-the folder no symbolic link is followed, neither in preparing nor in writing.
+replaced or removed. A delivered file keeps a second name in the job's folder of unfinished files, whose name
+contains the job's: so the same job, run again after a crash, knows its own file and may replace it. Below the
+folder for results no symbolic link is followed, neither in preparing nor in writing.
 
-A ResultFileError is one line.
+The message of a ResultFileError is one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ResultFileError(Exception):
 
 
 class ResultsFolder(msgspec.Struct, frozen=True, array_like=True):
-    """The folder below which alone a `job` (a unique name) may write results; `path` is absolute."""
+    """The only folder below which `job` (a unique name) may write results; `path` is absolute."""
 
     path: str
     job: str
@@ -58,17 +58,17 @@ class ResultsFolder(msgspec.Struct, frozen=True, array_like=True):
                 )
             relative = inside[0]
         if "\0" in path or any(part[:1] in ("", ".") for part in relative.split("/")):
-            raise ResultFileError(f"{path!r}: no part of it may be empty, begin with '.' or hold a NUL")
+            raise ResultFileError(f"{path!r}: no part of the path may be empty, begin with '.' or hold a NUL")
         return f"{self.path}/{relative}"
 
 
-#: folder for the present task of this process; None: any folder that its user may write
+#: folder to which the present task of this process is confined; None: not confined
 _confinement: ResultsFolder | None = None
 
 
 @contextmanager
 def confined_to(folder: ResultsFolder | None) -> Iterator[None]:
-    """Within the context, prepare result files only for this job and below this folder."""
+    """Context manager that confines the preparing of result files to the folder, and to the folder's job."""
     global _confinement
     previous, _confinement = _confinement, folder
     try:
@@ -78,7 +78,7 @@ def confined_to(folder: ResultsFolder | None) -> Iterator[None]:
 
 
 def prepare_result_file(path: str) -> str:
-    """Check, at the client, that the file can be written.
+    """Check, at the client, that the file can be written, and make its folder of unfinished files.
 
     Args:
         path: an absolute path.
@@ -104,14 +104,14 @@ def prepare_result_file(path: str) -> str:
 
 
 def discard_unfinished(path: str, folder: ResultsFolder | None = None) -> None:
-    """Remove, at the client after the job, everything but the complete file; workers must have ended."""
+    """Remove, at the client, the folders of unfinished files. The job's workers must have ended."""
     root = None if folder is None else folder.path
     with suppress(OSError), _parent_of(path, root) as parent:
         _remove_unfinished(path, parent, folder)
 
 
 def is_delivered(path: str, folder: ResultsFolder) -> bool:
-    """Tell whether the job has delivered the file; to be called before `discard_unfinished`."""
+    """Tell whether the job has delivered the file. Must be called before `discard_unfinished`."""
     try:
         with _parent_of(path, folder.path) as parent:
             return _is_own(path, parent, folder)
@@ -131,13 +131,13 @@ def open_result(path: str, root: str) -> int:
 
 
 def remove_result(path: str, root: str, before_s: float) -> None:
-    """Remove a plain file of ours below `root` that was written before a time. Raises OSError."""
+    """Remove a result below `root` if it `is_old`. Raises OSError."""
     with _parent_of(path, root) as parent:
         remove_old(os.path.basename(path), parent, before_s)
 
 
 def is_old(name: str, folder: int, before_s: float) -> bool:
-    """Tell whether a name in a folder is a plain file of ours that was written before a time.
+    """Tell whether `name` in `folder` is a plain file of this process's user, last written before `before_s`.
 
     Raises OSError, ValueError.
     """
@@ -153,7 +153,7 @@ def remove_old(name: str, folder: int, before_s: float) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove also the complete file, at a client with files of its own. Raises OSError."""
+    """Remove unfinished files and the complete file; for jobs that are not confined. Raises OSError."""
     discard_unfinished(path)
     if _may_be_replaced(path):
         with suppress(FileNotFoundError):
@@ -161,7 +161,7 @@ def discard(path: str) -> None:
 
 
 def _make_room(path: str, parent: int, folder: ResultsFolder | None) -> None:
-    """Remove an older file if that is permitted."""
+    """Remove an older file at the path. Raises ResultFileError if that is not permitted."""
     name = os.path.basename(path)
     if folder is None:
         if not _may_be_replaced(path):
@@ -175,7 +175,7 @@ def _make_room(path: str, parent: int, folder: ResultsFolder | None) -> None:
 
 
 def _is_own(path: str, parent: int, folder: ResultsFolder) -> bool:
-    """Tell whether the file at the path was delivered by the job."""
+    """Tell whether the folder's job has delivered the file at the path."""
     for unfinished in _unfinished(path, parent, folder):
         with _opened(unfinished, parent) as own:
             if _has_same_file(own, os.path.basename(path), parent):
@@ -200,7 +200,7 @@ def _prefix(path: str, folder: ResultsFolder | None) -> str:
 
 
 def _may_be_replaced(path: str) -> bool:
-    """Tell whether a path may be replaced; devices such as /dev/null may not."""
+    """Tell whether the path is free or a regular file; a device such as /dev/null must not be replaced."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -216,7 +216,7 @@ def _exists(name: str, parent: int) -> bool:
 
 
 def _has_same_file(own: int, name: str, parent: int) -> bool:
-    """Tell whether a file of the folder `own` is the file `name` of the folder `parent`."""
+    """Tell whether the folder `own` has a second name of the file `name` in the folder `parent`."""
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     with os.scandir(own) as entries:
         return any(os.path.samestat(status, entry.stat(follow_symlinks=False)) for entry in entries)
@@ -224,7 +224,7 @@ def _has_same_file(own: int, name: str, parent: int) -> bool:
 
 @contextmanager
 def _parent_of(path: str, root: str | None) -> Iterator[int]:
-    """Open the folder of a file, without following symbolic links from `root` on. Raises OSError."""
+    """Open the folder of a file. Below `root`, follow no symbolic links. Raises OSError."""
     folder = os.path.dirname(path)
     descriptor = os.open(folder if root is None else root, _FOLDER)
     try:
@@ -240,7 +240,7 @@ def _parent_of(path: str, root: str | None) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, parent: int) -> Iterator[int]:
-    """Open a folder, no symbolic link, for reading. Raises OSError."""
+    """Open a folder for reading; a symbolic link is refused. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=parent)
     try:
@@ -250,7 +250,7 @@ def _opened(name: str, parent: int) -> Iterator[int]:
 
 
 def _taken(path: str) -> ResultFileError:
-    return ResultFileError(f"{path}: exists already; name another file, or remove that one")
+    return ResultFileError(f"{path}: exists already; name another file, or remove this file")
 
 
 def _failure(path: str, root: str | None, error: OSError, where: str = "") -> ResultFileError:
@@ -260,10 +260,10 @@ def _failure(path: str, root: str | None, error: OSError, where: str = "") -> Re
 
 
 class UnfinishedFile:
-    """A result in a worker, while it is written to `fd`."""
+    """A result file in a worker, while the worker writes it to `fd`."""
 
     def __init__(self, path: str, prepared: str) -> None:
-        """Open a nameless or temporary file.
+        """Open a file without a name or with a temporary name.
 
         Args:
             path: the absolute path of the result.
@@ -278,12 +278,12 @@ class UnfinishedFile:
                 self._folder = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
                 self._parent = os.dup(parent)
             if os.fstat(self._folder).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "somebody else has put a folder in the way")
+                raise PermissionError(errno.EPERM, "the folder for it belongs to another user")
             self.fd = self._open()
         except FileNotFoundError:
             raise ResultFileError(
-                f"{path}: its folder is not there on host {os.uname().nodename}; name a file on a file system"
-                " that all hosts share"
+                f"{path}: the file's folder does not exist on host {os.uname().nodename}; name a file on a"
+                " file system that all hosts share"
             ) from None
         except OSError as error:
             raise self.failure(error) from None
@@ -294,12 +294,12 @@ class UnfinishedFile:
             return os.open(".", flags | os.O_TMPFILE, 0o666, dir_fd=self._folder)
         except FileNotFoundError:
             raise
-        except OSError:  # file systems without nameless files, such as NFS
+        except OSError:  # a file system without O_TMPFILE, such as NFS
             self._has_name = True
             return os.open(self._name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._folder)
 
     def failure(self, error: OSError) -> ResultFileError:
-        """Return the error to raise if writing to `fd` failed."""
+        """Convert `error`, with which writing to `fd` failed, into the error to raise."""
         return _failure(self._path, self._root, error, f" on host {os.uname().nodename}")
 
     def write(self, data: bytes) -> None:
@@ -313,11 +313,11 @@ class UnfinishedFile:
             raise self.failure(error) from None
 
     def deliver(self) -> None:
-        """Give the file, which must be complete and on the disk, its name."""
+        """Give the file its name. The file must be complete and on the disk."""
         target = os.path.basename(self._path)
         try:
             if not self._has_name:
-                # With a folder's descriptor, since Python would else link the symbolic link itself.
+                # With a folder's descriptor; without one, Python would link the symbolic link itself.
                 os.link(f"/proc/self/fd/{self.fd}", self._name, src_dir_fd=self.fd, dst_dir_fd=self._folder)
             if self._root is None:
                 os.replace(self._name, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
@@ -327,14 +327,14 @@ class UnfinishedFile:
             raise self.failure(error) from None
 
     def _deliver_as_new(self, target: str) -> None:
-        """Keep the file's first name, too, which proves that the file is the job's."""
+        """Give the file its name, and keep its first name, which proves that the file is the job's."""
         try:
             os.link(self._name, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
         except FileExistsError:
             with _opened(".", self._folder) as own:
                 if not _has_same_file(own, target, self._parent):
                     raise _taken(self._path) from None
-            # Another worker of the job, now gone, delivered before.
+            # Another worker of the job delivered the file before.
             twin = f"{self._name}~"
             os.link(self._name, twin, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             os.replace(twin, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
@@ -384,7 +384,7 @@ class ResultPath:
         return UnfinishedFile(self.path, os.fsdecode(payload[self._payload_key].tobytes()))
 
     def refusal(self, error: ResultFileError) -> InputError:
-        """Return the error to raise if the file cannot be written."""
+        """Convert `error`, for which the file cannot be written, into the error to raise."""
         return InputError(f"{self.key} {error}", "configuration")
 
     @property

@@ -1,7 +1,7 @@
 """All-reductions along the job tree: every worker gives bytes, every worker gets the combination.
 
-For trees that change all the time; clause sharing is built on it. Nothing here waits: the application polls
-its context and hands the messages on.
+They work on trees that change all the time; clause sharing uses them. No function here waits except `park`:
+the application polls its context and passes the messages to `advance`.
 
     reduction = TreeReduction(context, contribute=lambda epoch: mine(), combine=merge)
     while True:
@@ -10,39 +10,39 @@ its context and hands the messages on.
             use(data)                      # the same data in every worker that takes part
         if context.index == 0 and reduction.unfinished is None and it_is_time():
             reduction.start()
-        ...                                # `messages` are the application's own
+        ...                                # `messages` are those of the application
 
 Theory of operation
 -------------------
-The root starts epoch e. Messages, with s for the sender's *call number*, unique to one worker's part in one
-epoch:
+The root starts epoch e. Each worker that takes part draws a *call number* s for its calls of this epoch.
+Messages:
 
-    CALL(e, s)       down  take part: takes a snapshot of the children present, calls them, gives
-    REMINDER(e, s)   down  to those who did not answer for a while
-    GIVE(e, s)       up    own bytes combined with all that the called children gave
-    ABSENT(e, s)     up    nothing will come from here
-    RESULT(e, s)     down  what the root has got, along the same snapshots
+    CALL(e, s)       down  asks children to take part: a child snapshots and calls its children, then gives
+    REMINDER(e, s)   down  sent to the children if some did not answer for a while
+    GIVE(e, s)       up    the sender's bytes combined with the bytes of all children that it called
+    ABSENT(e, s)     up    the sender will give nothing in this epoch
+    RESULT(e, s)     down  the combination of all bytes, sent along the same snapshots
 
     (none) --start, CALL--> COLLECTING --all children gave or are absent--> GIVEN --RESULT--> (none)
     COLLECTING, GIVEN --newer CALL or start--> COLLECTING      --own index changed--> (none)
 
-- An answer repeats the call's number and the index that was called. So a late answer, or one that reaches
-  another parent since the sender was re-placed while suspended, is recognised and ignored.
-- A child is absent if it is no longer among the children, if a message to it came back, or if it says so. It
-  says so if it does not know the call in a reminder: it has joined since, has another place now, or has a new
-  process.
-- A worker gives at most once per epoch; if called again, from another place, it is absent. So no contribution
-  is counted twice.
+- An answer repeats the call number and the index that was called. So a late answer is recognised and ignored,
+  also one that reaches another parent because the sender's index changed while it was suspended.
+- A child is absent if it is no longer among the children, if a message to it came back, or if it sends
+  ABSENT. It sends ABSENT if it does not know the call number of a reminder, because it joined after the call,
+  has another index now, or has a new process.
+- A worker gives at most once per epoch; if it is called again at another index, it is absent. So no
+  contribution is counted twice.
 - A worker learns of epochs by CALL only, so a worker that joins takes part from the next epoch on.
-- Messages may be lost (processes die, queues overflow). A reminder is answered by giving again; a lost RESULT
-  is made good by the next epoch.
-- The root may become another process: a new process counts epochs from 1, a process from another place goes
-  on from the epochs it has seen. Workers that have seen later epochs are absent and report these, and the
-  root's next epoch is later. So all workers may take part only after a few epochs.
+- Messages may be lost (processes die, queues overflow). A reminder makes the child give again; after a lost
+  RESULT, the worker gets the result of the next epoch.
+- The root may become another process. A new process counts epochs from 1; a worker that becomes the root
+  counts on from the latest epoch it has seen. Workers that have seen later epochs answer ABSENT with their
+  latest epoch, and the root's next epoch is later still. So it may take some epochs until all take part.
 
 Guarantees
-- A result combines each contribution at most once. It contains that of each worker which stayed, with all its
-  ancestors, polled from start to finish, and had seen no later epoch of another root process.
+- A result combines each contribution at most once. It contains the contribution of each worker that stayed
+  and polled from start to finish, as all its ancestors did, and had seen no later epoch of another root.
 - An epoch ends unless a worker neither leaves nor polls; `start` gives up an unfinished epoch.
 - Contributions are combined in worker processes; ranks only pass them on.
 """
@@ -81,7 +81,7 @@ class Finished(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """The outcome of `advance`: finished epochs, and the messages that are not the reduction's, in order."""
+    """The outcome of `advance`: finished epochs, and the messages of the application, in order."""
 
     finished: list[Finished]
     messages: list[TreeMessage]
@@ -97,13 +97,14 @@ class _Kind(IntEnum):
 
 @dataclass(slots=True)
 class _Part:
-    """This worker's part in the present epoch."""
+    """The part of this worker in the present epoch."""
 
     epoch: int
-    #: number of our call to the children
+    #: call number of our call to the children
     call: int
-    #: number of our parent's call to us, 0 at the root
+    #: call number of our parent's call to us, 0 at the root
     parent_call: int
+    #: indices of the children that have neither given nor are absent
     waiting: set[int]
     #: latest epoch that a worker of our subtree has seen
     newest: int
@@ -120,12 +121,12 @@ class TreeReduction:
 
     Args:
         context: the worker's view of its job.
-        contribute: returns this worker's bytes for an epoch; called once per epoch, after the children.
-        combine: combines two or more parts to one; the result must not depend on their grouping. channel: 0
-        to 255, equal in all workers.
+        contribute: returns this worker's bytes for an epoch; called once per epoch, after calling the
+            children.
+        combine: combines two or more byte strings into one; the result must not depend on their grouping.
+        channel: 0 to 255, equal in all workers.
 
-    Both functions are called within `advance` or `start`; they may read the context, but not call this
-    object.
+    `contribute` and `combine` are called within `advance` or `start`; they must not call this object.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class TreeReduction:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= channel < _CHANNELS:
-            raise ValueError(f"a channel is a number below {_CHANNELS}, not {channel}")
+            raise ValueError(f"the channel is {channel}; it must be a number from 0 to {_CHANNELS - 1}")
         self._context = context
         self._contribute = contribute
         self._combine = combine
@@ -145,7 +146,7 @@ class TreeReduction:
         self._prefix = _MAGIC + bytes((channel,))
         self._clock = clock
         self._index = context.index
-        #: latest epoch of a call: earlier epochs get nothing more from us
+        #: latest epoch of a call; this worker gives nothing more to earlier epochs
         self._seen = 0
         self._part: _Part | None = None
         self._finished: list[Finished] = []
@@ -154,13 +155,13 @@ class TreeReduction:
 
     @property
     def unfinished(self) -> int | None:
-        """Return the epoch in which this worker takes part and whose result is missing; None: no epoch."""
+        """Return the epoch whose result this worker, which takes part, does not have yet; None: no epoch."""
         return self._part.epoch if self._part is not None else None
 
     def start(self) -> int:
-        """Start an epoch at the root, and give up an unfinished one.
+        """Start an epoch; must be called at the root. An unfinished epoch is given up.
 
-        The root changes only within `context.poll`.
+        Another worker becomes the root only within `context.poll`.
 
         Returns:
             The number of the epoch.
@@ -179,7 +180,7 @@ class TreeReduction:
             messages: what `context.poll` returned.
 
         Returns:
-            The epochs finished, and the messages that are not the reduction's.
+            The finished epochs, and the messages of the application.
         """
         if self._index != self._context.index:
             self._index = self._context.index
@@ -195,7 +196,7 @@ class TreeReduction:
         return Advance(finished, others)
 
     def park(self) -> NoReturn:
-        """Take part until the job ends; `context.park` instead would make other workers wait."""
+        """Take part until the job ends. If the worker called `context.park` instead, others would wait."""
         while True:
             self.advance(self._context.poll(_PARK_POLL_S))
 
@@ -216,7 +217,7 @@ class TreeReduction:
         self._settle(part)
 
     def _settle(self, part: _Part) -> None:
-        """Give once no part is missing."""
+        """Give this subtree's combination once no child's contribution is missing."""
         if part.waiting or part.given is not None:
             return
         pieces = [part.own, *(part.gifts[index] for index in sorted(part.gifts))]
@@ -254,7 +255,7 @@ class TreeReduction:
                 self._child_absent(message.source, call, 0)
         elif kind in (_Kind.GIVE, _Kind.ABSENT):
             if message.source != index:
-                return  # the sender was called in another place
+                return  # the sender was called at another index
             if kind == _Kind.GIVE:
                 self._child_gave(index, call, newest, message.data[_HEADER.size :])
             else:
@@ -275,7 +276,7 @@ class TreeReduction:
             self._context.send_to_parent(self._header(_Kind.ABSENT, epoch, call, self._seen))
 
     def _child_gave(self, index: int, call: int, newest: int, data: bytes) -> None:
-        """Take in a child's part, even if the child joined between our snapshot and our call."""
+        """Take in a child's contribution, even if the child joined between our snapshot and our call."""
         part = self._part
         if part is None or part.call != call or part.given is not None or index in part.gifts:
             return

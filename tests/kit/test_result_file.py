@@ -142,7 +142,7 @@ def test_a_folder_that_another_user_has_put_in_the_way_is_not_used(root: Path) -
     prepared = prepare(root, "proof")
     (unfinished,) = root.iterdir()
     os.chown(unfinished, NOBODY, NOBODY)
-    with pytest.raises(ResultFileError, match="somebody else"):
+    with pytest.raises(ResultFileError, match="belongs to another user"):
         UnfinishedFile(str(root / "proof"), prepared)
 
 

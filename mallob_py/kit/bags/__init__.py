@@ -1,7 +1,9 @@
-"""Jobs that are bags of tasks: a search tree, a sum over sources, a sample; exact while workers come and go.
+"""Jobs that are bags of tasks, such as a search tree, a sum over sources or a sample.
 
-application  a job of a bag: the author's part, and the worker
-bag          the tasks
+Results are exact even while workers join and leave.
+
+application  the interface for the author of a bag's application, and the bag's worker
+bag          the interface of a bag of tasks
 laws         the laws of a bag, tested on pieces
 ledger       accounts and loans, a pure state machine
 values       results as bytes

@@ -1,4 +1,4 @@
-"""Applications whose jobs are bags of tasks: authors write the bag, this module is the worker."""
+"""Applications whose jobs are bags of tasks: authors write the bag, this module contains the worker."""
 
 from __future__ import annotations
 
@@ -24,61 +24,63 @@ from mallob_py.kit.bags.ledger import Ledger, Neighbours
 from mallob_py.kit.bags.messages import decode, encode
 from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 
-#: environment variable with the folder for logs of workers' books (`mallob-py run --log-loans`,
+#: environment variable that names the folder for logs of workers' books (`mallob-py run --log-loans`,
 #: `scripts/loans.py`)
 LOG_LOANS = "MALLOB_PY_LOG_LOANS"
 _encode = msgspec.json.Encoder().encode
 
-#: target time between two looks at messages, not counting time in which other processes have the core: an
-#: immediate look after another process is slower by a fraction of a millisecond
+#: target duration of a chunk of tasks, after which the worker looks at messages; time in which another
+#: process has the core does not count
 _CHUNK_S = 0.002
-#: target time while other processes use the core, where messages wait anyway
+#: target duration of a chunk while other processes use the core, where messages wait anyway
 _SHARED_CHUNK_S = 0.004
-#: factor within which a chunk's duration is right
+#: factor by which a chunk's duration may miss its target before the chunk is adapted
 _CHUNK_TOLERANCE = 1.5
-#: most growth of the chunk at a time: so a new worker adapts soon, and still reads messages within
+#: greatest factor by which a chunk grows at a time: a new worker adapts soon, and still reads messages within
 #: milliseconds if tasks suddenly take longer
 _CHUNK_GROWTH = 8.0
-#: longest time without a whole round, even if no message came and nothing is due
+#: longest time without a whole round of `run`, even if no message came and nothing is due
 _ROUND_S = 0.1
 _PARK_S = 1.0
-#: time between checkpoints of the root, also while leaving; at most a fixed share of its time
+#: time between checkpoints of the root
 _CHECKPOINT_S = 1.0
+#: time between checkpoints of a root that leaves
 _LAST_CHECKPOINTS_S = 0.1
+#: greatest share of the root's time that checkpoints take
 _CHECKPOINT_SHARE = 0.01
-#: the same for a while after a rest at least as long: the next turn may begin on another host, from the
-#: checkpoint
+#: time between checkpoints for _TURNS_S after a pause of at least _REST_S: the job's next turn may begin on
+#: another host, from the checkpoint
 _TURN_CHECKPOINTS_S = 0.1
 _TURNS_S = 10.0
 _REST_S = 0.1
-#: size from which a warning is due: sending such a bag takes as long as a chunk of work
+#: bag size [bytes] from which the reply contains a warning: sending such a bag takes as long as a chunk
 LARGE_BAG_BYTES = 1 << 20
 
 
 class BagApplication(BagDeclaration, app.Application):
-    """A kind of job that is a bag of tasks. `first_bag` and `bag_from_bytes` must be written.
+    """A kind of job that is a bag of tasks. Subclasses must write `first_bag` and `bag_from_bytes`.
 
     The result is exact even if workers join, leave, are stopped or die (`kit.bags.ledger` says why).
     """
 
-    #: configuration of a small job without input files, which is run once in the process that workers are
-    #: forked from: so what bags load at first use (kernels, modules) is loaded. None: no such run
+    #: configuration of a small job without input files. The process from which workers are forked runs the
+    #: job once, to load what bags load at first use (kernels, modules). None: nothing is run
     rehearsal: ClassVar[Mapping[str, Any] | None] = None
 
     @abstractmethod
     def first_bag(self, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
-        """Return all the work; the same at each call, since a loss may repeat it."""
+        """Return a bag of all tasks. Each call must return the same, because a lost job begins again."""
 
     @abstractmethod
     def bag_from_bytes(self, data: bytes, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
         """Return the bag that `Bag.to_bytes` wrote."""
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Combine two results, associatively and commutatively: results come in any order."""
+        """Combine two results. `fold` must be associative and commutative: results come in any order."""
         return one + other
 
     def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the reply's fields for a result (None: there was no task); by default its `value`."""
+        """Return the reply's fields for a result (None: there was no task); by default, one field `value`."""
         if isinstance(result, np.ndarray | np.generic):
             result = result.tolist()
         return {"value": result}
@@ -86,15 +88,15 @@ class BagApplication(BagDeclaration, app.Application):
     def best_fields(self, best: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply's fields for the best solution (`Bag.best`).
 
-        By default its number is `value`, and the rest of a tuple `best`.
+        By default, the field `value` is the solution's number, and the field `best` the remainder of a tuple.
         """
         fields = {"value": number_of(best)}
         return fields | {"best": _plain(best[1:])} if isinstance(best, tuple) else fields
 
     def read(self, job: app.JobInput) -> app.Payload:
-        """Return an empty payload: without input files, everything is in the configuration."""
+        """Return an empty payload, for applications whose configuration says everything."""
         if job.files or job.literals is not None:
-            raise app.InputError("this application takes no input; it is told all by its configuration")
+            raise app.InputError("this application takes no input; describe the job by its configuration")
         return {}
 
     def check_laws(self, payload: app.Payload, configuration: Mapping[str, Any]) -> str:
@@ -129,7 +131,7 @@ def _told(application: BagApplication, configuration: Mapping[str, Any], found: 
 
 
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
-    """Let two workers do a job as real ones would, and discard the result."""
+    """Let two ledgers do a job as real workers would, and discard the result."""
     payload = application.read(app.JobInput(configuration=configuration))
     for array in payload.values():
         array.flags.writeable = False  # as in workers, for which kernels are compiled separately
@@ -165,7 +167,7 @@ class _Work:
 
 
 class _Spent(NamedTuple):
-    """Time spent on a chunk, and the right time."""
+    """The time that a chunk took, and the time that it should take."""
 
     own_s: float
     right_s: float
@@ -177,7 +179,7 @@ class _Spent(NamedTuple):
         cpu_s = _cpu_s(before, after)
         if after.ru_nvcsw == before.ru_nvcsw:
             return cls(min(passed_s, cpu_s), _SHARED_CHUNK_S)
-        # Our core was taken and we waited for something, too: the shares are unknown.
+        # Another process took the core, and this worker also waited: how long each took is unknown.
         return cls(min(passed_s, max(cpu_s, _CHUNK_S)), _CHUNK_S)
 
 
@@ -186,14 +188,16 @@ def _cpu_s(before: struct_rusage, after: struct_rusage) -> float:
 
 
 class BagWorker:
-    """A worker's process: the ledger, the messages of the job tree, the clock."""
+    """The worker's main loop around the ledger: messages of the job tree, and the clock."""
 
     def __init__(self, application: BagApplication, context: app.WorkerContext) -> None:
         self._application = application
         self._context = context
         work = _Work(application, context.payload, context.configuration)
         self.ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
+        #: this worker's index and its children's indices, as last told to the ledger
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
+        #: number of tasks per chunk
         self.count = 1
         self._process = os.getpid()
         self._messages = select.poll()
@@ -201,7 +205,7 @@ class BagWorker:
         self._is_leaving = False
         #: time of the next checkpoint, at the root only
         self._checkpoint_s = math.inf
-        #: time of this root's last resumption
+        #: time at which this root last went on after a pause
         self._rested_s = -math.inf
         #: tasks done before this root began
         self._restored = 0
@@ -216,7 +220,7 @@ class BagWorker:
             self.ledger.books.log = []
 
     def run(self) -> app.Result | None:
-        """Work until the job ends; None: this worker has left."""
+        """Work until the job is done or this worker has left (None)."""
         ledger, context = self.ledger, self._context
         while True:
             now = time.monotonic()
@@ -255,18 +259,18 @@ class BagWorker:
                 return None
 
     def _settle_in(self, now: float) -> None:
-        """Adapt to another place in the tree, or to other neighbours."""
+        """Adapt to another index in the tree, or to other neighbours."""
         if self._context.index > 0:
             self.ledger.close_root()
             self._checkpoint_s = math.inf
         elif self.ledger.books.root is None:
             last = self._context.last_checkpoint()
             if self._context.leaving or self._context.index > 0:
-                return  # else the job would begin again, and report that
+                return  # otherwise the job would begin again from nothing, and report so
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # mostly, the job's turn continues here after a rest elsewhere
+            if last is not None:  # mostly, the job has paused, and its next turn begins on this rank
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -278,7 +282,7 @@ class BagWorker:
         """Write a checkpoint if this is the root."""
         if self.ledger.books.root is None:
             return
-        before_s = time.thread_time()  # thread time, which excludes a rest meanwhile
+        before_s = time.thread_time()  # thread time, which excludes a pause meanwhile
         data = self.ledger.books.checkpoint()
         self._total = self._expected_total()
         self._offer(self.ledger.books.counted(data))
@@ -297,7 +301,7 @@ class BagWorker:
         return self.ledger.books.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
-        """Offer the result so far as the answer in case that the job is interrupted or reaches its limit."""
+        """Offer the result so far; it is the answer if the job is interrupted or reaches a limit."""
         if found.result is None and found.best is None:
             return
         fields = _told(self._application, self._context.configuration, found)
@@ -308,7 +312,7 @@ class BagWorker:
         self._context.offer(app.Result(UNKNOWN, fields=fields), value=value)
 
     def work(self, now: float) -> None:
-        """Work in chunks until a message has come, there is something to send, or a deadline is due."""
+        """Work in chunks until a message has come, a message must be sent, or a deadline is due."""
         ledger = self.ledger
         due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
         usage = getrusage(RUSAGE_THREAD)
@@ -316,7 +320,7 @@ class BagWorker:
             self.count = ledger.chunk_tasks
         while ledger.process(self.count, now) > 0:
             if os.getpid() != self._process:
-                return  # `Bag.process` has forked and returned twice: the context ends the copy
+                return  # `Bag.process` has forked, and this is the child: the context ends it
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             if ended_s - now - _cpu_s(usage_before, usage) >= _REST_S and self._checkpoint_s < math.inf:
@@ -326,10 +330,10 @@ class BagWorker:
                 return
 
     def _adapt_count(self, spent: _Spent) -> None:
-        """Adapt the number of tasks per chunk to a chunk's duration."""
+        """Adapt the number of tasks per chunk to the last chunk's duration."""
         factor = spent.right_s / max(spent.own_s, 1e-9)
         if factor > 1.0 and self.ledger.ran_dry:
-            return  # a small bag would suggest that tasks take no time
+            return  # the bag had fewer tasks than the chunk, so the duration says nothing
         if not 1 / _CHUNK_TOLERANCE <= factor <= _CHUNK_TOLERANCE:
             self.count = max(1, int(self.count * min(_CHUNK_GROWTH, factor)))
 
@@ -341,7 +345,7 @@ class BagWorker:
             self.ledger.receive(message.sender, decode(message.data), now)
 
     def _write_log(self) -> None:
-        """Write the log before messages are sent, so that other workers' logs never precede this one."""
+        """Write the log. Must be called before messages are sent, so that no other log precedes this one."""
         if self._log is not None and self.ledger.books.log:
             self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.books.log))
             self.ledger.books.log.clear()
@@ -369,7 +373,7 @@ class BagWorker:
         }
         if books.largest_bag > LARGE_BAG_BYTES:
             counts["warning"] = (
-                f"bags of up to {books.largest_bag / 1e6:.1f} MB were sent: put what all tasks need into the"
-                " payload (`read`), which workers share, and into tasks only where to find it"
+                f"bags of up to {books.largest_bag / 1e6:.1f} MB were sent: put data that all tasks need into"
+                " the payload (`read`), which workers share, and only references to it into tasks"
             )
         return app.Result(DONE, fields=fields | counts)

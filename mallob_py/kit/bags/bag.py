@@ -4,7 +4,7 @@ A bag holds tasks that any worker can do in any order: open nodes of a search tr
 of a sample. Tasks may make new tasks. `ledger` says how bags get from worker to worker, and why each task
 counts exactly once.
 
-Source: the global load balancing of X10 and its malleable successor, whose bags have the same parts.
+Source: the global load balancing of X10 and its malleable successor, whose bags have the same methods.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class BagError(Exception):
 
 
 class Bag(ABC):
-    """Tasks to do, and the result of those done here.
+    """Tasks to do, and the result of the tasks done in this bag.
 
     A bag is plain data and belongs to one worker. It must behave the same after `to_bytes` and back.
 
-    A search for the best (branch and bound) also has `best` and `learn`: a solution found by one worker
-    spares all others the tasks that cannot lead to a better one.
+    A search for the best solution (branch and bound) also has `best` and `learn`: once one worker has found a
+    solution, all others skip tasks that cannot lead to a better solution.
     """
 
-    #: whether the number of tasks depends on their order, for another reason than a `best`
+    #: whether the number of tasks depends on their order. Need not be set if the reason is `best`
     counts_vary: ClassVar[bool] = False
 
     @abstractmethod
@@ -35,25 +35,24 @@ class Bag(ABC):
         """Do some tasks.
 
         Args:
-            count: about the most tasks to do.
+            count: about how many tasks to do at most.
 
         Returns:
             The number of tasks done; 0 only if the bag is empty. A task of more than some 10 ms may be done
-            in
-            parts: count each part as a task, and keep what is needed to go on.
+            in parts: count each part as a task, and keep what is needed to go on.
         """
 
     @abstractmethod
     def split(self) -> Bag | None:
-        """Take about half of the tasks out into a new bag; None: a split is not worth its cost."""
+        """Move about half of the tasks into a new bag; None: a split is not worth its cost."""
 
     def split_into(self, parts: int) -> list[Bag]:
-        """Take tasks out for an even start of idle workers.
+        """Move tasks into new bags for idle workers, so that all have about as many tasks.
 
         Override this method if it can be cheaper or fairer than repeated `split`.
 
         Args:
-            parts: the most bags to make.
+            parts: the greatest number of bags to make.
 
         Returns:
             The bags.
@@ -65,45 +64,46 @@ class Bag(ABC):
 
     @abstractmethod
     def merge(self, other: Bag) -> None:
-        """Take in all tasks of `other`, which has no result and is not used again."""
+        """Move all tasks of `other` into this bag. `other` has no result and is not used again."""
 
     @abstractmethod
     def is_empty(self) -> bool:
         """Tell whether no tasks are left."""
 
     def expected_tasks(self) -> float:
-        """Return the expected number of tasks left, future ones included; infinity: unknown.
+        """Return the expected number of tasks left, including tasks that these will make; infinity: unknown.
 
-        If known, workers ask for more tasks in time, and do not send tasks that are done sooner than sent.
+        If the number is known, workers ask for more tasks before they run out, and do not send tasks that
+        take less time than sending them.
         """
         return math.inf
 
     def best(self) -> Any:
-        """Return the best solution found or learnt: a number, or a tuple that begins with one.
+        """Return the best solution found or learnt: a number, or a tuple that begins with a number.
 
-        The number is the quality: larger is better, unless the application `minimizes`. The rest of the tuple
-        is the solution: numbers, arrays, texts, tuples of these. None: there is none yet. A returned tuple
-        must not change any more.
+        The number is the quality: larger is better, unless the application sets `minimizes`. The remainder of
+        the tuple is the solution: numbers, arrays, texts, tuples of them. None: no solution is known yet. A
+        returned tuple must not change any more.
         """
         return None
 
     def learn(self, best: Any) -> None:  # noqa: B027 (without effect where there is no best)
-        """Take over another worker's better solution, and skip tasks that cannot lead to a better one."""
+        """Take over another worker's better solution; skip tasks that cannot lead to a still better one."""
 
     def current_task(self) -> str:
-        """Describe the task at work in a few words, for the job's reply if `process` raises."""
+        """Describe the task that is being done in a few words, for the job's reply if `process` raises."""
         return ""
 
     def take_result(self) -> Any:
-        """Return the result of the tasks done since the last call, and start again from none.
+        """Return the result of the tasks done since the last call, and forget the result.
 
-        A number, a numpy array, or a tuple of these; None, as here, if only the `best` counts.
+        The result is a number, a numpy array, or a tuple of these; None, as here, if only the `best` counts.
         """
         return None
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """Return the tasks, without the result, as bytes to send or keep: flat arrays, nothing pickled."""
+        """Return the tasks, without the result, as bytes to send or keep. Use flat arrays, not pickle."""
 
 
 class Work(Protocol):
@@ -113,7 +113,7 @@ class Work(Protocol):
     minimizes: bool
 
     def first_bag(self) -> Bag:
-        """Return all the work; the same at each call, since a loss may repeat it."""
+        """Return a bag of all tasks. Each call must return the same, because a lost job begins again."""
         ...
 
     def bag_from_bytes(self, data: bytes) -> Bag:
@@ -121,5 +121,5 @@ class Work(Protocol):
         ...
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Combine two results, associatively and commutatively: results come in any order."""
+        """Combine two results. `fold` must be associative and commutative: results come in any order."""
         ...

@@ -1,6 +1,7 @@
 """A worker's books: its accounts and the loans that it gave.
 
-A *loan* is a part of an account's bag at another worker; the account keeps a copy until the loan is settled.
+A *loan* is a part of an account's bag that another worker works on; the account keeps a copy of the part
+until the loan is settled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mallob_py.kit.bags.incumbent import Incumbent
 from mallob_py.kit.bags.messages import Address, Return, Settle, State
 from mallob_py.kit.bags.values import check_value, decode_value, encode_value
 
-#: delay before an unconfirmed repayment is sent again; it grows
+#: delay before an unconfirmed repayment is sent again; the delay grows
 REPAY_AGAIN_S = 0.5
 
 
@@ -32,27 +33,27 @@ class Counted(NamedTuple):
 class What(Enum):
     """Kinds of change to a worker's books."""
 
-    #: opened an account: number 0 is the root's, new or from a checkpoint with `done` tasks; others are for
-    #: loans
+    #: An account is opened. Account 0 is the job's, new or from a checkpoint with `done` tasks; any other
+    #: account is for a loan
     OPENED = "opened"
-    #: gave a loan from an account
+    #: a loan is given from an account
     LENT = "lent"
-    #: reported an account's state: `own` tasks done here, `done` in all, `final` or not
+    #: an account's state is reported: `own` tasks done by this worker, `done` tasks in all, `final` or not
     TOLD = "told"
-    #: returned an account; `done` excludes its loans
+    #: an account is returned to its lender; `done` excludes the account's loans
     RETURNED = "returned"
-    #: took state number `seq` of a loan into the account, and closed the loan
+    #: a loan is closed; the tasks and results of its state with the number `seq` are added to the account
     TAKEN = "taken"
-    #: took over another worker's loan into the account
+    #: a loan given by another worker is taken over into the account
     INHERITED = "inherited"
-    #: dropped an account
+    #: an account is dropped
     DROPPED = "dropped"
-    #: settled the root's account: the job is done
+    #: the root's account is settled: the job is done
     FINISHED = "finished"
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a log of loans; see `What`."""
+    """One line of a log of loans: what has changed at time `t`. See `What`."""
 
     t: float
     what: What
@@ -69,17 +70,19 @@ class Loan:
     borrower: Address
     #: the state to take back if the loan fails
     copy: State
+    #: number of the last settlement
     seq: int = 0
     probe_s: float = math.inf
     probes: int = 0
-    #: whether the borrower may not have heard yet that we are its lender
+    #: whether the loan was taken over, and its borrower has not been heard from since
     is_inherited: bool = False
 
 
 @dataclass(slots=True)
 class Account:
-    """An account; number 0 is the job itself, owed to no lender."""
+    """An account; number 0 is the job itself, which has no lender."""
 
+    #: number of the loan for which the account was opened
     number: int
     lender: Address | None
     bag: Bag | None
@@ -88,47 +91,49 @@ class Account:
     own: int = 0
     wasted: int = 0
     result: Any = None
+    #: loan number -> loan given from this account
     loans: dict[int, Loan] = field(default_factory=dict)
     seq: int = 0
     settle_s: float = math.inf
-    #: message that repaid or returned the account; repeated until it is confirmed
+    #: message that repaid or returned the account; it is repeated until the lender confirms it
     last_words: Settle | Return | None = None
     repeat_delay_s: float = REPAY_AGAIN_S
-    #: deadline for another lender after our lender left; then the account is given up
+    #: time at which the account is given up unless another lender takes it over; infinity: the lender is
+    #: there
     orphaned_until_s: float = math.inf
     #: tasks done when results were last taken out of the bag; -1: never
     gathered: int = -1
     #: tasks done as last reported
     told: int = 0
-    #: number of further splits that the last loaned bag needed
+    #: number of further splits until the last bag lent was small enough
     halvings: int = 0
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
 
     def untold(self) -> int:
-        """Return the tasks done, as known here, since the last report."""
+        """Return the number of tasks known to be done, by this worker or its borrowers, but not reported."""
         return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
 
 
 class Books:
-    """The books of one worker. `log`: a list that takes an entry for each change, or None.
+    """The books of one worker. `log`: a list to which each change appends an entry, or None.
 
-    Entries must be written before messages are sent. `now` is the time of the present step.
+    Entries must be written to a file before messages are sent. `now` is the time of the present step.
     """
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        #: accounts; the last one is worked on first
+        #: accounts; the last account with tasks is worked on first
         self.accounts: list[Account] = []
-        #: account of each loan given, by its number
+        #: number of a loan given -> the account from which it was given
         self.given: dict[int, Account] = {}
         self.incumbent = Incumbent(work.minimizes)
         self.log: list[Entry] | None = None
         self.now = 0.0
-        #: bytes of the largest bag sent or reported
+        #: size of the largest bag sent or reported [bytes]
         self.largest_bag = 0
-        #: tasks done in vain and not yet reported to any lender
+        #: number of tasks that were done in vain and not yet reported to any lender
         self.wasted = 0
 
     def open_root(self, checkpoint: bytes | None = None) -> None:
@@ -158,7 +163,7 @@ class Books:
         return self.accounts[0] if self.accounts and self.accounts[0].number == 0 else None
 
     def checkpoint(self) -> bytes:
-        """Return the whole job as bytes, as known to the root."""
+        """Return the state of the whole job, as known to the root, as bytes."""
         assert self.root is not None
         state = self.state(self.root)
         self.note(What.TOLD, self.root, done=state.done, own=self.root.own)
@@ -166,7 +171,7 @@ class Books:
 
     @staticmethod
     def counted(checkpoint: bytes) -> Counted:
-        """Return a checkpoint's number of tasks done, and their result."""
+        """Return the number of tasks done in a checkpoint, their result, and the best solution."""
         state = msgspec.msgpack.decode(checkpoint, type=State)
         result, best = (decode_value(data) if data else None for data in (state.result, state.best))
         return Counted(state.done, result, best)
@@ -187,7 +192,7 @@ class Books:
 
     @property
     def best(self) -> Any:
-        """The best solution known here (None: none); at the end, the best of all."""
+        """The best solution known to this worker (None: no solution); at the job's end, the best of all."""
         return self.incumbent.best
 
     def expected_left(self) -> float:
@@ -203,12 +208,12 @@ class Books:
         return left
 
     def done(self) -> int:
-        """Return the tasks done for the job, as reported to the root."""
+        """Return the number of tasks done for the job, as reported to the root."""
         assert self.root is not None
         return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
 
     def wasted_in_all(self) -> int:
-        """Return the tasks done in vain, as reported to the root."""
+        """Return the number of tasks done in vain, as reported to the root."""
         assert self.root is not None
         told = sum(loan.copy.wasted for loan in self.root.loans.values())
         return self.wasted + self.root.wasted + told
@@ -224,7 +229,7 @@ class Books:
     # --- what is found ---------------------------------------------------------------------
 
     def look_for_better(self, bag: Bag) -> None:
-        """Let all accounts learn a better solution that a bag has found."""
+        """If a bag has found a better solution, let the bags of all accounts learn it."""
         if self.incumbent.found(bag.best(), self.now):
             for account in self.accounts:
                 if account.bag is not bag:
@@ -274,7 +279,7 @@ class Books:
             del self.given[number]
 
     def told_wasted(self, account: Account) -> None:
-        """Report tasks done in vain with this account."""
+        """Add the unreported tasks done in vain to this account, which reports them."""
         account.wasted, self.wasted = account.wasted + self.wasted, 0
 
     def take_in(self, account: Account, state: State) -> None:
@@ -301,7 +306,7 @@ class Books:
             account.gathered = account.done
 
     def state(self, account: Account) -> State:
-        """Return the account's state to report, its loans included as of their last settlements."""
+        """Return the account's state to report, including its loans as of their last settlements."""
         self.gather(account)
         done, wasted, result = account.done, account.wasted, account.result
         bags: list[bytes] = []

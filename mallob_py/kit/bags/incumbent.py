@@ -1,14 +1,14 @@
-"""The best solution known to a worker, found by any worker: a search for the best prunes by it.
+"""The incumbent: the best solution known to a worker, found by any worker. A search prunes its tree by it.
 
 Why a search stays exact though workers die
-    A worker that knows a solution skips tasks that cannot lead to a better one. So the result of its tasks is
-    valid only together with that solution. Therefore each report of tasks (a settlement, a return, a
-    checkpoint) holds the best solution that the worker knows, the whole and not its number alone; and a
-    receiver takes in the solution before the tasks. So at each moment the best solution of all is in a state,
-    or below a task left in that state. No other worker needs to live, not even the finder.
+    A worker that knows a solution skips tasks that cannot lead to a better solution. So the result of its
+    tasks is valid only together with this solution. Therefore each report of tasks (a settlement, a return,
+    a checkpoint) contains the whole best solution that the worker knows, not only its number; and a receiver
+    takes in the solution before the tasks. So at each moment the root's state contains the best solution of
+    all, or a task that leads to it. No other worker needs to survive, not even the finder.
 
-Solutions spread with loans and settlements, and from neighbour to neighbour in the job tree as soon as there
-is a better one, at most at intervals of `TELL_S`.
+Solutions spread with loans and settlements. Each better solution is also sent from neighbour to neighbour in
+the job tree, at most every `TELL_S`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 from mallob_py.kit.bags.bag import BagError
 from mallob_py.kit.bags.values import decode_value, encode_value
 
-#: least time between two messages to neighbours
+#: shortest time between two messages to neighbours
 TELL_S = 0.01
 
 
 def number_of(best: Any) -> int | float:
-    """Return the quality of a solution. Raises BagError if the quality cannot be compared."""
+    """Return the number that is the quality of a solution. Raises BagError if it cannot be compared."""
     number = best[0] if isinstance(best, tuple) and best else best
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
         raise BagError(
-            f"the best of a bag must be a number, or a tuple that begins with one, not {best!r:.80}:"
-            " write float(...) or int(...) around numpy's numbers"
+            f"the best of a bag must be a number, or a tuple that begins with a number, not {best!r:.80};"
+            " convert numpy's numbers by float(...) or int(...)"
         )
     return number
 
@@ -47,14 +47,14 @@ class Incumbent:
         self._told_s = -math.inf
 
     def found(self, best: Any, now: float) -> bool:
-        """Take over a bag's best solution if better than all known ones; return whether it was."""
+        """Take over a bag's best solution if it is better than the known one; return whether it was."""
         if best is None or best is self.best or not self._is_better(best):
             return False
         self._set(best, encode_value(best), now)
         return True
 
     def heard(self, data: bytes, now: float) -> bool:
-        """Take over another worker's best solution if better than all known ones; return whether it was."""
+        """Take over another worker's best solution if it is better; return whether it was."""
         if not data or data == self.data:
             return False
         best = decode_value(data)

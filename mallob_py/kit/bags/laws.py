@@ -1,15 +1,15 @@
 """The laws that a bag must obey so that results are exact, tested on pieces of a real bag.
 
-Workers rely on these laws and cannot check them at work: a `split` that loses a task gives a wrong result and
-no error. So authors check them, by `mallob-py run NAME --check-laws ...` or in their tests:
+Workers rely on the laws and cannot check them while they work: a `split` that loses a task gives a wrong
+result and no error. So authors check the laws by `mallob-py run NAME --check-laws ...` or in their tests:
 
     check_bag(SubsetsApplication(), {"weights": [3, 4, 5], "target": 7})
 
-Pieces are cut off the job's first bag until they are small enough, and each is done in several ways: as it
-is, in small steps, after its bytes, in halves, in parts, merged. All ways must give the same result and the
-same number of tasks, unless the number may vary: because long tasks are done in parts, or solutions found
-spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does: a worker lends no
-bag that it expects to be done sooner than sent.
+The check splits the job's first bag into small pieces, and does each piece in several ways: at once, in small
+steps, after conversion to bytes and back, in halves, in parts, merged again. All ways must give the same
+result and the same number of tasks. The number may vary if long tasks are done in parts or if solutions found
+spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does, because a worker
+lends no bag with so few expected tasks that doing them takes less time than sending them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 if TYPE_CHECKING:
     from mallob_py.kit.app import Payload
 
-#: most tasks of a piece that is tested
+#: greatest number of tasks of a piece that is tested
 TASKS_MAX = 20_000
 _PIECES_MAX = 12
 _CUTS_MAX = 400
 _PARTS = 3
-#: the median factor between done and expected tasks above which they count different things
+#: median factor between done and expected tasks from which the law counts as broken
 _EXPECTED_FACTOR = 10.0
 _EXPECTED_PIECES_MIN = 3
-#: relative tolerance of sums of floats, which depend on order
+#: relative tolerance of sums of floats, because these depend on the order of addition
 _TOLERANCE = 1e-9
 
 
@@ -55,7 +55,7 @@ class _TooLarge(Exception):
     """The piece has more than TASKS_MAX tasks."""
 
     def __init__(self) -> None:
-        super().__init__(f"a part of the bag comes to more than {TASKS_MAX} tasks; check a smaller job")
+        super().__init__(f"a part of the bag has more than {TASKS_MAX} tasks; check a smaller job")
 
 
 class MakesBags(Protocol):
@@ -88,7 +88,7 @@ def check_bag(
         application: the application whose bag is tested.
         configuration: the job's configuration.
         payload: the job's payload.
-        seconds_max: the time after which no further pieces are sought.
+        seconds_max: the time [s] after which the check seeks no further pieces.
 
     Returns:
         One line that says what was checked.
@@ -99,7 +99,7 @@ def check_bag(
     """
     try:
         return _checked(_Checker(application, configuration, {} if payload is None else payload), seconds_max)
-    except _TooLarge as error:  # a piece was small enough at first, but not when split or done otherwise
+    except _TooLarge as error:  # a piece was small enough when done at once, but not in another way
         raise NothingToCheck(str(error)) from None
 
 
@@ -107,7 +107,7 @@ def _checked(checker: _Checker, seconds_max: float) -> str:
     pieces = checker.pieces(time.monotonic() + seconds_max)
     if not pieces:
         raise NothingToCheck(f"no piece with at most {TASKS_MAX} tasks was found; check a smaller job")
-    checker.check_fold([outcome.result for _, outcome in pieces])  # first, since other checks fold
+    checker.check_fold([outcome.result for _, outcome in pieces])  # first, because other checks fold
     for data, outcome in pieces:
         checker.check_piece(data, outcome)
     checker.check_learn(pieces)
@@ -125,19 +125,19 @@ class _Checker:
     def __init__(self, application: MakesBags, configuration: Mapping[str, Any], payload: Payload) -> None:
         self._application = application
         self._given = (payload, configuration)
-        #: whether the number of tasks is the same in all ways; not if long tasks are done in parts
+        #: whether all ways must do the same number of tasks; they need not if long tasks are done in parts
         self._counts = True
 
     # --- pieces ---------------------------------------------------------------------------------
 
     def pieces(self, deadline_s: float) -> list[tuple[bytes, TasksResult]]:
-        """Cut small enough pieces off the first bag; return them as bytes, with their results."""
+        """Split small pieces off the first bag; return them as bytes, with their results."""
         with _named("first_bag"):
             bag = self._application.first_bag(*self._given)
         if bag.counts_vary or type(bag).best is not Bag.best:
             self._counts = False
         if bag.is_empty():
-            raise NothingToCheck("first_bag gives a bag that is empty; check a job with something to do")
+            raise NothingToCheck("first_bag gives an empty bag; check a job with tasks")
         found: list[tuple[bytes, TasksResult]] = []
         for cut in range(_CUTS_MAX):
             with _named("to_bytes"):
@@ -175,7 +175,7 @@ class _Checker:
         return int(done)
 
     def _run(self, bag: Bag, chunk: int = 1000) -> TasksResult:
-        """Do the whole bag. Raises _TooLarge."""
+        """Do all tasks of a bag. Raises _TooLarge."""
         tasks = 0
         with _named("process"):
             while not bag.is_empty():
@@ -239,7 +239,9 @@ class _Checker:
         with _named("fold"):
             both = self._application.fold(result, again)
         if not _same(both, result):
-            raise BrokenLaw(f"take_result gives again what it has given: {again!r:.60} after {result!r:.60}")
+            raise BrokenLaw(
+                f"take_result gives a result that it has given before: {again!r:.60} after {result!r:.60}"
+            )
 
     def _after_bytes(self, data: bytes) -> TasksResult:
         bag = self._bag(data)
@@ -253,7 +255,7 @@ class _Checker:
         return self._bag(data)
 
     def _in_steps(self, data: bytes) -> TasksResult:
-        """Do a piece in steps, taking results in between: each must start anew, and taken ones stay."""
+        """Do a piece in steps, and check that later steps do not change results taken before."""
         bag, tasks = self._bag(data), 0
         taken: list[tuple[Any, bytes]] = []
         while not bag.is_empty():
@@ -263,7 +265,7 @@ class _Checker:
             if result is not None:
                 taken.append((result, encode_value(result)))
         if any(encode_value(result) != before for result, before in taken):
-            raise BrokenLaw("take_result gives what later tasks change; give a copy")
+            raise BrokenLaw("take_result gives what later tasks change; return a copy")
         return TasksResult(tasks, self._folded([result for result, _ in taken], bag), self._best(bag))
 
     def _halves(self, bag: Bag) -> list[Bag]:
@@ -279,7 +281,7 @@ class _Checker:
     def _check_division(
         self, name: str, data: bytes, expected: TasksResult, began: int, divide: Callable[[Bag], list[Bag]]
     ) -> None:
-        """Check that parts, done apart or merged again, give the result of the whole."""
+        """Check that a bag's parts, done separately or merged again, give the result of the whole bag."""
         for is_merged in (False, True):
             bag, tasks = self._bag(data), 0
             if began and not bag.is_empty():
@@ -288,7 +290,7 @@ class _Checker:
             with _named(name):
                 parts = divide(bag)
             if any(part.is_empty() for part in parts):
-                raise BrokenLaw(f"{name} gives an empty bag; None says that there is nothing to give")
+                raise BrokenLaw(f"{name} gives an empty bag; if there is nothing to give, return None")
             if is_merged:
                 for part in parts:
                     with _named("merge"):
@@ -313,13 +315,13 @@ class _Checker:
 
     def _expect(self, law: str, found: TasksResult, expected: TasksResult) -> None:
         if self._counts and found.tasks != expected.tasks:
-            raise BrokenLaw(f"{law}: of {expected.tasks} tasks of a piece {found.tasks} are done")
+            raise BrokenLaw(f"{law}: {found.tasks} tasks are done of a piece with {expected.tasks} tasks")
         if not _same(found.result, expected.result):
             raise BrokenLaw(f"{law}: the result is {found.result!r:.80} instead of {expected.result!r:.80}")
         self._expect_best(law, found.best, expected.best)
 
     def _expect_best(self, law: str, found: Any, expected: Any) -> None:
-        """Compare the best solutions by quality: which of several equals is found depends on order."""
+        """Compare the best solutions by number: which of several equally good solutions is found varies."""
         numbers = [None if best is None else number_of(best) for best in (found, expected)]
         if numbers[0] != numbers[1]:
             raise BrokenLaw(f"{law}: the best is {found!r:.80} instead of {expected!r:.80}")
@@ -327,7 +329,7 @@ class _Checker:
     # --- laws of all ------------------------------------------------------------------------------
 
     def check_learn(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> None:
-        """Check that a learnt solution of another piece is kept until a better one, and hides none."""
+        """Check that a bag keeps a learnt solution of another piece unless it finds a better one."""
         for data, outcome in pieces:
             for learnt in (other.best for _, other in pieces if other.best is not None):
                 bag = self._bag(data)
@@ -339,14 +341,14 @@ class _Checker:
                 )
 
     def check_expected(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> bool:
-        """Check the median piece's expected tasks, since one tree may differ; return whether it had any."""
+        """Check the expected tasks of the median piece; return whether enough pieces have an expectation."""
         found: list[tuple[float, float, int, Bag]] = []
         for data, outcome in pieces:
             bag = self._bag(data)
             with _named("expected_tasks"):
                 left = bag.expected_tasks()
                 if not left >= 0.0:
-                    raise BrokenLaw(f"expected_tasks gives {left!r:.40}, no number of tasks")
+                    raise BrokenLaw(f"expected_tasks gives {left!r:.40}; it must give a number of at least 0")
             if left < math.inf:
                 found.append((outcome.tasks / left if left else math.inf, left, outcome.tasks, bag))
         if len(found) < _EXPECTED_PIECES_MIN:
@@ -356,7 +358,7 @@ class _Checker:
         if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
             raise BrokenLaw(
                 f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
-                f" expects to have {left:.0f} tasks, process has counted {tasks}"
+                f" expects to have {left:.0f} tasks, process has counted {tasks} tasks"
             )
         return True
 
@@ -373,13 +375,15 @@ class _Checker:
                     encode_value(left)
                     grouped = fold(fold(one, two), three), fold(one, fold(two, three))
                 if list(map(encode_value, (one, two, three))) != before:
-                    raise BrokenLaw("fold changes what it is given; make something new")
+                    raise BrokenLaw("fold changes its arguments; return a new value")
                 if not _same(left, right):
-                    pair = f"of {one!r:.60} and {two!r:.60} it makes {left!r:.60}"
-                    raise BrokenLaw(f"fold is not commutative: {pair}, the other way round {right!r:.60}")
+                    pair = f"{one!r:.60} folded with {two!r:.60} is {left!r:.60}"
+                    raise BrokenLaw(f"fold is not commutative: {pair}, and in the other order {right!r:.60}")
                 if not _same(*grouped):
-                    trio = f"of {one!r:.40}, {two!r:.40} and {three!r:.40} it makes {grouped[0]!r:.40}"
-                    raise BrokenLaw(f"fold is not associative: {trio} or {grouped[1]!r:.40}")
+                    trio = f"{one!r:.40}, {two!r:.40} and {three!r:.40} give {grouped[0]!r:.40}"
+                    raise BrokenLaw(
+                        f"fold is not associative: {trio} or, grouped otherwise, {grouped[1]!r:.40}"
+                    )
 
     def check_first_bag(self) -> None:
         with _named("first_bag"):
@@ -391,12 +395,12 @@ class _Checker:
             outcomes = [self._run(bag) for bag in bags]
         except _TooLarge:
             return  # the tasks may be the same in another order
-        self._expect("first_bag is another one each time", outcomes[1], outcomes[0])
+        self._expect("first_bag gives another bag at each call", outcomes[1], outcomes[0])
 
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Name the author's method in exceptions raised by its code."""
+    """Name the author's method in the exceptions that it raises."""
     try:
         yield
     except (BrokenLaw, _TooLarge):

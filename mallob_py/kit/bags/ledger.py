@@ -3,49 +3,50 @@
 Theory of operation
 -------------------
 A worker works on *accounts*. The root's first account is the job itself. A worker that is asked for work
-splits a bag and *lends* one half, of which it keeps the bytes as a copy until the loan is settled. The
-borrower opens an account for the loan, works, and lends in turn. An account whose bag is empty and whose
-loans are all settled is repaid: the lender folds the result into its own account and drops the copy. The job
-is done when the root's account has nothing left; there is no other detection of termination.
+splits a bag and *lends* one half, whose bytes it keeps as a copy until the loan is settled. The borrower
+opens an account for the loan, works, and lends in turn. An account whose bag is empty and whose loans are all
+settled is repaid: the lender folds the result into its own account and drops the copy. The job is done when
+the root's account has no tasks and no loans left; there is no other detection of termination.
 
-Messages, where `number` is a loan's, drawn by its lender and unique in the job:
+Messages, where `number` is the number of a loan, drawn by its lender and unique in the job:
 
-    WORK_WANTED(hops, need)     I have nothing to do: to a random known worker. Among many workers, a
-                                few are looked at before the richest of them gives, since most of the work
-                                is with few workers, which random requests hardly ever reach. A worker with
-                                nothing to give passes the request on, up to `hops` times. Workers with work
-                                ask, too, now and then, for half of what a much richer one has (`above`): so
-                                work spreads before any worker runs out of it.
-    LIFELINE(need)              the same to the neighbours, if no request has found work. It stays with them
-                                until they have something to give,
-    CUT()                       or until another worker gave.
+    WORK_WANTED(hops, need)     from a worker without tasks to a random known worker. Among many workers, a
+                                few are looked at before the richest of them gives, because few workers
+                                have most of the tasks, and random requests hardly ever reach them. A worker
+                                that cannot give passes the request on, up to `hops` times. Now and then,
+                                workers with tasks ask, too, for half of the tasks of a much richer worker
+                                (`above`): so tasks spread before any worker runs out of them.
+    LIFELINE(need)              a request to the neighbours if no other request has found work. They keep it
+                                until they can give,
+    CUT()                       or until the asker tells them that another worker gave.
     LEND(number, bag, chunk)    the answer, directly to the asker. `chunk`: tasks that the lender does at a
-                                time, a hint for a borrower that has done none yet.
-    SETTLE(number, seq, state)  borrower to lender, now and then: what is done so far, and the tasks left,
-                                those lent on included, as the lender's new copy. `final`: none are left.
-    RETURN(number, state, ...)  borrower to lender when leaving: the same, and the loans that the borrower
-                                gave with their copies: the lender takes these loans over,
+                                time, a hint for a borrower that has done no tasks yet.
+    SETTLE(number, seq, state)  borrower to lender, now and then: the tasks done so far and the tasks left,
+                                including the tasks lent on. It becomes the lender's copy. `final`: no
+                                tasks are left.
+    RETURN(number, state, ...)  borrower to lender when the borrower leaves: as SETTLE, and the loans that the
+                                borrower gave, with their copies. The lender takes these loans over,
     MOVED(number)               and tells their borrowers.
-    FORGET(number)              lender to borrower: repaid, or not a loan of mine: drop the account.
-    PROBE(number)               lender to a silent borrower: do you still work on it?
+    FORGET(number)              lender to borrower: the loan is repaid, or is not mine: drop the account.
+    PROBE(number)               lender to a silent borrower: do you still work on the loan?
     UNKNOWN(number)             borrower to lender: no.
     BETTER(best)                to the neighbours: a better solution is known (see `incumbent`).
 
 LEND and all messages with a state carry the best solution, too.
 
 Why no task is lost or counted twice
-- A loan is settled at most once, since settling removes it from the books in the same step; messages for a
+- A loan is settled at most once, because settling removes it from the books in the same step; messages for a
   number that is not in the books are answered by FORGET and ignored.
-- A lender takes its copy back (the part done into its result, the tasks into its bag) if LEND comes back, if
-  the borrower does not know the loan, or if the borrower was silent for too long. Further work of the
+- A lender takes its copy back (the tasks done into its result, the tasks left into its bag) if LEND comes
+  back, if the borrower does not know the loan, or if the borrower was silent for too long. Later work of the
   borrower counts for nothing. So a worker that dies, or is stopped for ever, costs work and no more.
-- A copy is the whole of what was lent: the state in SETTLE contains what the borrower has lent on. So no
-  other worker needs to survive, and the root's own state is always a checkpoint of the whole job.
-- Messages may be lost without notice, and come back if their receiver has left; between two workers they keep
-  their order. A worker that waits asks again.
+- A copy is all that was lent: the state in SETTLE contains what the borrower has lent on. So no other worker
+  needs to survive, and the root's own state is always a checkpoint of the whole job.
+- Messages may be lost without a report, and come back if their receiver has left; between two workers they
+  keep their order. A worker that waits asks again.
 
-No time, processes or sockets here: messages, time and "do this many tasks" come in, messages to addresses go
-out. `simulation.bags` and the real worker drive the same object.
+This module knows no clock, processes or sockets: messages, times and "do this many tasks" come in, messages
+to addresses go out. `simulation.bags` and the real worker drive the same object.
 """
 
 from __future__ import annotations
@@ -62,48 +63,50 @@ from mallob_py.kit.bags.bag import Bag, BagError, Work
 from mallob_py.kit.bags.books import Account, Books, Loan, What, result_bytes
 from mallob_py.kit.bags.others import Others
 
-#: first and longest delay before a worker without work asks again, growing slowly: among thousands it takes
-#: many requests to find the last rich workers
+#: first and longest delay before a worker without tasks asks again. It grows slowly, because among thousands
+#: of workers it takes many requests to find the last rich ones
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
-#: time in which a need served here is not served again, since the loan is on its way
+#: time after a loan in which its lender does not serve the same need again, because the loan is on its way
 SERVE_AGAIN_S = 0.1
-#: most served needs remembered
+#: greatest number of served needs that are remembered
 SERVED_MAX = 256
-#: lifelines may get lost: time after which they are sent again
+#: time after which lifelines are sent again, because they may get lost
 LIFELINE_AGAIN_S = 0.05
-#: patience of a worker that just ran out of work: working ones read messages every few milliseconds
+#: delay before a worker that just ran out of tasks asks again; busy workers read messages every few
+#: milliseconds
 FIRST_REQUEST_S = 0.004
-#: chunks left at which a worker asks already
+#: number of chunks left from which on a worker asks for more tasks
 CHUNKS_AHEAD = 2.0
-#: most chunks between two looks at the tasks left
+#: greatest number of chunks between two looks at the number of tasks left
 CHUNKS_UNSEEN_MAX = 8
-#: most times that a request is passed on if it cannot be served
+#: how often a request that cannot be served is passed on at most
 HOPS = 1
-#: most workers that a request looks at before one gives, and their largest share of the known workers
+#: greatest number of workers that a request looks at before the richest gives, and their greatest share of
+#: the known workers
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: a worker looks for a worker that is this many times richer whenever it has done a share of the tasks left,
-#: so poor workers look often. The share is one part in the number of known workers, within these bounds: few
-#: workers are soon even, and looking again would be in vain
+#: A worker looks for a worker that is RICHER times richer whenever it has done one part of its tasks left, so
+#: poor workers look often. It divides the tasks left into as many parts as it knows workers, within these
+#: bounds: few workers soon have about equally many tasks, and looking again would be in vain
 RICHER = 2.0
 LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
-#: silence of a borrower after which it is probed
+#: time without a settlement after which a borrower is probed
 PROBE_S = 2.0
-#: most probes without an answer before the loan is taken back
+#: greatest number of probes without an answer before the loan is taken back
 PROBES_MAX = 15
-#: delay before a silent borrower that was taken over is told again: must be less than the time after which
-#: the borrower finds its former lender gone and drops the account
+#: delay before the borrower of a loan taken over is told again if it is silent. It must be less than the time
+#: after which the borrower finds its former lender gone and drops the account
 MOVED_AGAIN_S = 1.5
 #: time for which an account without lender waits for a new lender
 ORPHANED_S = 2.0
-#: most lifelines kept; a worker that is not served asks elsewhere
+#: greatest number of lifelines kept; a worker whose lifeline is not kept asks other workers
 ASKERS_MAX = 64
 
 
 def _tells_of_work(message: messages.AnyBagMessage) -> bool:
-    """Tell whether a message's sender has work and is worth asking; most senders have none."""
+    """Tell whether a message shows that its sender has tasks and is worth asking; most senders have none."""
     return isinstance(message, messages.Lend) or (
         isinstance(message, messages.WorkWanted) and message.above > 0.0
     )
@@ -117,14 +120,13 @@ NEIGHBOURS = Neighbours()
 
 
 class Bounds(NamedTuple):
-    """Bounds on the bytes from one worker to another, which pass through their ranks."""
+    """Bounds on the bytes that workers send each other, because these pass through the ranks."""
 
-    #: most bytes of a loan: a larger bag is split again if possible
+    #: greatest size of a loan; a larger bag is split again if possible
     loan_bytes: int = 4 << 20
-    #: most bytes per second of an account's states to its lender, in the long run: large states are sent
-    #: rarely
+    #: greatest average rate at which an account's states are sent to its lender; large states are sent rarely
     told_bytes_per_s: int = 16 << 20
-    #: largest state that is sent without delay
+    #: size of the largest state that is sent without delay
     small_state_bytes: int = 64 << 10
 
     def pause_s(self, state: messages.State) -> float:
@@ -136,11 +138,12 @@ BOUNDS = Bounds()
 
 
 def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
-    """Return the bytes of a part to lend, and put the rest back into the account."""
+    """Return the bytes of a part of `bag` to lend, and put the remainder back into the account."""
     assert account.bag is not None
     halvings = 0
     while True:
-        # A bag that is certainly too large, like the last one, need not be encoded.
+        # The last loan needed `account.halvings` splits, so before about as many `bag` is certainly too
+        # large.
         data = bag.to_bytes() if halvings >= account.halvings - 1 else None
         if data is not None and len(data) <= bytes_max:
             break
@@ -158,9 +161,9 @@ def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
 class Ledger:
     """One worker's ledger.
 
-    `seed` must differ from worker to worker: loan numbers are drawn from it. `settle_s`: interval between
-    partial settlements of an account, as far as `bounds` allow. `outbox` takes (address or NEIGHBOURS,
-    message).
+    `seed` must differ from worker to worker, because loan numbers are drawn from it. `settle_s`: time between
+    partial settlements of an account; `bounds` may make it longer. `outbox` holds the messages to send, as
+    pairs of an address or NEIGHBOURS and the message.
     """
 
     def __init__(self, work: Work, seed: int, settle_s: float = 1.0, bounds: Bounds = BOUNDS) -> None:
@@ -170,31 +173,31 @@ class Ledger:
         self.others = Others(self._random)
         self._settle_s = settle_s
         self._bounds = bounds
-        #: waiting workers with their requests, in the order of requests
+        #: address of a waiting worker -> its lifeline, in the order of arrival
         self._askers: dict[messages.Address, messages.Lifeline] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
-        #: number of tasks below which a much richer worker is looked for
+        #: number of tasks left below which this worker looks for a much richer worker
         self.level_tasks = math.inf
         self._need = 0
-        #: whether tasks were done since the last ASK
+        #: whether this worker has done tasks since its last request
         self._has_worked = False
-        #: needs last served here, with the time, by the asker's token
+        #: token of an asker -> the need that this worker last served for it, and the time
         self._served: dict[int, tuple[int, float]] = {}
         #: tasks of the last chunk; before the first chunk, the number reported by other workers
         self.chunk_tasks = 1
-        #: number of tasks done up to which the tasks left need not be looked at
+        #: value of `done_here` before which this worker need not look at the number of tasks left
         self._enough_until = 0.0
-        #: whether neighbours may have our lifelines, and when to send lifelines again
+        #: whether neighbours may have this worker's lifelines, and when to send lifelines again
         self._has_lifelines = False
         self._lifelines_s = 0.0
         self._leaving = False
-        #: loans that other workers took over when this worker left
+        #: numbers of the loans that other workers took over when this worker left
         self._handed_over: set[int] = set()
         self.outbox: list[tuple[messages.Address | Neighbours, messages.AnyBagMessage]] = []
-        #: tasks done by this worker
+        #: number of tasks done by this worker
         self.done_here = 0
-        #: whether the last call of `process` emptied a bag, so that more tasks would have cost no time
+        #: whether the last call of `process` emptied a bag, so that a larger chunk would have taken as long
         self.ran_dry = False
 
     # --- the root ------------------------------------------------------------------------------
@@ -206,14 +209,14 @@ class Ledger:
         self._serve(now)
 
     def close_root(self) -> None:
-        """Drop the job's account: another worker is the root now, with books of its own."""
+        """Drop the job's account, because another worker is the root now, with books of its own."""
         if (account := self.books.root) is not None:
             self._drop(account)
 
     # --- work ----------------------------------------------------------------------------------
 
     def process(self, count: int, now: float) -> int:
-        """Do about `count` tasks; return how many were done (0: none are left)."""
+        """Do about `count` tasks; return the number of tasks done (0: no tasks are left)."""
         self.books.now = now
         for account in reversed(self.books.accounts):
             if account.has_work():
@@ -239,7 +242,7 @@ class Ledger:
     @staticmethod
     def _process(bag: Bag, count: int) -> int:
         try:
-            return index(bag.process(count))  # also converts NumPy's integers, which messages cannot carry
+            return index(bag.process(count))  # converts NumPy's integers, too, which messages cannot carry
         except Exception as error:
             error.add_note(f"{type(bag).__name__}.process({count}) raised this{_task_at_work(bag)}")
             raise
@@ -248,7 +251,7 @@ class Ledger:
         self.books.incumbent.spread(now, lambda best: self._send(NEIGHBOURS, messages.Better(best)))
 
     def _ask_ahead(self, now: float) -> None:
-        """Ask for more tasks in time, or look for a much richer worker."""
+        """Ask for more tasks if few tasks are left, or look for a much richer worker."""
         if self.done_here < self._enough_until:
             return
         left = self.books.expected_tasks()
@@ -259,7 +262,7 @@ class Ledger:
         elif left < self.level_tasks:
             self._ask_one(0, above=RICHER * left)
             self.level_tasks = self.next_level(left)
-        # Half of the tasks to spare may have been expected in vain.
+        # Expectations may be wrong: look again after half of the tasks that can be done before asking.
         till_level = left - self.level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
@@ -269,7 +272,7 @@ class Ledger:
         return left - left / parts if left < math.inf else math.inf
 
     def next_deadline(self) -> float:
-        """Return when `tick` must be called again."""
+        """Return the time at which `tick` must be called again."""
         deadline_s = math.inf if self.books.has_work or self._leaving else self._ask_s
         deadline_s = min(deadline_s, self.books.incumbent.tell_s)
         for account in self.books.accounts:
@@ -295,14 +298,14 @@ class Ledger:
             self._ask(now, is_first=self._ask_delay_s == FIRST_REQUEST_S)
 
     def neighbours_changed(self, now: float) -> None:
-        """Ask the new neighbours if this worker has nothing to do."""
+        """Ask the new neighbours for tasks if this worker has none."""
         if not self.books.has_work and not self._leaving:
             self._ask_delay_s = ASK_AGAIN_S
             self._lifelines_s = now
             self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
-        """Return all accounts except the job itself, which goes by `checkpoint`, and take in no more."""
+        """Return all accounts to their lenders, and open no more. The job's account goes by `checkpoint`."""
         self.books.now = now
         self._leaving = True
         self._askers.clear()
@@ -312,7 +315,7 @@ class Ledger:
 
     @property
     def has_left(self) -> bool:
-        """Tell whether all returned accounts are confirmed, and the root has its loans back."""
+        """Tell whether all returned accounts are confirmed and the job's account has no open loans."""
         return not any(account.number != 0 or account.loans for account in self.books.accounts)
 
     # --- messages in -----------------------------------------------------------------------------
@@ -360,7 +363,7 @@ class Ledger:
             self.others.heard(source, _tells_of_work(message))
 
     def undelivered(self, dest: messages.Address, message: messages.AnyBagMessage, now: float) -> None:
-        """Handle a returned message, whose receiver has left, or is not there yet."""
+        """Handle a message that came back because its receiver has left or is not there yet."""
         self.books.now = now
         self._forget(dest)
         match message:
@@ -381,7 +384,7 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float, is_first: bool) -> None:
-        """Ask a worker; leave lifelines with neighbours, unless it `is_first` and others are known."""
+        """Ask a known worker. Send lifelines, too, unless the request `is_first` and a worker was asked."""
         has_asked = self._ask_one(HOPS)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, messages.Lifeline(self.token, self._need))
@@ -391,7 +394,7 @@ class Ledger:
         self._ask_delay_s = min(ASK_GROWTH * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
     def _ask_one(self, hops: int, above: float = 0.0) -> bool:
-        """Send a request to a known worker, if there is any; return whether it was sent."""
+        """Send a request to a random known worker; return whether any worker is known."""
         self._need += self._has_worked
         self._has_worked = False
         others = list(self.others.known)
@@ -431,14 +434,14 @@ class Ledger:
         self.others.hear_of(message.others)
 
     def _hold(self, asker: messages.Address, message: messages.Lifeline, now: float) -> None:
-        """Lend to a neighbour now, or remember its lifeline."""
+        """Lend to a neighbour now, or keep its lifeline."""
         if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
             self._askers[asker] = message
 
     def _is_served(self, wanted: messages.WorkWanted | messages.Lifeline, now: float) -> bool:
-        """Tell whether the asker was just given a loan for this very need."""
+        """Tell whether this worker has just lent to the asker for the same need."""
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
@@ -454,7 +457,7 @@ class Ledger:
         return False
 
     def _lenders(self) -> list[Account]:
-        """Return the accounts whose halves are sent sooner than done, the richest first."""
+        """Return the accounts that have enough tasks to lend half of them, the richest first."""
         tasks = [
             (account.bag.expected_tasks(), account)
             for account in reversed(self.books.accounts)
@@ -489,7 +492,7 @@ class Ledger:
         )
 
     def _serve(self, now: float) -> None:
-        """Lend to waiting workers as long as there are tasks to lend."""
+        """Lend to workers that wait, while there are tasks to lend."""
         if not self._askers:
             return
         account = next(iter(self._lenders()), None)
@@ -527,7 +530,7 @@ class Ledger:
         self._settle(account, now)
 
     def _settle(self, account: Account, now: float) -> None:
-        """Report to the lender: the unconfirmed last message again, or else the present state."""
+        """Send the lender the account's present state, or the unconfirmed last message again."""
         assert account.lender is not None
         if account.last_words is not None:
             self._send(account.lender, account.last_words)
@@ -547,7 +550,7 @@ class Ledger:
 
     def _settled(self, source: messages.Address, message: messages.Settle, now: float) -> None:
         if message.number in self._handed_over:
-            return  # the worker that took the account over will write
+            return  # the worker that took the loan over will send MOVED
         account = self.books.given.get(message.number)
         if account is None:
             self._send(source, messages.Forget(message.number))
@@ -569,7 +572,7 @@ class Ledger:
             self._close_if_done(account, now)
 
     def _take_back(self, number: int, borrower: messages.Address, now: float) -> None:
-        """Work on a lost loan ourselves."""
+        """Take the copy of a lost loan back into its account."""
         account = self.books.given.get(number)
         if account is None or account.loans[number].borrower != borrower:
             return
@@ -636,17 +639,17 @@ class Ledger:
             return
         account.lender = source
         account.orphaned_until_s = math.inf
-        if account.last_words is not None:  # the former lender may have left before it heard the last words
+        if account.last_words is not None:  # the former lender may have left before they arrived
             self._settle(account, now)
 
     def _drop(self, account: Account) -> None:
-        """Drop an account that is repaid, or that its lender no longer wants."""
+        """Drop an account that is repaid, or whose loan its lender has taken back."""
         self.books.drop(account)
         for number, loan in account.loans.items():
             self._send(loan.borrower, messages.Forget(number))
 
     def _forget(self, other: messages.Address) -> None:
-        """Forget a worker that has gone, and its requests."""
+        """Forget a worker that has left, and its lifeline."""
         self.others.has_gone(other)
         self._askers.pop(other, None)
 
@@ -655,7 +658,7 @@ class Ledger:
 
 
 def _task_at_work(bag: Bag) -> str:
-    """Describe the task at work for an exception's note, which errors of the author's code must not hide."""
+    """Describe the present task for an exception's note, even if the author's `current_task` raises."""
     try:
         task = bag.current_task()
     except Exception as error:

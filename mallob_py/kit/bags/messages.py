@@ -1,4 +1,4 @@
-"""Messages between the workers of a bag job; `ledger.py` says when and why."""
+"""Messages between the workers of a bag job; `ledger.py` says when and why they are sent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TypeAlias
 
 import msgspec
 
-#: address of a worker, opaque: compared and handed back
+#: address of a worker. It is opaque: the ledger only compares addresses and sends to them
 Address: TypeAlias = tuple[int, int]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The state of an account: `done` tasks with a `result` (empty: none), and the `bags` left.
+    """The state of an account: number of tasks `done`, their `result` (empty: none), and the `bags` left.
 
-    `wasted`: further tasks done in vain, as far as known; dead workers cannot tell. `best`: the best solution
-    by which the tasks were pruned (empty: none).
+    `wasted`: number of tasks known to be done in vain; dead workers cannot report theirs. `best`: the best
+    solution, by which the tasks were pruned (empty: none).
     """
 
     done: int
@@ -25,7 +25,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A loan given, handed over together with its account."""
+    """A loan that is handed over together with the account from which it was given."""
 
     number: int
     borrower: Address
@@ -38,21 +38,22 @@ class BagMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WorkWanted(BagMessage, frozen=True, tag=1):
-    #: the asker; None: the sender
+    #: the asker's address; None: the sender is the asker
     asker: Address | None
     #: random mark of the asker
     token: int
     hops: int
-    #: number of times that the asker has run out of tasks: each need is served once, even if asked for again
+    #: number of the asker's need. A new need begins if tasks were done since the last request; each need is
+    #: served once, even if it is asked for again
     need: int
     #: a few workers that the sender knows; so each worker learns of workers all over the tree
     others: tuple[Address, ...] = ()
-    #: number of workers still to be looked at before one gives
+    #: number of workers still to look at before one gives
     looks: int = 0
-    #: among the workers looked at, the one with the most tasks left (None: the sender), and its tasks
+    #: the richest worker looked at so far (None: the sender), and its number of tasks left
     richest: Address | None = None
     most: float = 0.0
-    #: a worker gives only if it has more tasks left than this
+    #: number of tasks left above which a worker gives
     above: float = 0.0
 
 
@@ -70,7 +71,7 @@ class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
     others: tuple[Address, ...] = ()
-    #: tasks that the lender does between two looks at messages
+    #: number of tasks that the lender does between two looks at messages
     chunk: int = 1
     #: the best solution known to the lender
     best: bytes = b""
@@ -122,6 +123,6 @@ def encode(message: AnyBagMessage) -> bytes:
 
 
 def decode(data: bytes) -> AnyBagMessage:
-    """Return a message. Raises msgspec.DecodeError."""
+    """Decode a message. Raises msgspec.DecodeError."""
     message: AnyBagMessage = _decoder.decode(data)
     return message

@@ -1,4 +1,4 @@
-"""The workers of a bag job that a worker knows, to send requests to."""
+"""The other workers of a bag job that a worker knows and sends requests to."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from random import Random
 
 from mallob_py.kit.bags.messages import Address
 
-#: most workers remembered, and most of them named in a request or a loan
+#: greatest number of workers remembered, and of workers named in a request or a loan
 KNOWN_MAX = 256
 TOLD = 4
-#: most departed workers remembered, which others may still name
+#: greatest number of workers remembered as gone, because other workers may still name them
 GONE_MAX = 256
 
 
 class Others:
-    """The other workers: `known` workers are there, `gone` workers have left."""
+    """The other workers: `known` workers can be asked, `gone` workers have left."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        #: our own address, once heard from other workers
+        #: this worker's own address, once another worker has named it
         self._address: Address | None = None
         self.known: dict[Address, None] = {}
         self.gone: dict[Address, None] = {}
 
     def is_us(self, address: Address) -> None:
-        """Note our own address."""
+        """Note this worker's own address."""
         self._address = address
         self.known.pop(address, None)
 
     def heard(self, source: Address, tells_of_work: bool) -> None:
-        """Note that a worker is there; if there are too many, a worker with work replaces another worker."""
+        """Note that a worker was heard from. Beyond KNOWN_MAX, only a worker with tasks is remembered."""
         self.gone.pop(source, None)
         if len(self.known) < KNOWN_MAX or tells_of_work:
             self.hear_of((source,))
 
     def hear_of(self, others: Iterable[Address]) -> None:
-        """Remember workers, in place of random ones if there are too many, for a wide choice."""
+        """Remember workers. Beyond KNOWN_MAX, each worker replaces a random one: the choice stays wide."""
         for other in others:
             if other != self._address and other not in self.known and other not in self.gone:
                 if len(self.known) >= KNOWN_MAX:
@@ -44,7 +44,7 @@ class Others:
                 self.known[other] = None
 
     def has_gone(self, address: Address) -> None:
-        """Stop asking a worker, even if other workers name it."""
+        """Never ask a worker again, even if other workers name it, unless it is heard from."""
         self.known.pop(address, None)
         self.gone[address] = None
         if len(self.gone) > GONE_MAX:

@@ -18,7 +18,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def check_value(value: Any) -> None:
-    """Refuse a value that `encode_value` does not take. Raises BagError."""
+    """Refuse a value that `encode_value` cannot encode. Raises BagError."""
     match value:
         case tuple():
             for each in value:

@@ -1,6 +1,6 @@
-"""Calls of Python functions, between an executor (`api.executor`) and the workers of its job.
+"""Calls of Python functions, as an executor (`api.executor`) sends them to the workers of its job.
 
-delivering    hands outcomes to the user's code
+delivering    delivery of outcomes to the user's code
 here          the pool to which this process belongs as a worker, if any
 initializing  an executor's initializer in each worker
 messages      messages between executor and workers

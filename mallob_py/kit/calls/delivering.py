@@ -1,7 +1,7 @@
 """Delivering outcomes to the user's code (unpickling, callbacks), which may be slow.
 
-One thread delivers, in order. If one delivery is slow while others wait, as a callback that waits for a call,
-another thread takes the waiting ones. So no callback keeps a call from being done.
+One thread delivers, in order. If a delivery is slow while others wait, for example because a callback waits
+for a call, another thread takes the waiting deliveries. So no callback keeps a call from being done.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from contextlib import suppress
 
 #: duration of a delivery after which another thread takes the remaining deliveries
 _LONG_S = 0.1
-#: most threads held by slow deliveries
+#: greatest number of threads held by slow deliveries
 _HELD_MAX = 256
 
 
 class Deliverer:
-    """The queue of deliveries. Any thread may use it; its owner must call `look` from time to time."""
+    """The queue of deliveries. Any thread may use the queue; its owner must call `look` now and then."""
 
     def __init__(self, name: str, when_done: Callable[[], object] = lambda: None) -> None:
-        """`when_done` is called once all deliveries are made."""
+        """Make an empty queue. `when_done` is called whenever all deliveries are made."""
         self._name = name
         self._when_done = when_done
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], object]] = deque()
-        #: the thread that takes the next delivery, and when its present delivery began
+        #: the thread that takes the next delivery, and the time at which its present delivery began
         self._current: threading.Thread | None = None
         self._begun_s: float | None = None
         #: all threads that deliver, held ones included
@@ -45,7 +45,7 @@ class Deliverer:
 
     @property
     def is_own_thread(self) -> bool:
-        """Tell whether the caller is called by a delivery."""
+        """Tell whether the caller runs within a delivery."""
         return threading.get_ident() in self._threads
 
     @property
@@ -53,7 +53,10 @@ class Deliverer:
         return not self._waiting and not self._at_work
 
     def look(self, now_s: float) -> float | None:
-        """Start another thread if the present one is held. Return when to look again, None: never."""
+        """Start another thread if a slow delivery holds the present one.
+
+        Return the time to look again; None: not needed.
+        """
         with self._changed:
             if not self._waiting or self._begun_s is None:
                 return None
@@ -64,7 +67,7 @@ class Deliverer:
             return now_s + _LONG_S
 
     def close(self) -> None:
-        """End the threads after all present deliveries."""
+        """End the threads once all deliveries put so far are made."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,8 +1,8 @@
 """The pool to which this process belongs as a worker, for functions that make calls themselves.
 
 A call that waits for other calls must not prevent their execution. So an executor made within a call hands
-its calls to `pool`: they are offered to all workers of the job, and meanwhile one thread of this process
-executes them one by one.
+its calls to an `InnerPool`: the pool offers them to all workers of the job, and meanwhile one thread of this
+process executes them one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InnerPool(Protocol):
-    """Takes the calls of an executor made within a call."""
+    """The pool that takes the calls of an executor made within a call."""
 
     @property
     def is_own_thread(self) -> bool:
@@ -30,7 +30,7 @@ class InnerPool(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have a call done here or elsewhere; only here if `known`, the pickled function, is None."""
+        """Have a call done by any worker. If `known`, the pickled function, is None: by this process only."""
         ...
 
     def close(self) -> None:
@@ -46,9 +46,9 @@ class Here(Protocol):
         ...
 
     def report_progress(self, done: float, total: float | None) -> None:
-        """Report how far the running call is."""
+        """Report how much of the running call is done."""
         ...
 
 
-#: the worker of this process; None: no worker of calls
+#: the worker whose process this is; None: this process is no worker of calls
 worker: Here | None = None

@@ -1,7 +1,7 @@
 """An executor's `initializer`, called in each worker's process before the executor's first call there.
 
 Functions of the program's own script are sent by value, each with its own copy of the globals that it uses.
-So globals that the initializer has set are given to each called function of the initializer's module.
+So globals that the initializer has set are copied to each called function of the initializer's module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from mallob_py.kit.calls.values import load, told
 from mallob_py.kit.calls.wire import Buffer
 
 _mutex = threading.Lock()
-#: by the marks of executors whose initializer has run in this process: the globals that it has set, by module
+#: for initializers that have run in this process: mark of the executor -> module -> name -> global that is
+#: set
 _done: dict[str, dict[str, dict[str, Any]]] = {}
-#: the most functions around a function
+#: greatest depth of functions within partials, methods and decorations
 _NESTED_MAX = 20
 
 
 class NotInitialized(BrokenExecutor):
-    """An executor's initializer raised in a worker; none of the executor's calls is done any more."""
+    """An executor's initializer raised an exception in a worker; the executor's calls are done no more."""
 
 
 class Initialized:
@@ -45,7 +46,7 @@ class Initialized:
         return self.func(*args, **kwargs)
 
     def _prepare(self) -> None:
-        """Call the initializer unless it was called in this process; give its globals to the function."""
+        """Call the initializer unless this process has called it; copy the globals it set to the function."""
         with _mutex:
             if self._mark not in _done:
                 try:
@@ -62,7 +63,7 @@ class Initialized:
 def _globals_set_by(
     initializer: Callable[..., object], initargs: tuple[Any, ...]
 ) -> dict[str, dict[str, Any]]:
-    """Call the initializer and return the globals that it has set, by the name of their module."""
+    """Call the initializer and return the globals that it has set: module -> name -> value."""
     before = [(names, dict(names)) for names in _globals_of(initializer)]
     initializer(*initargs)
     return {
@@ -73,7 +74,7 @@ def _globals_set_by(
 
 
 def _globals_of(called: Any) -> Iterator[dict[str, Any]]:
-    """Yield the globals of a function, and of the functions within a partial, method, decoration or class."""
+    """Yield the globals of each function in `called`: a function, partial, method, decoration or class."""
     for _ in range(_NESTED_MAX):
         made = getattr_static(called, "__init__", None)
         for one in (called, made, getattr_static(type(called), "__call__", None)):

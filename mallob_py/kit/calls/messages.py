@@ -1,8 +1,8 @@
 """Messages between a client of calls and the workers of its job; buffers travel beside each message.
 
-Arguments and results are snapshots (`values`), all those of a message in one pickle. A *batch* is a number of
-calls of one function sent together; `places` are their places in the batch, from 0. A worker answers calls
-that it has begun, and on request gives back all other calls.
+Arguments and results are snapshots (`values`); all snapshots of a message are in one pickle. A *batch* is a
+number of calls of one function sent together; `places` number calls within their batch, from 0. A worker
+answers the calls that it has begun, and on request gives back all others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message: the worker that connects, and the client's job. `python`: the version, as "3.11"."""
+    """The first message: who connects, and to which job of the client. `python`: the version, as "3.11"."""
 
     lane: int
     serial: int
@@ -40,7 +40,7 @@ class Place(Message, frozen=True, tag=2):
 
 
 class Results(Message, frozen=True, tag=3):
-    """Outcomes of calls, which took `spent_s` together. `is_ok`: whether each call returned."""
+    """Outcomes of calls, which took `spent_s` in all. `is_ok`: for each call, whether it returned."""
 
     batch: int
     places: list[int]
@@ -49,14 +49,14 @@ class Results(Message, frozen=True, tag=3):
 
 
 class GivenBack(Message, frozen=True, tag=4):
-    """Calls of the batch that were not begun and will not be."""
+    """Calls of a batch that the worker has not begun and will not begin."""
 
     batch: int
     places: list[int]
 
 
 class Unreadable(Message, frozen=True, tag=5):
-    """A batch whose function cannot be unpickled here; the buffer is the error."""
+    """A batch whose function the worker cannot unpickle; the buffer is the error."""
 
     batch: int
 
@@ -71,16 +71,16 @@ class Told(Message, frozen=True, tag=6):
 
 
 class Offered(Message, frozen=True, tag=7):
-    """The number of calls, submitted by running calls and not begun, that other workers could do."""
+    """The number of calls that running calls have submitted, not begun yet, and that others could do."""
 
     count: int
 
 
 class Inner(Message, frozen=True, tag=8):
-    """Answer to `Wanted`: `count` calls submitted by a running call; `group` is the worker's number for them.
+    """Answer to `Wanted`: `count` calls of one function, submitted by a running call.
 
-    Buffers: `function_buffers` for the function, then those of the arguments, each (args, kwargs). `is_kept`
-    as in `Function`.
+    `group` is the worker's number for these calls. Buffers: `function_buffers` for the function, then those
+    of the arguments, each (args, kwargs). `is_kept` as in `Function`.
     """
 
     group: int
@@ -90,14 +90,14 @@ class Inner(Message, frozen=True, tag=8):
 
 
 class Fetch(Message, frozen=True, tag=9):
-    """A call needs a shared object. `is_refused`: the told place cannot be opened, so send the object."""
+    """A call needs a shared object. `is_refused`: the descriptor in `Found` did not open; send the object."""
 
     mark: str
     is_refused: bool
 
 
 class Kept(Message, frozen=True, tag=10):
-    """The worker has a shared object, as this descriptor."""
+    """The worker keeps a shared object under the descriptor `fd`."""
 
     mark: str
     fd: int
@@ -119,8 +119,8 @@ class Function(Message, frozen=True, tag=20):
 class Calls(Message, frozen=True, tag=21):
     """A batch; its buffers are those of the arguments.
 
-    `has_keywords`: items are (args, kwargs), else args. `retries`: number of repetitions of a call that
-    raises. `is_whole`: send all results at once.
+    `has_keywords`: each call's arguments are (args, kwargs), else args. `retries`: how often a call that
+    raises is repeated at most. `is_whole`: send all results at once.
     """
 
     batch: int
@@ -132,13 +132,13 @@ class Calls(Message, frozen=True, tag=21):
 
 
 class Recall(Message, frozen=True, tag=22):
-    """Give back the calls of these batches that are not begun."""
+    """Give back all calls of these batches that the worker has not begun."""
 
     batches: list[int]
 
 
 class Stop(Message, frozen=True, tag=28):
-    """Drop these calls of a batch, whose results are not wanted; interrupt the running call."""
+    """Drop these calls of a batch, whose results nobody wants; interrupt the one that runs."""
 
     batch: int
     places: list[int]
@@ -151,7 +151,7 @@ class Forget(Message, frozen=True, tag=23):
 
 
 class Steer(Message, frozen=True, tag=24):
-    """To the root: the demand, and how many of how many calls are done."""
+    """To the root: the demand for workers, and how many of `total` calls are done."""
 
     demand: int
     done: int
@@ -159,28 +159,28 @@ class Steer(Message, frozen=True, tag=24):
 
 
 class Finish(Message, frozen=True, tag=25):
-    """To the root: the job is done."""
+    """To the root: the job is done, after `done` calls."""
 
     done: int
 
 
 class Wanted(Message, frozen=True, tag=26):
-    """Give away at most this many calls of running calls, for idle workers."""
+    """Give away, for idle workers, at most `count` calls that running calls have submitted."""
 
     count: int
 
 
 class InnerResults(Message, frozen=True, tag=27):
-    """Results of calls that were given away, as in `Results`."""
+    """Results of the calls of an `Inner`, as in `Results`."""
 
     group: int
     is_ok: list[bool]
 
 
 class Found(Message, frozen=True, tag=29):
-    """Answer to `Fetch`: process and descriptor that have the object; without a process, the buffer is it.
+    """Answer to `Fetch`: the process and the descriptor under which it keeps the object.
 
-    Without a process and a buffer, there is no such object.
+    If `pid` is 0, the buffer is the object; without a buffer, the object does not exist.
     """
 
     mark: str
@@ -189,7 +189,7 @@ class Found(Message, frozen=True, tag=29):
 
 
 class Release(Message, frozen=True, tag=30):
-    """Drop a shared object, which no further call needs."""
+    """Drop a shared object that no further call needs."""
 
     mark: str
 

@@ -1,8 +1,8 @@
 """Objects kept in workers: handles, and regions of shared memory that hold one pickled object each.
 
-A region is a memfd, sealed against every change. It has no name in any folder, and the kernel frees it with
-the last process that has it, however that process ends. Processes of one host and user open it through /proc,
-which the kernel allows to no other user but root. A process unpickles the object once; its arrays are
+A region is a memfd, sealed against every change. It has no name in any folder, and the kernel frees it when
+the last process that has it ends in any way. Processes of the same host and user open it through /proc, which
+the kernel allows to no other user except root. A process unpickles the object once; the object's arrays are
 read-only views of the region.
 """
 
@@ -27,7 +27,7 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_
 
 
 class Region:
-    """An object in shared memory; a `fd` of -1 stands for a copy in private memory."""
+    """A pickled object in shared memory. `fd` -1: a copy in private memory."""
 
     def __init__(self, memory: memoryview, fd: int = -1) -> None:
         self.memory = memory
@@ -41,7 +41,7 @@ class Region:
                 os.close(self.fd)
 
     def value(self) -> Any:
-        """Return the object, unpickled at the first call. Raises all that unpickling raises."""
+        """Return the object, unpickled at the first call. Raises any error of unpickling."""
         with self._mutex:
             if not self._loaded:
                 pickled, *buffers = decode_description(self.memory).payload.values()
@@ -49,14 +49,14 @@ class Region:
             return self._loaded[0]
 
 
-#: regions of this process by their marks
+#: mark -> region of this process
 regions: dict[str, Region] = {}
-#: the live handles of this process by their marks
+#: mark -> live handle of this process
 _handles: WeakValueDictionary[str, Shared[Any]] = WeakValueDictionary()
 
 
 class Shared(Generic[_T]):
-    """A handle to an object that `Executor.share` keeps in workers; as an argument, it costs some bytes.
+    """A handle to an object that `Executor.share` keeps in workers. As an argument, only the handle is sent.
 
     Attributes:
         size_bytes: the size of the object in shared memory.
@@ -65,12 +65,12 @@ class Shared(Generic[_T]):
     def __init__(self, mark: str, size_bytes: int, region: Region | None = None) -> None:
         self._mark = mark
         self.size_bytes = size_bytes
-        #: the region of an object that was shared within a call, and travels with its handle
+        #: the region of an object that was shared within a call: the object travels with its handle
         self._region = region
 
     @property
     def value(self) -> _T:
-        """The object: one per process, for all calls there. Its arrays are read-only.
+        """The object. All calls in a process get the same object; its arrays are read-only.
 
         Raises:
             LookupError: the executor is shut down, or is not the one that shared the object.
@@ -90,18 +90,18 @@ class Shared(Generic[_T]):
 
 
 def fetch_nothing(mark: str) -> Region:
-    """Raise LookupError."""
+    """Raise LookupError, outside of workers."""
     raise LookupError(
-        f"the shared object {mark[:8]} is kept no more: its executor is shut down, or is another one"
+        f"the shared object {mark[:8]} does not exist here: its executor is shut down, or is another executor"
     )
 
 
-#: gets a region that this process does not have; a worker asks its executor
+#: function that gets a region which this process does not have; in a worker, it asks the executor
 fetch: Callable[[str], Region] = fetch_nothing
 
 
 def _handle(mark: str, size_bytes: int) -> Shared[Any]:
-    """Return this process's handle; the first handle in the caller's process keeps the object."""
+    """Return this process's handle if there is one: the object is kept while its first handle lives."""
     found = _handles.get(mark)
     return Shared(mark, size_bytes) if found is None else found
 
@@ -123,22 +123,22 @@ def share(buffers: Sequence[Buffer]) -> tuple[Shared[Any], str, Region]:
 
 
 def share_within_call(buffers: Sequence[Buffer]) -> Shared[Any]:
-    """Return a handle with which the object itself travels. Raises OSError."""
+    """Return a handle that is sent together with the object. Raises OSError."""
     handle, mark, region = share(buffers)
     del regions[mark]
     return Shared("", handle.size_bytes, region)
 
 
 def received(memory: Buffer, mark: str) -> Region:
-    """Put the bytes of a region of another host into shared memory here. Raises OSError."""
+    """Put the bytes of another host's region into shared memory of this host. Raises OSError."""
     region = regions[mark] = _written([memory])
     return region
 
 
 def opened(pid: int, number: int, mark: str, users: Collection[int]) -> Region:
-    """Open the region that a process of this host has as descriptor `number`.
+    """Open the region that process `pid` of this host has as descriptor `number`.
 
-    Raises OSError if there is none, or if a user other than `users` has made it.
+    Raises OSError if that is not the region `mark`, or if its owner is not among `users`.
     """
     fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -168,5 +168,5 @@ def _written(parts: Sequence[Buffer]) -> Region:
 
 
 def _mapped(fd: int) -> memoryview:
-    # A private mapping shares the pages as well, and older kernels allow no other one of a sealed region.
+    # A private mapping shares the pages, too, and older kernels allow only private ones of a sealed region.
     return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_PRIVATE, mmap.PROT_READ))

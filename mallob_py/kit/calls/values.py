@@ -25,15 +25,15 @@ from mallob_py.kit.calls.sharing import Shared
 from mallob_py.kit.calls.wire import Buffer
 
 _PROTOCOL = 5
-#: smaller buffers are copied into the pickle
+#: size of the smallest buffer that is sent beside the pickle; smaller buffers are copied into it
 _BUFFER_BYTES_MIN = 1 << 13
-#: module whose names differ in a worker
+#: the program's own script, a module that workers cannot import
 _MAIN = b"__main__"
 #: types of immutable objects
 ATOMS = frozenset((NoneType, bool, int, float, complex, str, bytes))
 _NESTED_MAX = 20
 _TRACEBACK_CHARACTERS_MAX = 64_000
-#: frame of a traceback without its source line
+#: a frame of a traceback that lacks its source line
 _BARE_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in .+\n(?!    )', re.MULTILINE)
 
 
@@ -42,11 +42,11 @@ class CannotSend(pickle.PicklingError):
 
 
 class CallError(Exception):
-    """Stand-in for an exception that cannot be unpickled here; its text has the type and message."""
+    """Stand-in for an exception that this process cannot unpickle, with the exception's type and message."""
 
 
 class RemoteTraceback(Exception):
-    """The worker's traceback of an exception, as the exception's `__cause__`."""
+    """The `__cause__` of a call's exception: its text is the traceback in the worker."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -57,7 +57,7 @@ class RemoteTraceback(Exception):
 
 
 class Pickled(NamedTuple):
-    """A function: its pickle with out-of-band buffers, and its name for messages."""
+    """A pickled function with out-of-band buffers, and the function's name for messages."""
 
     buffers: list[Buffer]
     name: str
@@ -66,24 +66,24 @@ class Pickled(NamedTuple):
 
 
 def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
-    """Return a pickle and its out-of-band buffers, copied unless `is_copied` is False.
+    """Return the pickle of `value` and its out-of-band buffers, copied unless `is_copied` is False.
 
-    Raises CannotSend, which names `what`.
+    Raises CannotSend, whose message calls the value `what`.
     """
     buffers: list[Buffer] = [_MAIN]
-    with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle may succeed, or says why not
+    with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle then succeeds or says why not
         buffers = _dump(pickle.dumps, value)
     if _MAIN in buffers[0]:
         try:
             buffers = _dump(_dumps_by_value, value)
         except (Exception, SystemExit, GeneratorExit) as error:
             raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
-    # Copied here, since a value may have been pickled twice.
+    # Copied at the end, because the value may have been pickled twice.
     return [buffers[0], *map(bytearray, buffers[1:])] if is_copied else buffers
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Keeps the names of code's files, for tracebacks."""
+    """A pickler by value that keeps the file names of code, for tracebacks."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, CodeType):
@@ -115,7 +115,7 @@ def _dump(dumps: Callable[..., bytes], value: Any, buffer_bytes_min: int = _BUFF
 
 
 class _SharingPickler(_Pickler):
-    """Passes every array as an out-of-band buffer: read-only buffers make read-only arrays."""
+    """A pickler that passes every array out of band, because arrays in read-only buffers are read-only."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -128,7 +128,7 @@ class _SharingPickler(_Pickler):
 
 
 def dump_to_share(value: Any) -> list[Buffer]:
-    """Return a pickle and its out-of-band buffers, which are not copied. Raises CannotSend."""
+    """Return the pickle of `value` and its out-of-band buffers, not copied. Raises CannotSend."""
 
     def dumps(value: Any, **options: Any) -> bytes:
         with io.BytesIO() as written:
@@ -142,7 +142,7 @@ def dump_to_share(value: Any) -> list[Buffer]:
 
 
 def load(buffers: Sequence[Buffer]) -> Any:
-    """Return the object that `dump` took. Raises all that unpickling raises."""
+    """Return the object of which `dump` made `buffers`. Raises any error of unpickling."""
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
@@ -152,12 +152,12 @@ def are_atoms(values: Iterable[Any]) -> bool:
 
 
 def snapshot(result: Any) -> Any:
-    """Return an immutable result itself, else the buffers that `dump` makes. Raises CannotSend."""
+    """Return an immutable result itself; of another result, the buffers of `dump`. Raises CannotSend."""
     return result if type(result) in ATOMS else dump(result, "its result")
 
 
 def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the arguments themselves if all are immutable, else the buffers that `dump` makes.
+    """Return the arguments themselves if all are immutable, else the buffers of `dump`.
 
     Raises CannotSend.
     """
@@ -166,17 +166,20 @@ def snapshot_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return the object that `snapshot` or `snapshot_of_call` took. Raises all that unpickling raises."""
+    """Return the object of which `snapshot` or `snapshot_of_call` made `value`.
+
+    Raises any error of unpickling.
+    """
     return load(value) if type(value) is list else value
 
 
 def copied(value: Any) -> Any:
-    """Copy a snapshot, so that its restored value may change buffers without effect on the given one."""
+    """Copy a snapshot with its buffers, so that changes of the restored value do not change the original."""
     return [value[0], *map(bytearray, value[1:])] if type(value) is list else value
 
 
 def packed(snapshots: Iterable[Any]) -> list[Buffer]:
-    """Return snapshots in one pickle, with large buffers beside it; `load` returns their list."""
+    """Pack snapshots into one pickle with large buffers beside it; `load` returns the list of snapshots."""
     return _dump(pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots])
 
 
@@ -185,7 +188,7 @@ def _beside(buffers: list[Buffer]) -> list[Any]:
 
 
 def pickled(function: Callable[..., Any]) -> Pickled:
-    """Return a function pickled in its present state. Raises CannotSend."""
+    """Pickle a function in its present state. Raises CannotSend."""
     if not callable(function):
         raise TypeError(f"{function!r:.80} cannot be called")
     name = name_of(function)
@@ -193,9 +196,9 @@ def pickled(function: Callable[..., Any]) -> Pickled:
 
 
 def is_kept(value: Any, nested: int = 0) -> bool:
-    """Tell whether a function, or a value in it, has no part that a call can change.
+    """Tell whether calls cannot change any part of `value`: a function, or a value that a function holds.
 
-    Globals do not count: in the worker they belong to a module, which all calls share.
+    Globals do not count, because in the worker they belong to a module, which all calls share.
     """
     kind = type(value)
     if kind in ATOMS or isinstance(value, type | ModuleType | Shared):
@@ -227,9 +230,9 @@ def _is_filled(cell: Any) -> bool:
 
 
 def dump_error(error: BaseException, own_file: str) -> tuple[bytes | None, str, str]:
-    """Return a pickled exception or None, its text, and its traceback without leading `own_file`.
+    """Return an exception's pickle or None, its text, and its traceback without leading frames of `own_file`.
 
-    Raises nothing, even if the exception's own code does.
+    Never raises, even if the exception's own code does.
     """
     message = text = type(error).__name__
     with suppress(BaseException):
@@ -261,7 +264,7 @@ def _dumps_bare(error: BaseException) -> bytes:
 
 
 class _BarePickler(_Pickler):
-    """A pickler of exceptions by content, for classes that cannot be called with their `args`."""
+    """A pickler of exceptions by their attributes, for classes that cannot be called with `args`."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, BaseException):
@@ -286,9 +289,9 @@ def _is_same(error: Any, other: BaseException) -> bool:
 
 
 def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseException:
-    """Return the exception, with the worker's traceback as its cause and a note that names the call.
+    """Return the exception, with the worker's traceback as its cause and the note `where`.
 
-    A StopIteration becomes a RuntimeError (PEP 479), since it would end the user's iteration. Raises nothing,
+    A StopIteration becomes a RuntimeError (PEP 479), because it would end the user's iteration. Never raises,
     even if the exception's own code does.
     """
     data, message, text = dumped
@@ -303,13 +306,13 @@ def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseExcepti
 
 
 def _with_source(frame: re.Match[str]) -> str:
-    """Add the source line of a frame that only the caller knows, as of a notebook's cell."""
+    """Add a frame's source line, which only the caller's process may know, as for a notebook's cell."""
     line = linecache.getline(frame["file"], int(frame["line"])).strip()
     return frame[0] + (f"    {line}\n" if line else "")
 
 
 def no_stop(error: BaseException) -> BaseException:
-    """Return the exception; for a StopIteration, a RuntimeError caused by it."""
+    """Return the exception, or in place of a StopIteration a RuntimeError caused by it."""
     if not isinstance(error, StopIteration):
         return error
     stopped = RuntimeError("the call raised StopIteration")
@@ -337,7 +340,7 @@ def told(error: BaseException) -> str:
 
 
 def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | None:
-    """Return the traceback without our own leading frames; the whole traceback if all frames are ours."""
+    """Return the traceback without leading frames of `own_file`; if all frames are, the whole traceback."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename == own_file:
         inner = inner.tb_next

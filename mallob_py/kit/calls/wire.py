@@ -1,12 +1,12 @@
 """Messages with large buffers on a stream socket, and the proof that both ends know the job's key.
 
-A frame is 4 bytes with the size of its head, 4 with the number of buffers, 8 with the size of each, the head
-(a message in msgpack) and the buffers; numbers are little endian. Buffers are sent from their place and
-received into new memory, so only the kernel copies an array.
+A frame is: the size of its head (4 bytes), the number of buffers (4 bytes), the size of each buffer (8 bytes
+each), the head (a message in msgpack), and the buffers; numbers are little endian. Large buffers are sent
+from where they are and received into new memory, so only the kernel copies an array.
 
-Unpickling runs code, so no frame is read before the other end has proved that it knows the key: each end
-sends 32 random bytes and answers the other's with their HMAC (SHA-256), keyed by the secret and the own role.
-Where no secret is possible, the kernel's word on the other end's user (`peer_user`) replaces the proof.
+Unpickling runs code, so no frame is read before the other end has proved that it knows the key. For this each
+end sends 32 random bytes, and answers the other end's with an HMAC (SHA-256) over its own role and both
+random texts, under the key. Where no key is possible, `peer_user` replaces the proof.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ KEY_BYTES = 32
 _NONCE_BYTES = 32
 _PREFIX = struct.Struct("<II")
 _SIZE_BYTES = 8
-#: bound for sanity: a head holds numbers of calls and nothing large
+#: bounds that only a damaged frame exceeds: a head holds numbers of calls and nothing large
 _HEAD_BYTES_MAX = 1 << 28
 _BUFFERS_MAX = 1 << 24
-#: most buffers in one system call (IOV_MAX is 1024)
+#: greatest number of buffers in one system call (IOV_MAX is 1024)
 _VIEWS_AT_ONCE = 256
-#: largest buffers that are copied together
+#: size of the largest buffers that are copied together
 _JOIN_BYTES_MAX = 1 << 13
 _STAGE_BYTES = 1 << 16
-#: what a Unix socket may hold, as far as the kernel allows: several times less, and both ends take many turns
-#: for one array; sockets of the network adapt by themselves
+#: bytes that a Unix socket may hold, if the kernel allows: by default it holds several times less, and both
+#: ends take many turns for one array. Network sockets adapt by themselves
 _SENT_BYTES_MAX = 1 << 20
 _HANDSHAKE_S = 10.0
 
@@ -59,7 +59,7 @@ class Frame:
 
 
 def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
-    """Return the pieces of a frame; the large ones are the buffers themselves."""
+    """Return the pieces of a frame; large buffers are pieces of their own, not copied."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     sizes = struct.pack(f"<{len(views)}Q", *map(len, views))
     parts: list[memoryview] = []
@@ -76,7 +76,7 @@ def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]
 
 
 class FrameWriter:
-    """A writer that sends frames as far as the socket takes them, and keeps the rest."""
+    """A writer that sends as many bytes of frames as the socket takes, and keeps the remainder."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -112,7 +112,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Receives frames as they come, without waiting."""
+    """A reader that takes in frames as they come, without waiting."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -120,13 +120,14 @@ class FrameReader:
         self._stage = bytearray()
         self._scratch = bytearray(_STAGE_BYTES)
         self._head: bytes | None = None
-        #: for the frame under way: sizes of its buffers, the filled buffers, and the buffer being filled
+        #: for the frame being received: sizes of all its buffers, the buffers begun so far, and the number of
+        #: bytes in the last of them
         self._sizes: tuple[int, ...] = ()
         self._buffers: list[bytearray] = []
         self._filled = 0
 
     def read(self) -> list[Frame]:
-        """Return all complete frames. Raises PeerGone when no more can come."""
+        """Return the frames that are complete. Raises PeerGone if the connection is closed."""
         frames: list[Frame] = []
         while True:
             self._parse(frames)
@@ -144,11 +145,11 @@ class FrameReader:
                 count = 0
             if not count:
                 if frames:
-                    return frames  # the end is found at the next look
+                    return frames  # the next call finds the connection's end
                 raise PeerGone
 
     def _target(self) -> memoryview | None:
-        """Return the place for the rest of a large buffer."""
+        """Return the unfilled part of the buffer being received; None: no buffer is."""
         index = len(self._buffers) - 1
         if self._head is None or index < 0 or self._filled == len(self._buffers[index]):
             return None
@@ -170,7 +171,7 @@ class FrameReader:
                 self._head = bytes(memoryview(stage)[sizes_end : sizes_end + head_bytes])
                 begin = sizes_end + head_bytes
             if self._buffers and self._filled < len(self._buffers[-1]):
-                # the staged bytes go first, the rest comes straight into the buffer
+                # staged bytes go into the buffer first; later bytes are received into it directly
                 count = min(len(stage) - begin, len(self._buffers[-1]) - self._filled)
                 self._buffers[-1][self._filled : self._filled + count] = memoryview(stage)[
                     begin : begin + count
@@ -189,7 +190,7 @@ class FrameReader:
 
 
 def let_hold_arrays(connection: socket.socket) -> None:
-    """Let a Unix socket take in about a megabyte before its sender must wait."""
+    """Enlarge a Unix socket's buffer to about a megabyte."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES_MAX)
 
 
@@ -197,14 +198,17 @@ def let_hold_arrays(connection: socket.socket) -> None:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Return the user id of the process at the other end of a Unix socket, as the kernel tells."""
+    """Ask the kernel for the user id of the process at the other end of a Unix socket."""
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(user)
 
 
 def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:
-    """Prove the key to the other end, which does the same, before all else. Raises NotTrusted, PeerGone."""
+    """Prove to the other end that this end knows the key, and check its proof.
+
+    Must be called before any frame is read. Raises NotTrusted, PeerGone.
+    """
     connection.settimeout(_HANDSHAKE_S)
     try:
         own_nonce = os.urandom(_NONCE_BYTES)
@@ -220,7 +224,7 @@ def prove_and_check(connection: socket.socket, key: bytes, own_role: bytes, othe
 
 
 class Handshake:
-    """The proof of `prove_and_check` for an end that must not block: fed with received bytes."""
+    """The proof of `prove_and_check` for an end that must not block: call `advance` when bytes have come."""
 
     def __init__(self, connection: socket.socket, key: bytes, own_role: bytes, other_role: bytes) -> None:
         self._socket = connection

@@ -136,7 +136,7 @@ class HasAnOddResult(TreeBag):
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
-        (LosesTasks, r"split loses or doubles tasks: of \d+ tasks of a piece \d+ are done"),
+        (LosesTasks, r"split loses or doubles tasks: \d+ tasks are done of a piece with \d+ tasks"),
         (DoublesTasks, "split loses or doubles tasks"),
         (ForgetsOnMerging, "merge of what split has given loses or doubles tasks"),
         (GivesNothing, "split gives an empty bag"),
@@ -146,7 +146,7 @@ class HasAnOddResult(TreeBag):
         (IsNoBytes, "to_bytes gives list, not bytes"),
         (CountsInParts, r"process\(\d+\) gives float, not the number of tasks done"),
         (NeverEnds, r"process\(\d+\) does no task although the bag is not empty"),
-        (DoesNotBeginAnew, "take_result gives again what it has given"),
+        (DoesNotBeginAnew, "take_result gives a result that it has given before"),
         (GivesItsOwn, "take_result gives what later tasks change"),
         (
             ExpectsNodesOfTheStack,
@@ -154,7 +154,7 @@ class HasAnOddResult(TreeBag):
             r" expects to have \d+ tasks, process has counted \d+",
         ),
         (ExpectsTooMuch, "expected_tasks and process count different things"),
-        (ExpectsLessThanNothing, r"expected_tasks gives -1\.0, no number of tasks"),
+        (ExpectsLessThanNothing, r"expected_tasks gives -1\.0; it must give a number"),
         (HasAnOddResult, "take_result: the result of a bag must be a number"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_broken_law_of_a_bag_is_named(kind: type[TreeBag], law: str) -> None:
     [
         (lambda one, other: one - other, "fold is not commutative"),
         (lambda one, other: (one + other) // np.uint64(2), "fold"),
-        (lambda one, other: np.add(one, other, out=one), "fold changes what it is given"),
+        (lambda one, other: np.add(one, other, out=one), "fold changes its arguments"),
         (lambda one, other: one + other[0] + "?", "fold raises"),
         (lambda one, other: None, "fold: the result of a bag must be a number"),
     ],
@@ -200,7 +200,7 @@ def test_where_all_pieces_are_too_large_a_smaller_job_is_asked_for(monkeypatch: 
 
 def test_an_empty_job_is_not_called_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tree, "first_bag", lambda self, *given: TreeBag([]))
-    with pytest.raises(NothingToCheck, match="first_bag gives a bag that is empty"):
+    with pytest.raises(NothingToCheck, match="first_bag gives an empty bag"):
         check_bag(Tree(), {})
 
 

@@ -76,12 +76,12 @@ def test_an_answer_without_a_value_is_not_repeated_since_the_last_to_come_stands
 @pytest.mark.parametrize(
     ("offered", "problem"),
     [
-        ({}, "an offer has a result, a bound, or both"),
-        ({"value": 1}, "an offer has a result, a bound, or both"),
-        ({"value": 1, "bound": 1}, "the value of an offer is that of its result"),
+        ({}, "an offer needs a result, a bound, or both"),
+        ({"value": 1}, "an offer needs a result, a bound, or both"),
+        ({"value": 1, "bound": 1}, "an offer has a value but no result"),
         ({"code": 1, "value": "7"}, "must be an int or a float"),
         ({"code": 1, "value": True}, "must be an int or a float"),
-        ({"code": 1, "value": math.nan}, "with which nothing can be compared"),
+        ({"code": 1, "value": math.nan}, "nan; it must be finite"),
         ({"bound": 2**64}, "must lie between"),
     ],
 )

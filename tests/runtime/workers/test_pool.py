@@ -409,7 +409,7 @@ def test_the_last_progress_is_passed_on_though_it_came_too_soon(rank: Rank) -> N
 def test_what_is_no_progress_is_an_error_of_the_application(rank: Rank) -> None:
     rank.start("FAR", done=-1)
     (raised,) = rank.hear(stimuli.WorkerRaised)
-    assert raised.reason.endswith("ValueError: progress cannot be -1 done: it is a number, 0 or more")
+    assert raised.reason.endswith("progress with done=-1: `done` must be a number of at least 0")
 
 
 def test_messages_demand_and_volume_pass_both_ways(rank: Rank) -> None:
